@@ -1,0 +1,1 @@
+"""What fedweave is timed against, and how fast the machine could be."""

@@ -1,0 +1,15 @@
+"""Algorithms, one paper per file. `ALGORITHMS` is the registry: name on the command line -> frozen dataclass."""
+
+from fedweave.algorithms.centralized import Centralized
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.fedprox import FedProx
+from fedweave.algorithms.local import Local
+
+ALGORITHMS: dict[str, type] = {
+    "local": Local,
+    "centralized": Centralized,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+}
+
+__all__ = ["ALGORITHMS", "Centralized", "FedAvg", "FedProx", "Local"]

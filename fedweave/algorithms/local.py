@@ -1,0 +1,72 @@
+"""Local training, the reference point without federation (also "Self-train", "Local Only", "Standalone")."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from fedweave.algorithms.fedavg import check_training
+from fedweave.algorithms.parts import CrossEntropy
+from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.algorithm import Evaluation
+from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.graph import Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+from fedweave.learn import OPTIMISERS, fit
+
+
+@dataclass(frozen=True)
+class Local:
+    """Every client trains a model of its own, from weights of its own; nothing leaves but the scores."""
+
+    model: Model
+    epochs: int = 3
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    quorum: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_training(self)
+
+    def init(self, fed: Federation) -> Tree:
+        """The server holds nothing."""
+        return {}
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """`epochs` further steps at every client."""
+        fed.map(self.train, quorum=self.quorum)
+        return state
+
+    @on_client()
+    def train(self, client: Client, message: Tree) -> Tree:
+        """Continue from the client's own weights; sends nothing."""
+        client.state["w"], _ = fit(
+            self._loss,
+            self._own(client),
+            client.graph,
+            client.key,
+            OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
+            self.epochs,
+        )
+        return {}
+
+    def _own(self, client: Client) -> Tree:
+        if "w" in client.state:
+            return client.state["w"]
+        return models.init(self.model, random.fold(client.key, "init"), client.graph.x.dtype)
+
+    def _loss(self, w: Tree, graph: Graph, key: Tensor, _: Tree) -> Tensor:
+        return CrossEntropy().loss(w, self.model, graph, key)
+
+    def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
+        """Each client's model on its own nodes and on the global test graph."""
+        return Evaluation(fed.map(self.score, quorum=self.quorum))
+
+    @on_client(sends=PERSONAL_SCORES)
+    def score(self, client: Client, message: Tree) -> Tree:
+        """The client's own model."""
+        return personal_score(self.model, self._own(client), client)

@@ -1,0 +1,155 @@
+"""The command line. Every command is a thin function that imports what it needs when it runs, so that help is quick.
+
+A further command lives in a module of its own and is added at the end of this one.
+"""
+
+import shlex
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from fedweave.errors import FedweaveError, UserError
+
+
+class Commands(TyperGroup):
+    """Turns every error of fedweave into a message on stderr: exit code 2 for the user's mistakes, 1 for others."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except FedweaveError as error:
+            say(f"[bold red]error:[/] {_escaped(error)}")
+            raise typer.Exit(2 if isinstance(error, UserError) else 1) from error
+        except KeyboardInterrupt as error:
+            say("stopped")
+            raise typer.Exit(130) from error
+
+
+class Kind(StrEnum):
+    """What `fedweave list` lists."""
+
+    algorithms = "algorithms"
+    datasets = "datasets"
+    partitions = "partitions"
+    models = "models"
+
+
+SECTIONS = {"algorithms": "algorithm", "datasets": "data", "partitions": "partition", "models": "model"}
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+
+
+def say(message: str) -> None:
+    """A message for the user on stderr, in rich's markup."""
+    Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and exit, if wanted."""
+    if wanted:
+        print(f"fedweave {version('fedweave')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=show_version)
+    ] = False,
+) -> None:
+    """Federated graph learning that is fair, private, paid for, and real."""
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run the same experiment with another algorithm.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write (runs/<experiment>-<algorithm>-s<seed>).")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and notices.")] = False,
+) -> None:
+    """Run an experiment and write its metrics, ledger, checkpoint and summary."""
+    from fedweave.config import read
+
+    chosen, dropped = read(config, settings or [], algorithm)
+    if dropped:
+        say(f"note: {chosen.algorithm.name} has no {', '.join(dropped)}; dropped from [bold]\\[algorithm][/]")
+    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}"
+
+    from fedweave import runs
+    from fedweave.report.terminal import Terminal, screen, show_result
+
+    console = screen(quiet)
+    if resume and (done := runs.examine(chosen, directory, resume)):
+        console.print(f"this run is finished: all its {done['rounds']} rounds are done", highlight=False)
+        show_result(console, done, directory)
+        return
+    try:
+        summary = runs.run(chosen, directory, Terminal(console), resume)
+    except runs.Interrupted as error:
+        again = [
+            config,
+            *(f"--set={text}" for text in settings or []),
+            *(["--algorithm", algorithm] if algorithm else []),
+        ]
+        words = ["fedweave", "run", *map(str, again), *(["--out", str(out)] if out else []), "--resume"]
+        say(f"{_escaped(error)} Continue with: {_escaped(shlex.join(words))}")
+        raise typer.Exit(128 + error.signal) from error
+    show_result(console, summary, directory)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the parameters and their defaults.")] = False,
+) -> None:
+    """List the algorithms, datasets, partitions or models there are."""
+    from fedweave import config
+    from fedweave.report.terminal import one_line, screen, show_list
+
+    section = SECTIONS[kind.value]
+    rows = []
+    for name, plugin in config.registry(section).items():
+        about = _described(name) if section == "data" else one_line(plugin)
+        rows.append((name, about, config.parameters(section, plugin)))
+    show_list(screen(), rows, verbose)
+
+
+@app.command()
+def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")]) -> None:
+    """Show what left whom in a run."""
+    from fedweave.report.terminal import screen, show_ledger
+    from fedweave.runs import LEDGER, read_table
+
+    show_ledger(screen(), read_table(directory, LEDGER))
+
+
+def main() -> NoReturn:
+    """Entry point of the `fedweave` command."""
+    app(prog_name="fedweave")
+    raise SystemExit(0)
+
+
+def _described(name: str) -> str:
+    from fedweave.datasets import describe
+
+    return describe(name)
+
+
+def _escaped(text: object) -> str:
+    from rich.markup import escape
+
+    return escape(str(text))

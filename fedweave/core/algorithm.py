@@ -1,0 +1,40 @@
+"""What an algorithm is: a frozen value with three functions."""
+
+from typing import Any, NamedTuple, Protocol
+
+from fedweave.core.federation import Federation
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree
+
+
+class Evaluation(NamedTuple):
+    """What `evaluate` measured, as additive (sum, count) pairs (see `metrics.classification.counts`).
+
+    clients: each client's reply {"own": pairs [3, 2, …] on its train, val and test nodes} and, where every client has a
+             model of its own and there is a global test graph, {"global_test": pairs [3, 2, …]} of that model on it.
+    server:  pairs of the one global model on the global test graph; None without one.
+    """
+
+    clients: Replies
+    server: Tree | None = None
+
+
+class Algorithm(Protocol):
+    """A frozen dataclass whose fields are the paper's hyperparameters with the paper's defaults; the first is the model.
+
+    All splits are evaluated in one call, because one forward pass serves them all.
+    """
+
+    model: Any
+
+    def init(self, fed: Federation) -> Tree:
+        """The server's state before the first round."""
+        ...
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """One round: the state after it."""
+        ...
+
+    def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
+        """Measure the models that `state` and the clients hold."""
+        ...

@@ -1,0 +1,172 @@
+"""One graph type for all scenarios, and how clients' graphs are padded and stacked."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedweave.core.csr import Blocks, Csr
+from fedweave.core.sparse import Sparse
+
+TRAIN, VAL, TEST = 0, 1, 2
+SPLITS = ("train", "val", "test")
+
+# Every client's nodes are padded to a multiple of this. Dense kernels sum over nodes in blocks: with whole blocks, one
+# client alone and the same client in a batch give the same bits, so the fast engine equals the loop exactly on the CPU.
+BLOCK = 32
+
+
+class Graph(NamedTuple):
+    """One client's graph with n nodes (padded), d features and c classes.
+
+    x:        float [n, d], dense or `Sparse`; all zero at padding.
+    edges:    who is connected to whom, and the operators made of it (see `Edges`).
+    y:        int64 [n], class of each node; -1 is unlabelled or padding.
+    masks:    bool [3, n], rows TRAIN, VAL, TEST; False at padding and at unlabelled nodes.
+    real:     bool [n], False at padding.
+    sens:     int64 [n] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
+    graph_of: int64 [n], number of the small graph that a node belongs to (graph classification); None otherwise.
+    """
+
+    x: "Tensor | Sparse"
+    edges: "Edges"
+    y: Tensor
+    masks: Tensor
+    real: Tensor
+    sens: Tensor | None = None
+    graph_of: Tensor | None = None
+
+
+class Links:
+    """The raw edges of one client: `index` int64 NumPy [2, E], both directions of every undirected edge, no self loops;
+    `nodes` counts the rows including padding; `weight` float [E] or None (all 1)."""
+
+    def __init__(self, index: np.ndarray, nodes: int, weight: np.ndarray | None = None) -> None:
+        self.index, self.nodes, self.weight = index, nodes, weight
+        self._made: dict[str, Csr] = {}
+
+    @cached_property
+    def adjacency(self) -> sp.csr_matrix:
+        """[nodes, nodes]; entry (i, j) is the weight of the edge from j to i."""
+        values = np.ones(self.index.shape[1], np.float32) if self.weight is None else self.weight
+        return sp.csr_matrix((values, (self.index[1], self.index[0])), shape=(self.nodes, self.nodes))
+
+    def operator(self, kind: str) -> Csr:
+        """One of the matrices of `Edges.operator`, built once."""
+        if kind not in self._made:
+            self._made[kind] = Csr.of(OPERATORS[kind](self.adjacency))
+        return self._made[kind]
+
+
+class Edges:
+    """The edges of one client; inside a vectorised call, of all clients at once."""
+
+    def __init__(self, members: Sequence[Links], nodes: int, which: Tensor, made: dict[str, Blocks]) -> None:
+        self.members, self.nodes, self.which, self._made = tuple(members), nodes, which, made
+
+    @classmethod
+    def of(cls, members: Sequence[Links]) -> "Edges":
+        """Stack clients, each padded to the largest."""
+        which = torch.arange(len(members)) if len(members) > 1 else torch.tensor(0)
+        return cls(members, max(member.nodes for member in members), which, {})
+
+    def operator(self, kind: str) -> Sparse:
+        """A message-passing matrix [n, n].
+
+        "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~ the
+        degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two.
+        """
+        if kind not in self._made:
+            self._made[kind] = Blocks([member.operator(kind) for member in self.members], self.nodes, self.nodes)
+        return Sparse(self._made[kind], self.which)
+
+
+def _mean(a: sp.csr_matrix) -> sp.csr_matrix:
+    degree = np.asarray(a.sum(1)).ravel()
+    return sp.diags(np.divide(1, degree, out=np.zeros_like(degree), where=degree > 0)) @ a
+
+
+def _gcn(a: sp.csr_matrix) -> sp.csr_matrix:
+    looped = a + sp.eye(a.shape[0], dtype=a.dtype, format="csr")
+    scale = sp.diags(1 / np.sqrt(np.asarray(looped.sum(1)).ravel()))
+    return scale @ looped @ scale
+
+
+OPERATORS = {"sum": lambda a: a, "mean": _mean, "gcn": _gcn}
+
+
+def make_graph(
+    x: "np.ndarray | sp.spmatrix | sp.sparray",
+    edges: np.ndarray,
+    y: np.ndarray,
+    masks: np.ndarray,
+    sens: np.ndarray | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Graph:
+    """Build one client's padded `Graph` from arrays of n nodes: x [n, d], edges [2, E], y [n], masks [3, n], sens [n].
+
+    SciPy features stay sparse. `edges` holds both directions.
+    """
+    n = len(y)
+    rows = -(-max(n, 1) // BLOCK) * BLOCK
+    if sp.issparse(x):
+        csr = Csr.of(x.tocsr())
+        starts = torch.cat([csr.starts, csr.starts[-1:].expand(rows - n)])
+        features = Sparse.of(csr._replace(starts=starts, rows=rows, values=csr.values.to(dtype)))
+    else:
+        features = _padded(torch.as_tensor(np.asarray(x)).to(dtype), rows, 0)
+    weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
+    return Graph(
+        x=features,
+        edges=Edges.of([Links(edges, rows, weight)]),
+        y=_padded(torch.as_tensor(y, dtype=torch.int64), rows, -1),
+        masks=_padded(torch.as_tensor(masks).bool() & torch.as_tensor(y >= 0), rows, False, dim=1),
+        real=torch.arange(rows) < n,
+        sens=None if sens is None else _padded(torch.as_tensor(sens, dtype=torch.int64), rows, -1),
+    )
+
+
+def stack(graphs: Sequence[Graph]) -> Graph:
+    """Stack P clients' graphs along a new first axis, each padded to the largest; for `torch.func.vmap` with in_dims=0."""
+    rows = max(len(graph.y) for graph in graphs)
+    edges = Edges.of([member for graph in graphs for member in graph.edges.members])
+    if isinstance(graphs[0].x, Sparse):
+        members = [graph.x.blocks.members[0] for graph in graphs]  # type: ignore[union-attr]
+        x: Tensor | Sparse = Sparse(Blocks(members, rows, graphs[0].x.shape[1]), torch.arange(len(graphs)))
+    else:
+        x = torch.stack([_padded(graph.x, rows, 0) for graph in graphs])  # type: ignore[arg-type]
+
+    def joined(name: str, value: int | bool, dim: int = 0) -> Tensor | None:
+        parts = [getattr(graph, name) for graph in graphs]
+        return None if parts[0] is None else torch.stack([_padded(part, rows, value, dim) for part in parts])
+
+    return Graph(
+        x=x,
+        edges=Edges(edges.members, rows, torch.arange(len(graphs)), {}),
+        y=joined("y", -1),  # type: ignore[arg-type]
+        masks=joined("masks", False, 1),  # type: ignore[arg-type]
+        real=joined("real", False),  # type: ignore[arg-type]
+        sens=joined("sens", -1),
+        graph_of=joined("graph_of", -1),
+    )
+
+
+def _padded(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:
+    missing = size - tensor.shape[dim]
+    if missing == 0:
+        return tensor
+    shape = list(tensor.shape)
+    shape[dim] = missing
+    return torch.cat([tensor, tensor.new_full(shape, value)], dim)
+
+
+pytree.register_pytree_node(
+    Edges,
+    lambda edges: ([edges.which], (edges.members, edges.nodes, edges._made)),
+    lambda children, rest: Edges(rest[0], rest[1], children[0], rest[2]),  # type: ignore[arg-type]
+)

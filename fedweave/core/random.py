@@ -1,0 +1,97 @@
+"""Randomness as an argument: counter-based keys, so that loop, vmap, chunks and the network draw the same numbers.
+
+A key is an int64 scalar tensor. `fold` derives a new one from it and some purpose; the draws below hash (key, counter)
+with the finaliser of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number generators").
+Nothing here or elsewhere touches a global generator. All draws work under `torch.func.vmap`.
+"""
+
+import hashlib
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the same 64 bits, read as a signed number
+_MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MIX2 = 0x94D049BB133111EB - (1 << 64)
+
+
+def key(seed: int) -> Tensor:
+    """The root key of a run, from any integer."""
+    return _mix(torch.tensor(_signed(seed), dtype=torch.int64))
+
+
+def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
+    """A key for `purpose`, unrelated to those of other purposes and to `parent` itself.
+
+    A fixed purpose costs one multiplication and one shift, for steps derive many keys; the draws hash them in full.
+    """
+    out = parent
+    for part in purpose:
+        if isinstance(part, Tensor):
+            out = _mix(out * 3 + _mix(part))
+        else:
+            out = (out ^ _fixed(part)) * _MIX1
+            out = out ^ (out >> 32 & 0xFFFFFFFF)
+    return out
+
+
+@lru_cache(maxsize=4096)
+def _fixed(part: int | str) -> int:
+    mask = (1 << 64) - 1
+    z = (word(part) * _GOLDEN + 1) & mask
+    z = (z ^ z >> 30) * _MIX1 & mask
+    z = (z ^ z >> 27) * _MIX2 & mask
+    return _signed(z ^ z >> 31)
+
+
+def word(part: int | str) -> int:
+    """The number that stands for a string in `fold`; a number stands for itself."""
+    return int.from_bytes(hashlib.blake2b(part.encode(), digest_size=7).digest()) if isinstance(part, str) else part
+
+
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """A NumPy generator for work outside the steps (partitions, synthetic data)."""
+    return np.random.default_rng([seed & (2**63 - 1), word(purpose)])
+
+
+def bits(source: Tensor, count: int) -> Tensor:
+    """`count` hashed words: int64 [count], uniform over all 2^64 values."""
+    return _mix(source + torch.arange(1, count + 1, dtype=torch.int64, device=source.device) * _GOLDEN)
+
+
+def uniform(source: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """float32 in [0, 1) of the given shape, with 24 random bits each."""
+    words = bits(source, math.prod(shape)) >> 40 & 0xFFFFFF
+    return (words * 2.0**-24).to(torch.float32).reshape(shape)
+
+
+def normal(source: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal float32 of the given shape (Box-Muller)."""
+    u = uniform(source, (2, *shape))
+    return torch.sqrt(-2 * torch.log(u[0] + 2.0**-25)) * torch.cos(2 * math.pi * u[1])
+
+
+def keep(source: Tensor, shape: tuple[int, ...], rate: float) -> Tensor:
+    """Bool of the given shape, True with probability `rate` rounded to 1/65536 (four draws per hashed word)."""
+    count = math.prod(shape)
+    sixteenths = bits(source, -(-count // 4)).view(torch.int16)[:count]
+    return (sixteenths < round(rate * 65536) - 32768).reshape(shape)
+
+
+def dropout(source: Tensor, h: Tensor, rate: float) -> Tensor:
+    """Zero each element of `h` with probability `rate` and rescale the rest so that the mean stays."""
+    kept = round((1 - rate) * 65536) / 65536
+    return h * keep(source, tuple(h.shape), kept) * (1 / kept)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ (z >> 30 & 0x3FFFFFFFF)) * _MIX1
+    z = (z ^ (z >> 27 & 0x1FFFFFFFFF)) * _MIX2
+    return z ^ (z >> 31 & 0x1FFFFFFFF)
+
+
+def _signed(word: int) -> int:
+    return (word + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,0 +1,118 @@
+"""What clients answered, and sums of it that depend neither on order nor on grouping."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core.touched import TouchedRows
+from fedweave.core.tree import Tree, full, leaves, nest
+from fedweave.errors import FedweaveError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Replies of some clients: `at` their positions among the repliers, `tree` with leaves stacked [len(at), …] (numbers
+    and strings as they are: equal for all of the batch)."""
+
+    at: tuple[int, ...]
+    tree: Tree
+
+
+class Replies:
+    """Replies in client order, whatever order they arrived in.
+
+    clients: ids of those who replied. missing: {id: reason} of those who did not.
+    """
+
+    def __init__(self, clients: Sequence[str], batches: Sequence[Batch], missing: Mapping[str, str]) -> None:
+        self.clients, self.missing = tuple(clients), dict(missing)
+        self._batches = [(torch.tensor(batch.at), dict(leaves(batch.tree))) for batch in batches]
+        self._place = {at: (b, row) for b, batch in enumerate(batches) for row, at in enumerate(batch.at)}
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[Tree]:
+        return (self[client] for client in self.clients)
+
+    def __getitem__(self, client: str) -> Tree:
+        """One client's reply."""
+        batch, row = self._place[self.clients.index(client)]
+        return nest({path: row_of(leaf, row) for path, leaf in self._batches[batch][1].items()})
+
+    def stack(self, path: str) -> Tensor:
+        """One leaf of all clients, [P, …] in client order.
+
+        Raises:
+            FedweaveError: the clients' shapes differ; iterate over the replies instead.
+        """
+        parts = [_stacked(flat[path], len(at)) for at, flat in self._batches]
+        if len({part.shape[1:] for part in parts}) > 1:
+            shapes = sorted({str(list(part.shape[1:])) for part in parts})
+            raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
+        order = torch.cat([at for at, _ in self._batches]).argsort()
+        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return joined if torch.equal(order, torch.arange(len(order))) else joined[order]
+
+    def weighted_sum(self, key: str, weights: Tensor) -> Tree:
+        """Σ_i weights[i] · reply_i[key], a subtree or leaf of tensors; weights [P] in client order.
+
+        Accumulated in float64 and then rounded, so that neither the order nor the grouping of clients shows in the
+        result, nor whether rows that a client never touched are stored (`TouchedRows`).
+        """
+        weights = weights.double()
+        paths = [path for path in self._batches[0][1] if path == key or path.startswith(f"{key}/")]
+        if not paths:
+            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self._batches[0][1])}.")
+        flat = {path: _weighted([(b[path], weights[at]) for at, b in self._batches]) for path in paths}
+        return flat[key] if paths == [key] else nest(flat)[key]
+
+
+# Elements converted to float64 at a time: the pieces stay in cache, so that memory is passed over once.
+_PIECE = 1 << 17
+
+
+def _weighted(parts: list[tuple[Any, Tensor]]) -> Tensor:
+    like = parts[0][0]
+    total = torch.zeros(like.shape if isinstance(like, TouchedRows) else like.shape[1:], dtype=torch.float64)
+    for leaf, weights in parts:
+        if isinstance(leaf, TouchedRows):
+            _add_touched(total, leaf, weights)
+            continue
+        flat, out = leaf.reshape(len(weights), -1), total.reshape(-1)
+        width = max(1, _PIECE // len(weights))
+        for start in range(0, flat.shape[1], width):
+            out[start : start + width] += weights @ flat[:, start : start + width].double()
+    # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where the last
+    # bit of the sum, hence the grouping, would decide. A nudge far below float32's resolution decides instead.
+    return (total * (1 + 2.0**-40)).to(like.dtype) if like.dtype == torch.float32 else total.to(like.dtype)
+
+
+def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
+    """Add Σ_i w_i · (own rows where touched, the shared row elsewhere)."""
+    own = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
+    covered = total.new_zeros(len(total) + 1)
+    per = max(1, _PIECE // leaf.values[0].numel())
+    for start in range(0, len(weights), per):
+        w, rows = weights[start : start + per], leaf.rows[start : start + per]
+        values = leaf.values[start : start + per].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
+        own.index_add_(0, rows.reshape(-1), values.flatten(0, 1))
+        covered.index_add_(0, rows.reshape(-1), w.repeat_interleave(rows.shape[1]))
+    untouched = (weights.sum() - covered[:-1]).view(-1, *[1] * (total.dim() - 1))
+    total += own[:-1] + untouched * leaf.rest.double()
+
+
+def row_of(leaf: Any, row: int) -> Any:
+    """One client's part of a stacked leaf."""
+    if isinstance(leaf, TouchedRows):
+        return TouchedRows(leaf.rest, leaf.rows[row], leaf.values[row])
+    return leaf[row] if isinstance(leaf, Tensor) else leaf
+
+
+def _stacked(leaf: Any, count: int) -> Tensor:
+    if isinstance(leaf, TouchedRows):
+        return torch.stack([full(row_of(leaf, row)) for row in range(count)])
+    return leaf if isinstance(leaf, Tensor) else torch.tensor([leaf] * count)

@@ -1,0 +1,101 @@
+"""Sparse matrices of one client that multiply for all clients at once inside a vectorised call.
+
+A step writes `adjacency @ h` for one client. Under `torch.func.vmap` the P products become ONE product with a
+block-diagonal CSR matrix (or, when all clients share the dense side, with the clients' rows stacked), and the backward
+pass one product with its transpose. Both are built once per batch and cached.
+"""
+
+from typing import Any
+
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedweave.core.csr import Blocks, Csr, Pair, multiply
+from fedweave.core.touched import full
+
+
+class Sparse:
+    """A client's matrix [rows, cols] (float), used as `matrix @ dense` with dense [cols, k], giving [rows, k].
+
+    `which` is an int64 scalar that counts the clients of a batch; only the batching rule reads it.
+    """
+
+    def __init__(self, blocks: Blocks, which: Tensor) -> None:
+        self.blocks, self.which = blocks, which
+
+    @classmethod
+    def of(cls, matrix: sp.spmatrix | sp.sparray | Csr) -> "Sparse":
+        """A single client's matrix."""
+        one = matrix if isinstance(matrix, Csr) else Csr.of(matrix)
+        return cls(Blocks((one,), one.rows, one.cols), torch.tensor(0))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, cols) of one client's matrix."""
+        return self.blocks.rows, self.blocks.cols
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """dtype of the values."""
+        return self.blocks.members[0].values.dtype
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        return _Product.apply(self.which, full(dense), self.blocks, False)
+
+
+class _Times(torch.autograd.Function):
+    """matrix @ dense, or its transpose @ dense."""
+
+    @staticmethod
+    def forward(dense: Tensor, pair: Pair, transposed: bool) -> Tensor:
+        return multiply(pair, dense, transposed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.pair, ctx.transposed = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _Times.apply(grad.contiguous(), ctx.pair, not ctx.transposed), None, None
+
+
+class _Product(torch.autograd.Function):
+    """One client's product with its matrix (or the transpose), and the rule that makes P of them one."""
+
+    @staticmethod
+    def forward(which: Tensor, dense: Tensor, blocks: Blocks, transposed: bool) -> Tensor:
+        return multiply(blocks.diagonal, dense, transposed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        which, _, ctx.blocks, ctx.transposed = inputs
+        ctx.save_for_backward(which)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
+        return None, _Product.apply(*ctx.saved_tensors, grad.contiguous(), ctx.blocks, not ctx.transposed), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], which: Tensor, dense: Tensor, blocks: Blocks, transposed: bool
+    ) -> tuple[Tensor, int]:
+        clients = info.batch_size
+        if in_dims[0] is None:  # one matrix, many dense sides: widen the dense side
+            wide = dense.movedim(in_dims[1], 1)
+            out = _Times.apply(wide.reshape(wide.shape[0], -1), blocks.diagonal, transposed)
+            return out.view(out.shape[0], clients, -1), 1
+        if in_dims[1] is None and not transposed:
+            out = _Times.apply(dense, blocks.below, False)
+        else:
+            tall = dense.expand(clients, *dense.shape) if in_dims[1] is None else dense.movedim(in_dims[1], 0)
+            out = _Times.apply(tall.reshape(-1, tall.shape[-1]), blocks.diagonal, transposed)
+        return out.view(clients, -1, out.shape[-1]), 0
+
+
+pytree.register_pytree_node(
+    Sparse,
+    lambda matrix: ([matrix.which], matrix.blocks),
+    lambda children, blocks: Sparse(blocks, children[0]),  # type: ignore[arg-type]
+)

@@ -1,0 +1,134 @@
+"""Trees: the only thing that crosses a boundary (process, disk, client, metric).
+
+A `Tree` is a dict whose values are tensors, numbers, strings or further trees. Keys are non-empty strings without "/",
+so that "layer/weight" names one leaf. An empty subtree carries nothing and equals an absent one.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedweave.core.touched import TouchedRows, full
+from fedweave.errors import ReplyRefused
+
+Leaf: TypeAlias = Tensor | TouchedRows | float | int | str
+Tree: TypeAlias = dict[str, Any]  # dict[str, Tree | Leaf]; the recursive form cannot be narrowed by type checkers
+
+_SIZES: dict[tuple[Any, ...], int] = {}
+
+
+def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
+    """Yield ("path/of/leaf", leaf) in the tree's own order."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}/")
+        else:
+            yield prefix + key, value
+
+
+def nest(flat: dict[str, Any]) -> Tree:
+    """Undo `leaves`: a dict of paths becomes a tree."""
+    tree: Tree = {}
+    for path, leaf in flat.items():
+        *above, name = path.split("/")
+        node = tree
+        for key in above:
+            node = node.setdefault(key, {})
+        node[name] = leaf
+    return tree
+
+
+def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """Apply `function` to every leaf of `tree` and the leaves at the same place in `others`; partly stored leaves
+    (`TouchedRows`) are filled in first."""
+    return {
+        key: map_leaves(function, value, *(other[key] for other in others))
+        if isinstance(value, dict)
+        else function(full(value), *(full(other[key]) for other in others))
+        for key, value in tree.items()
+    }
+
+
+def check(tree: Any, what: str) -> Tree:
+    """Return `tree` if it may cross a boundary.
+
+    Raises:
+        ReplyRefused: `what` is not a dict, or a key or leaf is of the wrong kind; names the path.
+    """
+    if not isinstance(tree, dict):
+        raise ReplyRefused(f"{what} is a {type(tree).__name__}; return a dict of tensors, numbers and strings.")
+    for key, value in tree.items():
+        if not isinstance(key, str) or not key or "/" in key:
+            raise ReplyRefused(f"{what} has the key {key!r}; keys are non-empty strings without '/'.")
+        if isinstance(value, dict):
+            check(value, f"{what}, under {key!r},")
+        elif not isinstance(value, Tensor | TouchedRows | float | int | str):
+            raise ReplyRefused(
+                f"{what} holds a {type(value).__name__} at {key!r}; only tensors, float, int, str and dicts of them cross."
+            )
+    return tree
+
+
+def encode(tree: Tree) -> bytes:
+    """Serialise to the pickle-free wire and disk form.
+
+    A safetensors blob with one tensor per leaf, named by its path; numbers and strings are 0-d float64/int64 and 1-d
+    uint8 tensors whose Python type is noted in the metadata field "python". The length depends on names, shapes and
+    dtypes alone (and on a string's length), never on values.
+    """
+    tensors: dict[str, Tensor] = {}
+    python: dict[str, str] = {}
+    for path, leaf in leaves(check(tree, "the tree")):
+        if isinstance(leaf, Tensor | TouchedRows):
+            tensors[path] = full(leaf).detach().cpu().contiguous().clone()  # a clone: views of one stack share memory
+        else:
+            python[path] = type(leaf).__name__
+            tensors[path] = _wrap(leaf)
+    return save(tensors, {"python": json.dumps(python, sort_keys=True)})
+
+
+def decode(blob: bytes) -> Tree:
+    """Parse what `encode` wrote.
+
+    Raises:
+        ReplyRefused: the bytes are not such a blob.
+    """
+    try:
+        tensors = load(blob)
+        head = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+        python = json.loads(head["__metadata__"]["python"])
+        return nest({path: _unwrap(tensor, python.get(path)) for path, tensor in sorted(tensors.items())})
+    except Exception as error:  # whatever a hostile blob provokes in the parser is one refusal
+        raise ReplyRefused(f"not a tree in fedweave's encoding ({len(blob)} bytes): {error}") from error
+
+
+def encoded_size(tree: Tree) -> int:
+    """len(encode(tree)) in bytes, computed once per structure."""
+    structure = tuple((path, *_shape_of(leaf)) for path, leaf in leaves(tree))
+    if structure not in _SIZES:
+        _SIZES[structure] = len(encode(tree))
+    return _SIZES[structure]
+
+
+def _shape_of(leaf: Leaf) -> tuple[Any, ...]:
+    if isinstance(leaf, Tensor | TouchedRows):
+        return tuple(leaf.shape), leaf.dtype
+    return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8
+
+
+def _wrap(value: float | int | str) -> Tensor:
+    if isinstance(value, str):
+        return torch.tensor(list(value.encode()), dtype=torch.uint8)
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+
+
+def _unwrap(tensor: Tensor, kind: str | None) -> Leaf:
+    if kind is None:
+        return tensor
+    if kind == "str":
+        return bytes(tensor.tolist()).decode()
+    return {"float": float, "int": int, "bool": bool}[kind](tensor.item())

@@ -1,0 +1,62 @@
+"""Data sets: an explicit registry, and the two calls that the rest of the package needs."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.digits import Digits
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.public import PUBLIC
+from fedweave.datasets.synthetic import Synthetic
+from fedweave.errors import ConfigError, DataError
+
+__all__ = ["DATASETS", "Dataset", "describe", "load"]
+
+DATASETS: dict[str, type] = {
+    "digits": Digits,
+    "synthetic": Synthetic,
+    "folder": Folder,
+    **{kind.name: kind for kind in PUBLIC},
+}
+
+
+def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Dataset:
+    """The data set `name` with parameters `params`; `path` is the user's folder or file (`[data] path`).
+
+    Raises:
+        ConfigError: the name or a parameter is not known or not allowed.
+        DataError: `path` does not exist, or the data is missing or refused.
+    """
+    kind = _kind(name)
+    known = [field.name for field in fields(kind)]
+    unknown = [key for key in params if key not in known]
+    if unknown:
+        raise ConfigError(f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}.")
+    root = None if path is None else Path(path).expanduser()
+    if root is not None and not root.exists():
+        raise DataError(f"[data] path: {root} does not exist. Name an existing folder or file, or leave path out.")
+    return kind(**params).load(root, seed)
+
+
+def describe(name: str) -> str:
+    """One line: counts where they are fixed, and where the data comes from.
+
+    Raises:
+        ConfigError: the name is not known.
+    """
+    kind = _kind(name)
+    about = (kind.__doc__ or "").splitlines()[0]
+    facts = getattr(kind, "facts", None)
+    if facts is None:
+        return about
+    sens = f", sensitive: {facts.sens}" if facts.sens else ""
+    features = facts.features - (kind.sens_column is not None)
+    counts = f"{facts.nodes:,} nodes, {facts.edges:,} edges, {features:,} features, {facts.classes} classes{sens}"
+    return f"{counts}. {about}"
+
+
+def _kind(name: str) -> Any:
+    if name not in DATASETS:
+        raise ConfigError(f"dataset {name!r} is not known; choose one of {', '.join(DATASETS)}.")
+    return DATASETS[name]

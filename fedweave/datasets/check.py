@@ -1,0 +1,142 @@
+"""Refuse bad data before anything is computed from it."""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.datasets.base import Dataset
+from fedweave.errors import DataError
+
+
+def refuse(where: str | Path, what: str, remedy: str) -> NoReturn:
+    """Raise DataError: the file (or other origin), what is wrong in it and where, what to do."""
+    raise DataError(f"{where}: {what}. {remedy}")
+
+
+def first(bad: np.ndarray) -> int | None:
+    """Position of the first True in bool [m], or None."""
+    at = int(bad.argmax()) if bad.size else 0
+    return at if bad.size and bad[at] else None
+
+
+def check(dataset: Dataset, where: str | Path) -> Dataset:
+    """Return `dataset` if it keeps every promise of `Dataset`; `where` is the file that messages name.
+
+    Raises:
+        DataError: it does not; the message names `where`, the row (numbered from 0) and the remedy.
+    """
+    n = len(dataset.y)
+    if n == 0:
+        refuse(where, "the data has no nodes", "Give at least one node.")
+    _check_features(dataset.x, n, where)
+    check_array(dataset.edges, "edge_index", np.int64, (2, None), where)
+    _check_edges(dataset.edges, n, where)
+    check_array(dataset.y, "y", np.int64, (n,), where)
+    _check_labels(dataset.y, dataset.classes, where)
+    if dataset.sens is not None:
+        check_array(dataset.sens, "sens", np.int64, (n,), where)
+        _check_sens(dataset.sens, where)
+    if dataset.public is not None:
+        check_array(dataset.public, "the split", np.bool_, (3, n), where)
+        _check_split(dataset.public, dataset.y, where)
+    return dataset
+
+
+def check_array(array: Any, name: str, dtype: Any, shape: tuple[int | None, ...], where: str | Path) -> None:
+    """Raise DataError unless `array` is a NumPy array of `dtype` and `shape` (None: any length)."""
+    kind = np.dtype(dtype).name
+    found = getattr(array, "dtype", type(array).__name__)
+    if not isinstance(array, np.ndarray) or array.dtype != np.dtype(dtype):
+        refuse(where, f"{name} is {found}, not {kind}", f"Store it as a NumPy array: {name}.astype('{kind}').")
+    if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=False)):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        refuse(where, f"{name} has shape {array.shape}, not ({wanted})", "Store one entry per node or edge.")
+
+
+def _check_features(x: Any, n: int, where: str | Path) -> None:
+    if not sp.issparse(x):
+        check_array(x, "x", np.float32, (n, None), where)
+    elif not isinstance(x, sp.csr_matrix) or x.dtype != np.float32 or x.shape[0] != n:
+        kind = f"{type(x).__name__} {x.dtype} {x.shape}"
+        refuse(where, f"x is {kind}, not csr_matrix float32 with {n} rows", "Store one row of features per node.")
+    else:
+        _check_csr(x, where)
+    if x.shape[1] == 0:
+        refuse(where, "there are no features", "Give at least one feature column (for example each node's degree).")
+    values = x.data if sp.issparse(x) else x.ravel()
+    bad = first(~np.isfinite(values))
+    if bad is not None:
+        row, column = _place(x, bad)
+        refuse(where, f"x, row {row}, column {column}: {values[bad]} is not finite", "Fill in or remove the value.")
+
+
+def _check_csr(x: sp.csr_matrix, where: str | Path) -> None:
+    remedy = "Write x_data, x_indices, x_indptr and x_shape from one scipy.sparse.csr_matrix after sum_duplicates()."
+    steps = np.diff(x.indptr)
+    if (
+        len(x.indptr) != x.shape[0] + 1
+        or x.indptr[0] != 0
+        or x.indptr[-1] != len(x.data)
+        or len(x.indices) != len(x.data)
+    ):
+        refuse(where, "x: the lengths of its CSR parts do not fit together", remedy)
+    row = first(steps < 0)
+    if row is not None:
+        refuse(where, f"x, row {row}: indptr falls from {x.indptr[row]} to {x.indptr[row + 1]}", remedy)
+    bad = first((x.indices < 0) | (x.indices >= x.shape[1]))
+    if bad is not None:
+        refuse(where, f"x, row {_place(x, bad)[0]}: column {x.indices[bad]} is not in 0..{x.shape[1] - 1}", remedy)
+    rows = np.repeat(np.arange(x.shape[0]), steps)
+    bad = first((np.diff(x.indices) <= 0) & (np.diff(rows) == 0))
+    if bad is not None:
+        refuse(where, f"x, row {rows[bad]}: column indices are repeated or not ascending", remedy)
+
+
+def _place(x: Any, position: int) -> tuple[int, int]:
+    if sp.issparse(x):
+        return int(np.searchsorted(x.indptr, position, "right")) - 1, int(x.indices[position])
+    return divmod(position, x.shape[1])
+
+
+def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
+    def at(column: int | None, what: str, remedy: str) -> None:
+        if column is not None:
+            source, target = edges[:, column]
+            refuse(where, f"edge_index, column {column}: edge {source} -> {target} {what}", remedy)
+
+    source, target = edges[0], edges[1]
+    missing = (edges.min(0) < 0) | (edges.max(0) >= n)
+    at(first(missing), f"names a node that is not in 0..{n - 1}", "Remove the edge or add the node.")
+    at(first(source == target), "is a self loop", "Remove it; models add their own self loops.")
+    codes = source * n + target
+    steps = np.diff(codes, prepend=-1)
+    at(first(steps == 0), "is listed twice", "Remove duplicates: numpy.unique(edge_index, axis=1).")
+    at(first(steps < 0), "is out of order", "Sort the columns: numpy.unique(edge_index, axis=1).")
+    # Sorted and distinct by now, so the graph is undirected exactly if its reverse is the same list.
+    lonely = np.setdiff1d(codes, target * n + source, assume_unique=True)
+    at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", "Store both directions.")
+
+
+def _check_labels(y: np.ndarray, classes: int, where: str | Path) -> None:
+    row = first((y < -1) | (y >= classes))
+    if row is not None:
+        refuse(where, f"y, row {row}: label {y[row]} is not in 0..{classes - 1}", "Correct it, or -1 for unlabelled.")
+    if (y == -1).all():
+        refuse(where, "y: no node has a label", "Label at least one node.")
+
+
+def _check_sens(sens: np.ndarray, where: str | Path) -> None:
+    row = first(sens < -1)
+    if row is not None:
+        refuse(where, f"sens, row {row}: {sens[row]} is below 0", "Number the groups from 0; -1 is unknown.")
+
+
+def _check_split(split: np.ndarray, y: np.ndarray, where: str | Path) -> None:
+    row = first(split.sum(0) > 1)
+    if row is not None:
+        refuse(where, f"the split, row {row}: the node is in two of train, val and test", "Keep one of them.")
+    row = first(split.any(0) & (y == -1))
+    if row is not None:
+        refuse(where, f"the split, row {row}: the node has no label", "Label it or take it out of the split.")

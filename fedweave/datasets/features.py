@@ -1,0 +1,57 @@
+"""How node features are stored and scaled."""
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.preprocessing import StandardScaler, normalize
+
+from fedweave.errors import ConfigError
+
+NORMALISE = ("none", "row", "standard", "minmax")
+
+# Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
+DENSE_FROM = 0.2
+
+
+def compact(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
+    """The same float32 [n, d] matrix, as `csr_matrix` if its share of nonzeros is below `DENSE_FROM`, else dense."""
+    nonzero = np.count_nonzero(x) if isinstance(x, np.ndarray) else x.nnz
+    if nonzero < DENSE_FROM * x.shape[0] * x.shape[1]:
+        return sp.csr_matrix(x)
+    return x if isinstance(x, np.ndarray) else x.toarray()
+
+
+def check_normalise(how: str) -> None:
+    """Raise ConfigError unless `how` is one of `NORMALISE`."""
+    if how not in NORMALISE:
+        raise ConfigError(f"normalise = {how!r} is not known; choose one of {', '.join(NORMALISE)}.")
+
+
+def normalise(x: "np.ndarray | sp.csr_matrix", how: str, name: str) -> "np.ndarray | sp.csr_matrix":
+    """Scale features float32 [n, d].
+
+    "none":     as they are.
+    "row":      each row divided by the sum of its absolute values (Kipf and Welling 2017, section 5.2); rows of zeros
+                stay.
+    "standard": each column to mean 0 and standard deviation 1 over all n nodes; constant columns become 0.
+    "minmax":   each column to [-1, 1] over all n nodes, 2 (x - min) / (max - min) - 1 (`feature_norm` in the code of
+                FairGNN, Dai and Wang 2021, and NIFTY, Agarwal et al. 2021); constant columns become 0.
+
+    Raises:
+        ConfigError: `how` is unknown, or is "standard" or "minmax" for sparse features, which would make them dense.
+    """
+    check_normalise(how)
+    if how == "none":
+        return x
+    if how == "row":
+        return normalize(x, norm="l1")
+    if sp.issparse(x):
+        raise ConfigError(
+            f'normalise = "{how}" would fill the sparse features of {name} ({x.shape[0]} x {x.shape[1]}); '
+            'use "none" or "row".'
+        )
+    wide = np.asarray(x, np.float64)  # float32 sums over many rows would lose digits
+    if how == "standard":
+        return StandardScaler().fit_transform(wide).astype(np.float32)
+    low, span = wide.min(0), np.ptp(wide, 0)
+    scaled = 2 * np.divide(wide - low, span, out=np.full_like(wide, 0.5), where=span > 0) - 1
+    return scaled.astype(np.float32)

@@ -1,0 +1,174 @@
+"""A user's own graph: a folder with `nodes` and `edges`, each as Parquet or CSV; columns in docs/data-format.md."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core.graph import SPLITS
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.edges import undirected
+from fedweave.datasets.features import check_normalise, compact, normalise
+from fedweave.datasets.table import WHOLE, Table, find, read
+from fedweave.errors import ConfigError
+
+NODES = ("id", "label", "sens", "split")
+EDGES = ("source", "target")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Your own folder with nodes.csv|parquet and edges.csv|parquet.
+
+    normalise: see `features.normalise`.
+    classes:   number of classes when labels are numbers; None is the largest label + 1.
+    labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
+               all give the same `classes` or `labels`, since one site may lack a class.
+    """
+
+    normalise: str = "none"
+    classes: int | None = None
+    labels: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_normalise(self.normalise)
+        if self.classes is not None and self.labels is not None:
+            raise ConfigError("folder: give classes (labels are numbers) or labels (labels are names), not both.")
+        if self.classes is not None and self.classes < 1:
+            raise ConfigError(f"folder: classes = {self.classes} is not allowed; it must be at least 1.")
+        if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
+            raise ConfigError(f"folder: labels = {list(self.labels)} is empty or names a class twice.")
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
+
+        Raises:
+            ConfigError: no folder is given.
+            DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy.
+        """
+        if root is None:
+            raise ConfigError('The dataset "folder" needs the folder with nodes and edges: set [data] path.')
+        if not root.is_dir():
+            refuse(root, "this is not a folder", "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
+        nodes, edges = read(find(root, "nodes")), read(find(root, "edges"))
+        _check_columns(nodes, required=NODES[:2], known=NODES)
+        _check_columns(edges, required=EDGES, known=EDGES)
+        if nodes.rows == 0:
+            refuse(nodes.path, "the table has no rows", "Give one row per node.")
+        y, classes = self._labels(nodes)
+        x = _features(nodes)
+        dataset = Dataset(
+            name=root.resolve().name,
+            x=normalise(compact(x), self.normalise, root.name),
+            edges=_edges(edges, _ids(nodes)),
+            y=y,
+            classes=classes,
+            sens=nodes.whole("sens", empty="unknown") if "sens" in nodes.columns else None,
+            public=_split(nodes, y) if "split" in nodes.columns else None,
+        )
+        return check(dataset, root)
+
+    def _labels(self, nodes: Table) -> tuple[np.ndarray, int]:
+        cells = nodes.texts("label")
+        present = cells.drop_null()
+        if len(present) == 0:
+            refuse(nodes.path, "column label is empty in every row", "Label at least one node.")
+        whole = pc.match_substring_regex(present, WHOLE)
+        if self.labels is None and pc.all(whole).as_py():
+            return self._numbered(nodes)
+        if self.classes is not None:
+            nodes.whole("label", empty="unlabelled")  # says which label is no number
+        if self.labels is None and pc.any(whole).as_py():
+            names = present.filter(pc.invert(whole))
+            refuse(
+                nodes.path, f"some labels are numbers, others are names ({names[0]})", "Use one kind in column label."
+            )
+        classes = pa.array(self.labels or sorted(present.unique().to_pylist()), pa.string())
+        y = pc.index_in(cells, classes, skip_nulls=True)
+        unknown = first(y.is_null().to_numpy(False) & cells.is_valid().to_numpy(False))
+        if unknown is not None:
+            allowed = ", ".join(classes.to_pylist())
+            nodes.refuse_at(
+                unknown, f"label {cells[unknown].as_py()!r} is none of {allowed}", "Correct it or add it to labels."
+            )
+        return y.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), len(classes)
+
+    def _numbered(self, nodes: Table) -> tuple[np.ndarray, int]:
+        y = nodes.whole("label", empty="unlabelled")
+        classes = self.classes or int(y.max()) + 1
+        row = first(y >= (classes if self.classes else nodes.rows))
+        if row is not None and self.classes:
+            nodes.refuse_at(row, f"label {y[row]} is not in 0..{classes - 1}", "Correct it or raise classes.")
+        nodes.refuse_at(row, f"label {y[row or 0]} would make more classes than nodes", "Number the classes from 0.")
+        return y, classes
+
+
+def _check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ...]) -> None:
+    found = f"it has {', '.join(table.columns)}"
+    for name in table.columns:
+        if name not in known and name.strip().casefold() in known:
+            refuse(
+                table.path, f"the column name {name!r} is almost {name.strip().casefold()!r}", "Spell it exactly so."
+            )
+    for name in required:
+        if name not in table.columns:
+            refuse(
+                table.path,
+                f"there is no column {name!r}; {found}",
+                "See docs/data-format.md; cells are split by commas.",
+            )
+    extra = [name for name in table.columns if name not in known] if known == EDGES else []
+    if "weight" in extra:
+        refuse(table.path, "edge weights are not supported", "Remove the column weight; every edge counts 1.")
+    if extra:
+        refuse(table.path, f"unknown columns: {', '.join(extra)}", f"Allowed are {', '.join(known)}.")
+
+
+def _ids(nodes: Table) -> pa.Array:
+    ids = nodes.filled("id")
+    seen = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
+    row = first(seen != np.arange(nodes.rows))
+    if row is not None:
+        above = seen[row] + nodes.top
+        nodes.refuse_at(row, f"id {ids[row].as_py()!r} is already in row {above}", "Give every node an id of its own.")
+    return ids
+
+
+def _features(nodes: Table) -> np.ndarray:
+    names = [name for name in nodes.columns if name not in NODES]
+    x = np.empty((nodes.rows, len(names)), np.float32)
+    for column, name in enumerate(names):
+        x[:, column] = nodes.numbers(name)
+    return x
+
+
+def _edges(edges: Table, ids: pa.Array) -> np.ndarray:
+    ends = []
+    for name in EDGES:
+        cells = edges.filled(name)
+        numbers = pc.index_in(cells, ids)
+        row = first(numbers.is_null().to_numpy(False))
+        if row is not None:
+            what = f"{name} {cells[row].as_py()!r} is no node"
+            edges.refuse_at(row, what, "Add a row with this id to nodes, or remove the edge.")
+        ends.append(numbers.to_numpy(zero_copy_only=False))
+    row = first(ends[0] == ends[1])
+    if row is not None:
+        what = f"the edge joins {ids[int(ends[0][row])].as_py()!r} with itself"
+        edges.refuse_at(row, what, "Remove the row; models add their own self loops.")
+    return undirected(ends[0], ends[1], len(ids))
+
+
+def _split(nodes: Table, y: np.ndarray) -> np.ndarray:
+    cells = nodes.texts("split")
+    which = pc.index_in(cells, pa.array(SPLITS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
+    row = first((which < 0) & cells.is_valid().to_numpy(False))
+    if row is not None:
+        what = f"split is {cells[row].as_py()!r}"
+        nodes.refuse_at(row, what, f"Use {', '.join(SPLITS)}, or leave the cell empty.")
+    row = first((which >= 0) & (y < 0))
+    nodes.refuse_at(row, "the node is in a split but has no label", "Label it, or leave its split empty.")
+    return which == np.arange(len(SPLITS))[:, None]

@@ -1,0 +1,94 @@
+"""How a published graph is found: on disk as `.npz`, else fetched once from its public home."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.datasets import download, npz
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import refuse
+from fedweave.datasets.features import check_normalise, compact, normalise
+from fedweave.errors import DataError
+
+
+class Facts(NamedTuple):
+    """Published counts: nodes, distinct undirected edges, features in the file, classes; `sens` names the attribute."""
+
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    sens: str | None = None
+
+
+@dataclass(frozen=True)
+class Public:
+    """Base of the data sets in `public`.
+
+    The file `<name>.npz` is looked for in `root` (`<root>/<name>/<name>.npz`, `<root>/<name>.npz`, or `root` is the
+    file), then likewise in $FEDWEAVE_DATA, then in the cache ($FEDWEAVE_CACHE, else $XDG_CACHE_HOME/fedweave, else
+    ~/.cache/fedweave). If it is nowhere and PyTorch Geometric can fetch it, it is downloaded into the cache.
+
+    normalise: see `features.normalise`; over all nodes, before any partition. The default "none" keeps the published
+               values (0/1 words, counts, TF-IDF): scaling rows is a choice that papers make differently.
+    """
+
+    normalise: str = "none"
+
+    name: ClassVar[str]
+    facts: ClassVar[Facts]
+    sens_column: ClassVar[int | None] = None  # where the file repeats the sensitive attribute among the features
+
+    def __post_init__(self) -> None:
+        check_normalise(self.normalise)
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The whole graph; `seed` is not used.
+
+        Raises:
+            DataError: the file is nowhere and could not be downloaded (lists all places), or is refused by `npz.read`.
+        """
+        path = self._find(root)
+        dataset = npz.read(path, self.name)
+        x = dataset.x if self.sens_column is None else _without(dataset, self.sens_column, path)
+        return replace(dataset, x=normalise(compact(x), self.normalise, self.name))
+
+    def _find(self, root: Path | None) -> Path:
+        places = list(self._places(root))
+        for place in places:
+            if place.is_file():
+                return place
+        try:
+            return download.fetch(self.name, self.facts[:4], places[-1])
+        except DataError as error:
+            looked = "".join(f"\n  {place}" for place in places)
+            raise DataError(
+                f"{self.name}: {error}\nLooked at:{looked}\nPut {self.name}.npz (layout: docs/data-format.md) at one "
+                "of these places, or name its folder in [data] path or $FEDWEAVE_DATA."
+            ) from error
+
+    def _places(self, root: Path | None) -> Iterator[Path]:
+        given = os.environ.get("FEDWEAVE_DATA")
+        cache = os.environ.get("FEDWEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedweave"
+        for base in (root, given and Path(given).expanduser()):
+            if base and base.suffix == ".npz":
+                yield base
+            elif base:
+                yield base / self.name / f"{self.name}.npz"
+                yield base / f"{self.name}.npz"
+        yield Path(cache).expanduser() / self.name / f"{self.name}.npz"
+
+
+def _without(dataset: Dataset, column: int, path: Path) -> sp.csr_matrix:
+    """The features without the column that repeats the sensitive attribute: it is never an input of a model."""
+    x: sp.csr_matrix = dataset.x
+    if dataset.sens is None:
+        refuse(path, "the array sens is missing", "Store the sensitive attribute as sens int64 [nodes].")
+    if column >= x.shape[1] or not np.array_equal(x[:, [column]].toarray().ravel(), dataset.sens):
+        refuse(path, f"feature column {column} does not repeat sens", "Use the published column order.")
+    return x[:, np.arange(x.shape[1]) != column]

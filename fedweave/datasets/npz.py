@@ -1,0 +1,119 @@
+"""A single graph in one `.npz` file without pickled objects.
+
+Arrays: `x_data` float32, `x_indices`, `x_indptr` int32 or int64 and `x_shape` int64 (nodes, features): the CSR parts of
+the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates, no self loops; `y` int64, -1 is
+unlabelled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none) and `sens` int64, -1 is unknown.
+"""
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check, check_array, first, refuse
+
+REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
+SPLIT = ("train_idx", "val_idx", "test_idx")
+OPTIONAL = (*SPLIT, "sens")
+
+
+def read(path: Path, name: str) -> Dataset:
+    """The checked dataset in `path`; features as `csr_matrix`, classes counted from the labels.
+
+    Raises:
+        DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.
+    """
+    arrays = _arrays(path)
+    check_array(arrays["y"], "y", np.int64, (None,), path)
+    y = arrays["y"]
+    dataset = Dataset(
+        name=name,
+        x=_features(arrays, path),
+        edges=arrays["edge_index"],
+        y=y,
+        classes=int(y.max(initial=-1)) + 1,
+        sens=arrays.get("sens"),
+        public=_split(arrays, len(y), path),
+    )
+    return check(dataset, path)
+
+
+def write(dataset: Dataset, path: Path) -> None:
+    """Write a dataset in the layout above; the same dataset gives the same bytes."""
+    x = sp.csr_matrix(dataset.x)
+    arrays = {
+        "x_data": x.data,
+        "x_indices": x.indices,
+        "x_indptr": x.indptr,
+        "x_shape": np.array(x.shape, np.int64),
+        "edge_index": dataset.edges,
+        "y": dataset.y,
+    }
+    if dataset.public is not None:
+        arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
+    if dataset.sens is not None:
+        arrays["sens"] = dataset.sens
+    with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    again = "Get the file again, or write it anew with numpy.savez_compressed."
+    try:
+        held = np.load(path, allow_pickle=False)
+        if not isinstance(held, np.lib.npyio.NpzFile):
+            refuse(path, "this is a single array, not an .npz archive", again)
+        with held as file:
+            _check_names(file.files, path)
+            return {key: file[key] for key in file.files}
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, SyntaxError, NotImplementedError, MemoryError) as error:
+        refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", again)
+    except ValueError as error:
+        if "pickle" not in str(error).lower():
+            refuse(path, f"the file is truncated or damaged ({error})", again)
+        refuse(path, f"the file holds pickled objects or is no archive ({error})", "fedweave never unpickles. " + again)
+
+
+def _check_names(names: list[str], path: Path) -> None:
+    missing = [key for key in REQUIRED if key not in names]
+    if missing:
+        refuse(path, f"missing arrays: {', '.join(missing)}", f"Required are {', '.join(REQUIRED)}.")
+    unknown = [key for key in names if key not in REQUIRED + OPTIONAL]
+    if unknown:
+        refuse(path, f"unknown arrays: {', '.join(unknown)}", f"Remove them; allowed too are {', '.join(OPTIONAL)}.")
+    if 0 < sum(key in names for key in SPLIT) < len(SPLIT):
+        refuse(path, "the split is incomplete", f"Give all of {', '.join(SPLIT)}, or none.")
+
+
+def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
+    check_array(arrays["x_data"], "x_data", np.float32, (None,), path)
+    check_array(arrays["x_shape"], "x_shape", np.int64, (2,), path)
+    for key in ("x_indices", "x_indptr"):
+        wanted = np.int32 if arrays[key].dtype == np.int32 else np.int64
+        check_array(arrays[key], key, wanted, (None,), path)
+    shape = tuple(int(size) for size in arrays["x_shape"])
+    parts = (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"])
+    try:
+        return sp.csr_matrix(parts, shape=shape)
+    except (ValueError, OverflowError) as error:
+        refuse(
+            path,
+            f"x_data, x_indices, x_indptr and x_shape {shape} are no CSR matrix ({error})",
+            "Write all four from one scipy.sparse.csr_matrix.",
+        )
+
+
+def _split(arrays: dict[str, np.ndarray], nodes: int, path: Path) -> np.ndarray | None:
+    if SPLIT[0] not in arrays:
+        return None
+    masks = np.zeros((len(SPLIT), nodes), np.bool_)
+    for mask, key in zip(masks, SPLIT, strict=True):
+        check_array(arrays[key], key, np.int64, (None,), path)
+        row = first((arrays[key] < 0) | (arrays[key] >= nodes))
+        if row is not None:
+            refuse(path, f"{key}, row {row}: node {arrays[key][row]} is not in 0..{nodes - 1}", "Remove it.")
+        mask[arrays[key]] = True
+    return masks

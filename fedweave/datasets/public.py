@@ -1,0 +1,118 @@
+"""The published single graphs, one class each; how they are found stands at `lookup.Public`."""
+
+from dataclasses import dataclass
+
+from fedweave.datasets.lookup import Facts, Public
+
+
+@dataclass(frozen=True)
+class Cora(Public):
+    """Planetoid split (Yang et al. 2016); papers by words, citations."""
+
+    name = "cora"
+    facts = Facts(2708, 5278, 1433, 7)
+
+
+@dataclass(frozen=True)
+class CiteSeer(Public):
+    """Planetoid split (Yang et al. 2016); papers by words, citations."""
+
+    name = "citeseer"
+    facts = Facts(3327, 4552, 3703, 6)
+
+
+@dataclass(frozen=True)
+class PubMed(Public):
+    """Planetoid split (Yang et al. 2016); papers by TF-IDF, citations."""
+
+    name = "pubmed"
+    facts = Facts(19717, 44324, 500, 3)
+
+
+@dataclass(frozen=True)
+class AmazonComputers(Public):
+    """Shchur et al. 2018; products by words of reviews, bought together."""
+
+    name = "amazon-computers"
+    facts = Facts(13752, 245861, 767, 10)
+
+
+@dataclass(frozen=True)
+class CoauthorCS(Public):
+    """Shchur et al. 2018; authors by keyword counts, co-authorship."""
+
+    name = "coauthor-cs"
+    facts = Facts(18333, 81894, 6805, 15)
+
+
+@dataclass(frozen=True)
+class DBLP(Public):
+    """Bojchevski and Günnemann 2018; papers by words, citations."""
+
+    name = "dblp"
+    facts = Facts(17716, 52867, 1639, 4)
+
+
+@dataclass(frozen=True)
+class Flickr(Public):
+    """Attributed social network (Yang et al. 2023); users by tags, following."""
+
+    name = "flickr-attributed"
+    facts = Facts(7575, 239738, 12047, 9)
+
+
+@dataclass(frozen=True)
+class People(Public):
+    """Base of the tables of people below; features come in years, dollars and counts, so the default scales them."""
+
+    normalise: str = "minmax"
+
+
+@dataclass(frozen=True)
+class NBA(People):
+    """FairGNN (Dai and Wang 2021); players by statistics, relations online."""
+
+    name = "nba"
+    facts = Facts(403, 10621, 95, 2, sens="country")
+
+
+@dataclass(frozen=True)
+class German(People):
+    """NIFTY (Agarwal et al. 2021); bank clients, similarity."""
+
+    name = "german"
+    facts = Facts(1000, 21742, 27, 2, sens="gender")
+    sens_column = 0
+
+
+@dataclass(frozen=True)
+class Bail(People):
+    """NIFTY (Agarwal et al. 2021); defendants, similarity."""
+
+    name = "bail"
+    facts = Facts(18876, 311870, 18, 2, sens="race")
+    sens_column = 0
+
+
+@dataclass(frozen=True)
+class Credit(People):
+    """NIFTY (Agarwal et al. 2021); card holders, similarity."""
+
+    name = "credit"
+    facts = Facts(30000, 137377, 13, 2, sens="age")
+    sens_column = 1
+
+
+PUBLIC: tuple[type[Public], ...] = (
+    Cora,
+    CiteSeer,
+    PubMed,
+    AmazonComputers,
+    CoauthorCS,
+    DBLP,
+    Flickr,
+    NBA,
+    German,
+    Bail,
+    Credit,
+)

@@ -1,0 +1,80 @@
+"""Clients' private states, stored stacked as the last batch left them so that the next one finds them ready."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core.replies import row_of
+from fedweave.core.tree import Tree, leaves, map_leaves, nest
+
+Group = tuple[str, ...]
+
+
+class States:
+    """{client: its state}, where clients of one batch share stacked tensors."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[Group, Tree] = {}
+        self._home: dict[str, tuple[Group, int]] = {}
+
+    def copy(self) -> "States":
+        """A second store that later `put`s do not reach."""
+        other = States()
+        other._stacks, other._home = dict(self._stacks), dict(self._home)
+        return other
+
+    def put(self, group: Group, stacked: Tree) -> None:
+        """Store the states of `group`, tensors stacked [len(group), …]."""
+        left = {self._home[client][0] for client in group if client in self._home} - {group}
+        self._home.update({client: (group, row) for row, client in enumerate(group)})
+        self._stacks[group] = map_leaves(lambda leaf: leaf, stacked)
+        for old in left:
+            if all(self._home[client][0] != old for client in old):
+                del self._stacks[old]
+
+    def one(self, client: str) -> Tree:
+        """A copy of one client's state; {} before the first call."""
+        if client not in self._home:
+            return {}
+        group, row = self._home[client]
+        return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, _row(self._stacks[group], row))
+
+    def many(self, group: Group) -> Tree:
+        """The states of `group`, stacked; all must be of one `kind`."""
+        homes = {self._home[client][0] for client in group if client in self._home}
+        if homes == {group}:
+            return self._stacks[group]
+        flats = [dict(leaves(self.one(client))) for client in group]
+        return nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
+
+    def split(self, group: Group) -> list[Group]:
+        """`group` in parts whose clients' states agree in structure, shapes and numbers, so that they can be stacked.
+
+        They differ when only some clients have been called before.
+        """
+        parts: dict[Any, list[str]] = {}
+        if len({self._home.get(client, (None, 0))[0] for client in group}) == 1:
+            return [group]
+        for client in group:
+            parts.setdefault(self._kind(client), []).append(client)
+        return [tuple(part) for part in parts.values()]
+
+    def _kind(self, client: str) -> tuple[Any, ...]:
+        if client not in self._home:
+            return ()
+        group, row = self._home[client]
+        flat = ((path, row_of(leaf, row)) for path, leaf in leaves(self._stacks[group]))
+        return tuple((path, leaf.shape if isinstance(leaf, Tensor) else leaf) for path, leaf in flat)
+
+    def dump(self) -> Tree:
+        """{client: state} of all clients that hold one."""
+        return {client: state for client in self._home if (state := self.one(client))}
+
+
+def _row(tree: Tree, row: int) -> Tree:
+    return nest({path: row_of(leaf, row) for path, leaf in leaves(tree)})
+
+
+def _stack(values: list[Any]) -> Any:
+    return torch.stack(values) if isinstance(values[0], Tensor) else values[0]

@@ -1,0 +1,37 @@
+"""Every error that fedweave raises on purpose: each says what is wrong, where, and what to do."""
+
+
+class FedweaveError(Exception):
+    """Base of all errors below; the command line prints its message without a traceback."""
+
+
+class UserError(FedweaveError):
+    """The caller's mistake (configuration, data, arguments); the command line exits with 2."""
+
+
+class ConfigError(UserError):
+    """A configuration key, name or value is not valid; the message lists what is."""
+
+
+class DataError(UserError):
+    """Input data is refused; the message names file, row and remedy."""
+
+
+class StepFailed(FedweaveError):
+    """A step raised on a client; the message names both."""
+
+
+class ReplyRefused(FedweaveError):
+    """A client's reply is not a tree of tensors and numbers that may cross the boundary."""
+
+
+class ClientsMissing(FedweaveError):
+    """Fewer clients replied than the call's quorum asks for; `missing` maps each absent client to its reason."""
+
+    def __init__(self, step: str, missing: dict[str, str], wanted: int, called: int) -> None:
+        self.step, self.missing = step, dict(missing)
+        named = "; ".join(f"{client}: {reason}" for client, reason in missing.items())
+        super().__init__(
+            f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. Missing: {named}. "
+            "Lower the quorum or bring the clients back."
+        )

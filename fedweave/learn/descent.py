@@ -1,0 +1,79 @@
+"""What training one client and training a batch of clients have in common: the weights as stored, and the loop."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.graph import Graph
+from fedweave.core.tree import Tree
+from fedweave.learn.optimisers import Optimiser
+
+Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
+Penalty = Callable[[Tensor, Tensor, Tree], Tensor]
+Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *weights) -> (last loss, *gradients)
+
+
+class Plan:
+    """What a `fit` does, with the tensors taken out."""
+
+    def __init__(
+        self, loss: Loss, penalty: Penalty | None, optimiser: Optimiser, steps: int, rows: frozenset[str]
+    ) -> None:
+        self.loss, self.penalty, self.optimiser, self.steps, self.rows = loss, penalty, optimiser, steps, rows
+        self.split: frozenset[str] = frozenset()  # paths that came back as TouchedRows
+        self.spec: Any = None
+
+    def descend(self, tensors: list[Tensor], gradients: Gradients, key: Tensor) -> Tensor:
+        """Train `tensors` in place and return the last step's loss, of the shape of `key`."""
+        optimiser = self.optimiser(tensors)
+        last = torch.zeros(key.shape, dtype=tensors[0].dtype)
+        for step in range(self.steps):
+            last, *slopes = gradients(random.fold(key, step), *tensors)
+            for tensor, slope in zip(tensors, slopes, strict=True):
+                tensor.grad = slope
+            optimiser.step()
+        return last
+
+
+class Stored:
+    """Weights as the optimiser holds them: every client's share of a tensor fills whole vector registers.
+
+    Fused kernels round the last elements of a tensor, those that fill no register, differently. With padding, one client
+    alone and the same client in a batch get the same bits.
+    """
+
+    WIDTH = 16
+
+    def __init__(self, own: dict[str, Tensor], batch_dims: int) -> None:
+        self.shapes = {path: tensor.shape for path, tensor in own.items()}
+        self.batch_dims = batch_dims
+        self.tensors = [self._pad(tensor) for tensor in own.values()]
+
+    def _pad(self, tensor: Tensor) -> Tensor:
+        flat = tensor.flatten(self.batch_dims) if tensor.dim() > self.batch_dims else tensor[..., None]
+        missing = -flat.shape[-1] % self.WIDTH
+        return torch.nn.functional.pad(flat, (0, missing)) if missing else tensor
+
+    def shaped(self, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
+        """{path: tensor in its own shape} of tensors stored like these, differentiable."""
+        return {path: self._cut(t, shape) for t, (path, shape) in zip(tensors, self.shapes.items(), strict=True)}
+
+    def _cut(self, stored: Tensor, shape: torch.Size) -> Tensor:
+        return stored if stored.shape == shape else stored[..., : shape[self.batch_dims :].numel()].view(shape)
+
+
+def differentiate(objective: Callable[..., tuple[Tensor, Tensor]], count: int) -> Gradients:
+    """From (key, *tensors) -> (last, total) to (last, *gradients of `total` in the first `count` tensors)."""
+
+    def gradients(key: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            free = [tensor.detach().requires_grad_() for tensor in tensors[:count]]
+            last, total = objective(key, *free, *tensors[count:])
+            slopes = torch.autograd.grad(total, free, allow_unused=True)
+        zeroed = (torch.zeros_like(f) if s is None else s for f, s in zip(free, slopes, strict=True))
+        return last.detach(), *zeroed
+
+    return gradients

@@ -1,0 +1,140 @@
+"""Classification metrics as additive (sum, count) pairs: adding pairs over clients gives the federated metric, which
+for loss, accuracy and F1 is that of all nodes together. AUC pairs compare nodes of the same client only, so the pooled
+AUC is stratified by client: scores are never compared across clients (or across their personal models).
+
+Pairs are float64. Counts are exact in it (float32 stops at 2^24, which the pairs of positives and negatives of 8,192
+nodes reach), and losses are rounded to `GRID` so that their sums are exact too: no order of summation, batching or
+padding changes a bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.errors import DataError
+
+GRID = 2.0**-30  # a node's loss is off by at most 5e-10; sums stay exact up to 2^23
+
+
+def counts(logits: Tensor, y: Tensor, masks: Tensor, auc: bool = True) -> Tree:
+    """What one client contributes to every metric, for S sets of nodes.
+
+    logits [n, c]; y int64 [n], -1 where unlabelled; masks bool [S, n], False where unlabelled. Returns float64 pairs:
+
+    "loss" [S, 2]:     sum of cross-entropies (nats), nodes.
+    "accuracy" [S, 2]: correct, nodes.
+    "f1" [S, 2, c]:    per class 2 tp, predicted + true.
+    "auc" [S, 2, c]:   per class against the rest: pairs (positive, negative) that log-probability of the class orders
+                       correctly, ties counted half, and all such pairs; left out with `auc=False` (it costs most).
+
+    Works under `torch.func.vmap`.
+    """
+    log_p = torch.log_softmax(logits, -1)
+    classes = torch.arange(logits.shape[-1], device=logits.device)
+    nodes = masks.sum(-1)
+    predicted = logits.argmax(-1)
+    loss = -log_p.gather(-1, y.clamp(min=0)[:, None])[:, 0].to(torch.float64)
+    loss = torch.where(masks, torch.round(loss / GRID) * GRID, 0.0)
+    truth, guess = y[:, None] == classes, predicted[:, None] == classes
+    out = {
+        "loss": _pair(loss.sum(-1), nodes),
+        "accuracy": _pair((masks & (predicted == y)).sum(-1), nodes),
+        "f1": _pair(2 * _per_class(masks, truth & guess), _per_class(masks, truth) + _per_class(masks, guess)),
+    }
+    return out | {"auc": _ordered(log_p, truth, masks)} if auc else out
+
+
+def _pair(total: Tensor, count: Tensor) -> Tensor:
+    return torch.stack([total.to(torch.float64), count.to(torch.float64)], 1)
+
+
+def _per_class(masks: Tensor, member: Tensor) -> Tensor:
+    """How many nodes [S, c] of each set [S, n] belong to each class [n, c]."""
+    return masks.to(torch.float64) @ member.to(torch.float64)
+
+
+def _ordered(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
+    """Correctly ordered pairs and all pairs [S, 2, c], from one sort of score [n, c] per class.
+
+    Of the set's nodes let `below` count those of lower score than a positive node and `up_to` those not of higher: the
+    sum of (below + up_to) / 2 over the P positives, its share P^2 / 2 of positives with each other taken off, is the
+    statistic U of Mann and Whitney (1947).
+    """
+    order = _Argsort.apply(score.mT)  # [c, n]
+    ascending = score.mT.gather(-1, order)
+    end = torch.ones_like(order[:, :1], dtype=torch.bool)
+    differs = ascending[:, 1:] != ascending[:, :-1]
+    place = torch.arange(len(score), device=score.device)
+    first = torch.where(torch.cat([end, differs], 1), place, 0).cummax(-1).values  # where a node's ties begin
+    after = torch.where(torch.cat([differs, end], 1), place + 1, len(score)).flip(-1).cummin(-1).values.flip(-1)
+    shape = (len(masks), *order.shape)
+    chosen = masks[:, None].expand(shape).gather(-1, order.expand(shape))  # [S, c, n]
+    seen = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # of the set's nodes, those before each place
+    below, up_to = seen.gather(-1, first.expand(shape)), seen.gather(-1, after.expand(shape))
+    positive = chosen & truth.mT.gather(-1, order)
+    positives = positive.sum(-1)
+    doubled = (positive * (below + up_to)).sum(-1) - positives**2
+    return _pair(doubled / 2, positives * (seen[..., -1] - positives))
+
+
+class _Argsort(torch.autograd.Function):
+    """Indices that sort the last axis. On the CPU by NumPy: for many short rows measured 6 times as fast as torch."""
+
+    @staticmethod
+    def forward(score: Tensor) -> Tensor:
+        if score.device.type != "cpu":
+            return score.argsort(-1)
+        return torch.from_numpy(np.argsort(score.detach().numpy(), -1))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], score: Tensor) -> tuple[Tensor, int]:
+        return _Argsort.apply(score.movedim(in_dims[0], 0)), 0
+
+
+def merge(trees: Sequence[Tree]) -> Tree:
+    """The pairs of several clients, added.
+
+    Raises:
+        DataError: there are none.
+    """
+    if not trees:
+        raise DataError("there are no counts to merge; give the counts of at least one client.")
+    return map_leaves(lambda *pairs: sum(pairs[1:], start=pairs[0]), *trees)
+
+
+def values(pairs: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of `counts`' pairs, merged or not, with any leading axes: a float or a NumPy array for each.
+
+    "loss" is the mean, "f1" micro F1, "macro_f1" the mean over classes that occur in truth or prediction. "auc" is that
+    of class 1 if there are two classes, else the mean over classes that have both positives and negatives. NaN where
+    the count is empty. Metrics without pairs are left out.
+    """
+    pair = {name: np.asarray(value, np.float64) for name, value in pairs.items()}
+    out: dict[str, np.ndarray] = {}
+    for name in [name for name in ("loss", "accuracy") if name in pair]:
+        out[name] = _ratio(pair[name][..., 0], pair[name][..., 1])
+    if "f1" in pair:
+        doubled, total = np.moveaxis(pair["f1"], -2, 0)
+        out["f1"] = _ratio(doubled.sum(-1), total.sum(-1))
+        out["macro_f1"] = _mean(_ratio(doubled, total))
+    if "auc" in pair:
+        each = _ratio(*np.moveaxis(pair["auc"], -2, 0))
+        out["auc"] = each[..., 1] if each.shape[-1] == 2 else _mean(each)
+    return {name: value if value.ndim else float(value) for name, value in out.items()}
+
+
+def _ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    return np.divide(total, count, out=np.full(np.shape(count), np.nan), where=count > 0)
+
+
+def _mean(per_class: np.ndarray) -> np.ndarray:
+    defined = ~np.isnan(per_class)
+    return _ratio(np.where(defined, per_class, 0).sum(-1), defined.sum(-1))

@@ -1,0 +1,7 @@
+"""Models: each a frozen dataclass with `build(features, classes) -> Model`."""
+
+from fedweave.models.gcn import GCN
+from fedweave.models.mlp import MLP
+from fedweave.models.sage import SAGE
+
+MODELS: dict[str, type] = {"gcn": GCN, "sage": SAGE, "mlp": MLP}

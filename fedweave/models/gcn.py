@@ -1,0 +1,46 @@
+"""Graph convolutional network (Kipf and Welling 2017, "Semi-Supervised Classification with Graph Convolutional
+Networks")."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.graph import Graph
+from fedweave.core.model import Layer, Model
+from fedweave.core.tree import Tree
+from fedweave.models import dense
+
+
+@dataclass(frozen=True)
+class GCN:
+    """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
+
+    Raises:
+        ConfigError: a size below 1 or a dropout outside [0, 0.99].
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        dense.check(self.hidden, self.layers, self.dropout)
+
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        return dense.chain(convolution, features, classes, self.hidden, self.layers, self.dropout)
+
+
+def convolution(fan_in: int, fan_out: int) -> Layer:
+    """D~^-1/2 (A + I) D~^-1/2 H W + b (eq. 2, and a bias); initialised like PyG's `GCNConv` (Glorot, zero bias)."""
+
+    def init(key: Tensor) -> Tree:
+        return {"weight": dense.glorot(random.fold(key, "weight"), fan_in, fan_out), "bias": torch.zeros(fan_out)}
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        return graph.edges.operator("gcn") @ dense.linear(h, w["weight"]) + w["bias"]
+
+    return Layer(init, apply, ("weight",))

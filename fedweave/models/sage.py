@@ -1,0 +1,58 @@
+"""GraphSAGE with the mean aggregator (Hamilton, Ying and Leskovec 2017, "Inductive Representation Learning on Large
+Graphs")."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.graph import Graph
+from fedweave.core.model import Layer, Model
+from fedweave.core.tree import Tree
+from fedweave.models import dense
+
+
+@dataclass(frozen=True)
+class SAGE:
+    """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
+
+    share_root_weight: one weight for a node and its neighbours, as FedEgo's eq. 1 prints it, instead of two.
+
+    Raises:
+        ConfigError: a size below 1 or a dropout outside [0, 0.99].
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+    share_root_weight: bool = False
+
+    def __post_init__(self) -> None:
+        dense.check(self.hidden, self.layers, self.dropout)
+
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        made = partial(convolution, share_root_weight=self.share_root_weight)
+        return dense.chain(made, features, classes, self.hidden, self.layers, self.dropout)
+
+
+def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False) -> Layer:
+    """W_root h + W_neigh mean(h of the neighbours) + b, the mean of none being 0.
+
+    The two weights side by side are algorithm 1's W on CONCAT(h, mean); the bias and the initial values are those of
+    PyG's `SAGEConv`. With `share_root_weight` W_root is W_neigh (FedEgo eq. 1, and a bias).
+    """
+    names = ("neigh",) if share_root_weight else ("root", "neigh")
+
+    def init(key: Tensor) -> Tree:
+        weights = {name: dense.lecun(random.fold(key, name), (fan_in, fan_out), fan_in) for name in names}
+        return weights | {"bias": dense.lecun(random.fold(key, "bias"), (fan_out,), fan_in)}
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        neigh = dense.linear(h, w["neigh"])
+        root = neigh if share_root_weight else dense.linear(h, w["root"])
+        return root + graph.edges.operator("mean") @ neigh + w["bias"]
+
+    return Layer(init, apply, names)

@@ -1,0 +1,31 @@
+"""Partitions: ways to cut a dataset into clients.
+
+Each is a frozen dataclass (fields = parameters) with the single method `cut(data, seed) -> Partition`.
+"""
+
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.dirichlet import Dirichlet
+from fedweave.partition.label_skew import LabelSkew
+from fedweave.partition.louvain import Louvain
+from fedweave.partition.statistics import statistics, table, totals
+from fedweave.partition.uniform import Random
+
+PARTITIONS: dict[str, type] = {
+    "louvain": Louvain,
+    "label_skew": LabelSkew,
+    "dirichlet": Dirichlet,
+    "random": Random,
+}
+
+__all__ = [
+    "PARTITIONS",
+    "Dirichlet",
+    "LabelSkew",
+    "Louvain",
+    "Part",
+    "Partition",
+    "Random",
+    "statistics",
+    "table",
+    "totals",
+]

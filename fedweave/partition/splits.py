@@ -1,0 +1,137 @@
+"""What the partitions share: checks, grouping nodes by client, and train/val/test masks inside every client."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedweave.core.random import generator
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.partition.base import Part
+
+_TOLERANCE = 1e-9  # 0.2 + 0.4 + 0.4 and 0.3 * 10 are not exact in binary
+
+
+def check_clients(clients: int) -> None:
+    """Raise ConfigError unless there is at least one client."""
+    if clients < 1:
+        raise ConfigError(f"[partition] clients = {clients}: must be a whole number >= 1.")
+
+
+def check_ratios(train: float, val: float, test: float) -> None:
+    """Raise ConfigError unless train > 0, val >= 0, test >= 0 and they sum to at most 1."""
+    given = f"[partition] train = {train}, val = {val}, test = {test}"
+    if not (train > 0 and val >= 0 and test >= 0):
+        raise ConfigError(f"{given}: train must be above 0, val and test at least 0.")
+    if train + val + test > 1 + _TOLERANCE:
+        raise ConfigError(f"{given}: they sum to {train + val + test:g}; make the sum at most 1.")
+
+
+def check_enough(nodes: int, clients: int, each: int = 1) -> None:
+    """Raise ConfigError if `nodes` nodes cannot give every client `each` of them."""
+    if nodes < clients * each:
+        raise ConfigError(
+            f"[partition] clients = {clients} of at least {each} node(s) cannot share {nodes} nodes; "
+            f"set clients to at most {nodes // each}, or take a larger dataset."
+        )
+
+
+def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
+    """The sorted nodes (int64) of every client, where `owner` int [n] is each node's client."""
+    order = np.argsort(owner, kind="stable").astype(np.int64, copy=False)
+    return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
+
+
+def divide(
+    data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], public_split: bool, seed: int
+) -> tuple[Part, ...]:
+    """Parts over `held` (sorted nodes per client), masks stratified by label in the given train/val/test ratios.
+
+    Every client's numbers are within one node of the ratios. A client with a labelled node has a train node, and every
+    class that it holds has one as long as its train nodes suffice. `public_split` takes the published masks instead.
+
+    Raises:
+        ConfigError: `public_split`, and the dataset publishes none.
+    """
+    if public_split:
+        return published(data, held)
+    return stratify(data, held, role_sizes(_label_counts(data, held).sum(axis=1), ratios), seed)
+
+
+def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
+    """Parts over `held` with the dataset's own train/val/test masks.
+
+    Raises:
+        ConfigError: the dataset has none.
+    """
+    if data.public is None:
+        raise ConfigError(
+            f"[partition] public_split = true, but {data.name!r} has no published split; "
+            "set it to false and give train, val and test, or take cora, citeseer or pubmed."
+        )
+    masks = data.public & (data.y >= 0)
+    return tuple(Part(nodes, masks[:, nodes]) for nodes in held)
+
+
+def role_sizes(labelled: np.ndarray, ratios: tuple[float, float, float]) -> np.ndarray:
+    """int64 [P, 3]: train, val and test sizes of clients with `labelled` int64 [P] nodes, by largest remainder."""
+    shares = np.array([*ratios, max(0.0, 1 - sum(ratios))])
+    some_train = np.minimum(labelled, 1)[:, None] * np.array([1, 0, 0, 0])
+    most = np.repeat(labelled[:, None], 4, axis=1)
+    return _apportion(labelled[:, None] * shares, some_train, most, labelled)[:, :3]
+
+
+def stratify(data: Dataset, held: Sequence[np.ndarray], sizes: np.ndarray, seed: int) -> tuple[Part, ...]:
+    """Parts over `held` with `sizes` int64 [P, 3] train, val and test nodes, each drawn in proportion to the labels."""
+    rng = generator(seed, "partition/split")
+    counts = _label_counts(data, held)
+    bounds = _shares(counts, sizes, rng).cumsum(axis=0).reshape(3, -1)
+    nodes = np.concatenate(held)
+    client = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    at = rng.permutation(np.flatnonzero(data.y[nodes] >= 0))
+    cell = client[at] * data.classes + data.y[nodes[at]]
+    order = np.argsort(cell, kind="stable")  # a cell is one client's nodes of one label, in random order
+    at, cell = at[order], cell[order]
+    rank = np.arange(len(cell)) - (counts.cumsum() - counts.ravel())[cell]
+    role = (rank >= bounds[:, cell]).sum(axis=0)
+    masks = np.zeros((3, len(nodes)), dtype=bool)
+    used = role < 3
+    masks[role[used], at[used]] = True
+    pieces = np.split(masks, np.cumsum([len(own) for own in held])[:-1], axis=1)
+    return tuple(Part(own, np.ascontiguousarray(mask)) for own, mask in zip(held, pieces, strict=True))
+
+
+def _label_counts(data: Dataset, held: Sequence[np.ndarray]) -> np.ndarray:
+    """int64 [P, c]: labelled nodes per client and class."""
+    label = data.y[np.concatenate(held)]
+    client = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    cell = (client * data.classes + label)[label >= 0]
+    return np.bincount(cell, minlength=len(held) * data.classes).reshape(len(held), data.classes)
+
+
+def _shares(counts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """int64 [3, P, c]: how many nodes of each class take each role; `counts` [P, c], `sizes` [P, 3]."""
+    known = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    left, shares = counts.copy(), []
+    for role in range(3):
+        ties = 1e-6 * rng.random(counts.shape)  # else ties would always favour the lower class number
+        quota = counts * sizes[:, [role]] / known + ties
+        least = np.minimum(counts, 1) if role == 0 else np.zeros_like(counts)
+        share = _apportion(quota, least, left, sizes[:, role])
+        left = left - share
+        shares.append(share)
+    return np.stack(shares)
+
+
+def _apportion(quota: np.ndarray, least: np.ndarray, most: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """int64 [P, k] with row sums `total` [P], near `quota` by largest remainder; >= `least` if possible, <= `most`."""
+    share = np.clip(np.floor(quota + _TOLERANCE).astype(np.int64), least, most)
+    while (gap := total - share.sum(axis=1)).any():
+        row = np.flatnonzero(gap > 0)
+        room = np.where(share[row] < most[row], quota[row] - share[row], -np.inf)
+        share[row, room.argmax(axis=1)] += 1
+        row = np.flatnonzero(gap < 0)
+        spare = np.where(share[row] > 0, share[row] - quota[row], -np.inf)
+        spare = np.where(share[row] > least[row], spare + len(quota) + total.max(), spare)  # `least` yields last
+        share[row, spare.argmax(axis=1)] -= 1
+    return share

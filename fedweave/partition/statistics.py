@@ -1,0 +1,93 @@
+"""What a cut did to a dataset: sizes, edges kept and lost, label distributions."""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from rich.table import Table
+
+from fedweave.datasets.base import Dataset
+from fedweave.partition.base import Partition
+
+_ROWS = 20
+
+
+def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
+    """Columns with one entry per client.
+
+    client: number; nodes: held; edges_kept: undirected edges among own nodes; edges_cut: undirected edges of the
+    dataset between an own node and one that the client does not hold; train, val, test: mask sizes; labels: list of c
+    counts (unlabelled nodes are in none).
+    """
+    parts = partition.parts
+    holders = _holders(data, partition)
+    kept = np.asarray(_common(data, holders).sum(axis=0)).ravel()
+    degree = holders.T @ np.bincount(data.edges[0], minlength=data.nodes)
+    masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)
+    known = np.flatnonzero(data.y >= 0)
+    ones = np.ones(len(known), dtype=np.int64)
+    onehot = sp.csr_matrix((ones, (known, data.y[known])), shape=(data.nodes, data.classes))
+    return {
+        "client": list(range(len(parts))),
+        "nodes": [len(part.nodes) for part in parts],
+        "edges_kept": kept.tolist(),
+        "edges_cut": (degree - 2 * kept).tolist(),
+        "train": masks[:, 0].tolist(),
+        "val": masks[:, 1].tolist(),
+        "test": masks[:, 2].tolist(),
+        "labels": (holders.T @ onehot).toarray().tolist(),
+    }
+
+
+def totals(data: Dataset, partition: Partition) -> dict[str, int]:
+    """Numbers of the whole cut.
+
+    nodes, edges (undirected): the dataset's; held: nodes with at least one client; global_test: nodes of the global
+    test set; edges_kept: undirected edges that at least one client sees; edges_lost: those that no client does.
+    """
+    holders = _holders(data, partition)
+    seen = int(np.count_nonzero(np.diff(_common(data, holders).indptr)))
+    edges = data.edges.shape[1] // 2
+    return {
+        "nodes": data.nodes,
+        "held": int(np.count_nonzero(np.diff(holders.indptr))),
+        "global_test": 0 if partition.test is None else len(partition.test),
+        "edges": edges,
+        "edges_kept": seen,
+        "edges_lost": edges - seen,
+    }
+
+
+def table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table:
+    """The results of `statistics` and `totals` for the terminal: at most 20 clients, then a summary line."""
+    share = whole["edges_lost"] / max(whole["edges"], 1)
+    shown = Table(caption=f"{whole['edges_lost']:,} of {whole['edges']:,} edges ({share:.1%}) are lost to all clients")
+    for name in columns:
+        shown.add_column(name.replace("_", " "), justify="left" if name == "labels" else "right")
+    clients = len(columns["client"])
+    for row in range(min(clients, _ROWS)):
+        shown.add_row(*(_cell(column[row]) for column in columns.values()))
+    if clients > _ROWS:
+        shown.add_section()
+        means = (f"{np.mean(column):.1f}" for name, column in columns.items() if name not in ("client", "labels"))
+        labels = np.mean(columns["labels"], axis=0)
+        shown.add_row(f"mean of {clients:,}", *means, " ".join(f"{count:.1f}" for count in labels))
+    return shown
+
+
+def _cell(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"
+
+
+def _holders(data: Dataset, partition: Partition) -> sp.csr_matrix:
+    """int64 [n, P]: 1 where the client holds the node."""
+    sizes = [len(part.nodes) for part in partition.parts]
+    nodes = np.concatenate([part.nodes for part in partition.parts])
+    clients = np.repeat(np.arange(len(sizes)), sizes)
+    return sp.csr_matrix((np.ones(len(nodes), dtype=np.int64), (nodes, clients)), shape=(data.nodes, len(sizes)))
+
+
+def _common(data: Dataset, holders: sp.csr_matrix) -> sp.csr_matrix:
+    """int64 [undirected edges, P]: 1 where the client holds both ends."""
+    first, second = data.edges[:, data.edges[0] < data.edges[1]]
+    return holders[first].multiply(holders[second]).tocsr()

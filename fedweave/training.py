@@ -1,0 +1,120 @@
+"""The one training loop: rounds, evaluation, and what is measured."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.core.algorithm import Algorithm, Evaluation
+from fedweave.core.graph import SPLITS
+from fedweave.core.tree import Tree, leaves
+from fedweave.errors import UserError
+from fedweave.metrics.classification import values
+from fedweave.metrics.client_fairness import client_fairness
+
+METRICS_SCHEMA = pa.schema(
+    [("round", pa.int32()), ("client", pa.string()), ("split", pa.string()), ("metric", pa.string()), ("value", pa.float64())]
+)
+GLOBAL = "global"
+
+
+@dataclass
+class Step:
+    """What one round left.
+
+    round:   rounds done. state: the server's state after it.
+    metrics: rows measured after it (`METRICS_SCHEMA`); None if it was not evaluated.
+    summary: "global/accuracy", "local/accuracy", "fairness/…" of the last evaluation, test split.
+    """
+
+    round: int
+    state: Tree
+    metrics: pa.Table | None = None
+    summary: dict[str, float] = field(default_factory=dict)
+
+
+def train(
+    algorithm: Algorithm, fed: Any, rounds: int, eval_every: int = 1, resume: tuple[int, Tree] | None = None
+) -> Iterator[Step]:
+    """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never but at the end) and at the end.
+
+    resume: (rounds done, server state) of a checkpoint; the engine must have been restored too.
+    """
+    if rounds < 1 or eval_every < 0:
+        raise UserError(f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0.")
+    done, state = resume or (0, None)
+    if state is None:
+        fed.begin(0)
+        state = algorithm.init(fed)
+    summary: dict[str, float] = {}
+    for number in range(done + 1, rounds + 1):
+        fed.begin(number)
+        state = algorithm.round(state, fed)
+        metrics = None
+        if number == rounds or (eval_every and number % eval_every == 0):
+            metrics, summary = measure(number, algorithm.evaluate(state, fed))
+        yield Step(number, state, metrics, summary)
+
+
+def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, float]]:
+    """Turn an evaluation's pairs into rows and the summary of the test split.
+
+    "local" is the mean over clients of their own test nodes. "global" is the global test graph (the mean over clients
+    where each has its own model) or, without one, all clients' test nodes pooled.
+    """
+    replies = evaluation.clients
+    own = values(_pairs(replies, "own"))
+    pooled = _outside(evaluation) or values({name: pair.sum(0) for name, pair in _pairs(replies, "own").items()})
+    fairness, _ = client_fairness(own["loss"][:, 0], own["accuracy"][:, 2], replies.clients)
+    summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
+    summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
+    summary |= fairness
+    return _rows(round, replies.clients, own, pooled, fairness), {k: v for k, v in summary.items() if not math.isnan(v)}
+
+
+def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:
+    names = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(f"{key}/")]
+    return {name.removeprefix(f"{key}/"): replies.stack(name).numpy() for name in names}
+
+
+def _outside(evaluation: Evaluation) -> dict[str, np.ndarray] | None:
+    if evaluation.server is not None:
+        return values({name: pair.numpy() for name, pair in evaluation.server.items()})
+    personal = _pairs(evaluation.clients, "global_test")
+    return {name: np.apply_along_axis(_mean, 0, value) for name, value in values(personal).items()} if personal else None
+
+
+def _mean(of_clients: np.ndarray) -> float:
+    defined = of_clients[~np.isnan(of_clients)]
+    return float(defined.mean()) if len(defined) else math.nan
+
+
+def _rows(
+    round: int, clients: tuple[str, ...], own: dict[str, np.ndarray], pooled: dict[str, np.ndarray], fairness: dict[str, float]
+) -> pa.Table:
+    """Long rows: every client and "global", every split, every metric that is defined there."""
+    who: list[str] = []
+    split: list[str] = []
+    metric: list[str] = []
+    number: list[np.ndarray] = []
+    for name, value in own.items():
+        who += [client for client in clients for _ in SPLITS]
+        split += list(SPLITS) * len(clients)
+        metric += [name] * value.size
+        number.append(value.reshape(-1))
+    for name, value in pooled.items():
+        who += [GLOBAL] * 3
+        split += SPLITS
+        metric += [name] * 3
+        number.append(value)
+    who += [GLOBAL] * len(fairness)
+    split += ["train" if "loss" in name else "test" for name in fairness]
+    metric += list(fairness)
+    number.append(np.array(list(fairness.values())))
+    flat = np.concatenate(number).astype(float)
+    kept = np.flatnonzero(~np.isnan(flat))
+    table = pa.table([pa.array(np.full(len(flat), round, np.int32)), who, split, metric, flat], schema=METRICS_SCHEMA)
+    return table.take(kept)

@@ -1,0 +1,59 @@
+"""What all tests share: one thread, the folder of real data, and small random graphs."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from fedweave.core.graph import Graph, make_graph
+from fedweave.core.random import generator
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).parents[1]
+DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real data sets."""
+    if not DATA.is_dir():
+        pytest.skip(f"no data in {DATA}; set FEDWEAVE_DATA to the folder of data sets")
+    return DATA
+
+
+def random_graph(
+    nodes: int,
+    features: int = 6,
+    *,
+    classes: int = 3,
+    sparse: bool = False,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+) -> Graph:
+    """About four neighbours a node, three features a node; half of the nodes train, a quarter each val and test."""
+    rng = generator(seed, f"test graph {nodes}")
+    edges = rng.integers(0, nodes, (2, 2 * nodes))
+    edges = edges[:, edges[0] != edges[1]]
+    edges = np.unique(np.concatenate([edges, edges[::-1]], 1), axis=1)
+    x = np.zeros((nodes, features))
+    x[np.arange(nodes)[:, None], rng.integers(0, features, (nodes, 3))] = rng.random((nodes, 3))
+    place = np.arange(nodes) % 4
+    masks = np.stack([place < 2, place == 2, place == 3])
+    data = sp.csr_matrix(x) if sparse else x
+    return make_graph(data, edges, rng.integers(0, classes, nodes), masks, dtype=dtype)
+
+
+@pytest.fixture(scope="session")
+def make_graphs() -> Callable[..., dict[str, Graph]]:
+    """({client: nodes} or sizes, features, **options of `random_graph`) -> {client: graph}."""
+
+    def made(sizes: "dict[str, int] | Sequence[int]", features: int = 6, **options: object) -> dict[str, Graph]:
+        named = sizes if isinstance(sizes, dict) else {f"site{i}": size for i, size in enumerate(sizes)}
+        return {client: random_graph(n, features, seed=i, **options) for i, (client, n) in enumerate(named.items())}  # type: ignore[arg-type]
+
+    return made

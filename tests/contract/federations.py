@@ -1,0 +1,92 @@
+"""The small federation that the contract runs on, and an engine that only lets bytes pass."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from fedweave.core.federation import Client, Step
+from fedweave.core.replies import Replies
+from fedweave.core.graph import Graph, make_graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree, decode, encode, leaves
+from fedweave.engines.simulation import Simulation
+from fedweave.models import MODELS
+
+FEATURES, CLASSES, HIDDEN = 60, 3, 8
+SIZES = (21, 40, 33, 70, 12)
+
+
+def arrays(nodes: int, seed: int) -> tuple[Any, ...]:
+    """A random connected graph with class-dependent sparse features."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, nodes)
+    path = np.stack([np.arange(nodes - 1), np.arange(1, nodes)])
+    extra = rng.integers(0, nodes, (2, 2 * nodes))
+    pairs = np.concatenate([path, extra[:, extra[0] != extra[1]]], axis=1)
+    edges = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
+    odds = 0.03 + 0.15 * (np.arange(FEATURES) % CLASSES == y[:, None])
+    x = sp.csr_matrix((rng.random((nodes, FEATURES)) < odds).astype(np.float32))
+    fate = rng.permutation(nodes)
+    masks = np.stack([fate < nodes // 3, (fate >= nodes // 3) & (fate < nodes // 2), fate >= nodes // 2])
+    return x, edges, y, masks
+
+
+def graphs(dtype: torch.dtype = torch.float32, changed: int | None = None) -> dict[str, Graph]:
+    """Five clients of different sizes; client `changed` holds other data of another size."""
+    return {
+        f"site-{i}": make_graph(*arrays(nodes + 7 * (i == changed), i + 100 * (i == changed)), dtype=dtype)
+        for i, nodes in enumerate(SIZES)
+    }
+
+
+def global_test(dtype: torch.dtype = torch.float32) -> Graph:
+    """A graph that no client holds, all nodes in its test mask."""
+    x, edges, y, masks = arrays(25, 999)
+    return make_graph(x, edges, y, np.stack([0 * masks[0], 0 * masks[1], np.ones(25)]).astype(bool), dtype=dtype)
+
+
+def model(dropout: float = 0.5) -> Model:
+    """A 2-layer GCN."""
+    return MODELS["gcn"](hidden=HIDDEN, layers=2, dropout=dropout).build(FEATURES, CLASSES)
+
+
+def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float32, **options: Any) -> Simulation:
+    """The five clients on an engine."""
+    clients = options.pop("clients", None) or graphs(dtype)
+    if not options.pop("without_test", False):
+        options["test"] = global_test(dtype)
+    return engine(clients, classes=CLASSES, **options)
+
+
+class BytesEngine(Simulation):
+    """Every message, reply and private state is serialised and parsed for each call; what passed is noted in `passed`."""
+
+    def __init__(self, clients: Mapping[str, Graph], **options: Any) -> None:
+        self.passed = {"up": 0, "down": 0}
+        super().__init__(clients, **(options | {"mode": "loop"}))
+
+    def map(self, step: Step, *args: Any, **options: Any) -> Replies:
+        def wired(client: Client, message: Tree) -> Tree:
+            down = encode(message)
+            client.state = decode(encode(client.state))
+            up = encode(step(client, decode(down)))
+            client.state = decode(encode(client.state))
+            self.passed["up"] += len(up)
+            self.passed["down"] += len(down)
+            return decode(up)
+
+        wired.__name__ = step.__name__
+        wired.__self__ = step.__self__  # type: ignore[attr-defined]
+        wired.on_client = step.on_client  # type: ignore[attr-defined]
+        return super().map(wired, *args, **options)
+
+
+def distance(a: Tree, b: Tree) -> float:
+    """The largest difference between two trees of equal structure."""
+    flat_a, flat_b = dict(leaves(a)), dict(leaves(b))
+    assert flat_a.keys() == flat_b.keys()
+    gaps = [float((torch.as_tensor(x) - torch.as_tensor(flat_b[path])).abs().max()) for path, x in flat_a.items()]
+    return max(gaps, default=0.0)

@@ -1,0 +1,235 @@
+"""What every registered algorithm owes its users. An algorithm is covered by being registered."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.core import model as models
+from fedweave.core.tree import decode, encode, map_leaves
+from fedweave.engines.simulation import Simulation
+from fedweave.errors import ClientsMissing, ConfigError
+from fedweave.learn import Adam
+from fedweave.training import Step, train
+from tests.contract.federations import (
+    CLASSES,
+    FEATURES,
+    SIZES,
+    BytesEngine,
+    arrays,
+    distance,
+    federation,
+    global_test,
+    graphs,
+    model,
+)
+
+ROUNDS = 20
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def run(algorithm: Any, fed: Simulation, rounds: int = ROUNDS, resume: Any = None) -> Step:
+    *_, last = train(algorithm, fed, rounds, eval_every=5, resume=resume)
+    return last
+
+
+def everything(step: Step, fed: Simulation) -> dict[str, Any]:
+    """All that a run leaves: the server's state, every client's, and the measured numbers."""
+    return {"server": step.state, "clients": fed.snapshot(), "summary": step.summary}
+
+
+def outcome(name: str, rounds: int = ROUNDS, **options: Any) -> dict[str, Any]:
+    fed = federation(**options)
+    return everything(run(ALGORITHMS[name](model()), fed, rounds), fed)
+
+
+@pytest.fixture(scope="module")
+def loop_outcomes() -> dict[str, dict[str, Any]]:
+    return {}
+
+
+@pytest.fixture
+def specified(name: str, loop_outcomes: dict[str, Any]) -> dict[str, Any]:
+    """What the loop engine, the specification, gives; run once per algorithm."""
+    if name not in loop_outcomes:
+        loop_outcomes[name] = outcome(name, mode="loop")
+    return loop_outcomes[name]
+
+
+@every_algorithm
+@pytest.mark.parametrize("chunk", [0, 1, 2, 3])
+def test_vectorised_equals_loop(name: str, chunk: int, specified: Any) -> None:
+    assert distance(outcome(name, mode="vmap", chunk=chunk), specified) <= 1e-5
+
+
+@every_algorithm
+def test_vectorised_equals_loop_in_double_precision(name: str) -> None:
+    loop, fast = (outcome(name, mode=mode, dtype=torch.float64) for mode in ("loop", "vmap"))
+    assert distance(loop, fast) <= 1e-9
+
+
+@every_algorithm
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_order_of_clients_does_not_matter(name: str, mode: str, specified: Any) -> None:
+    backwards = dict(reversed(graphs().items()))
+    assert distance(outcome(name, mode=mode, clients=backwards), specified) <= 1e-5
+
+
+@every_algorithm
+def test_only_bytes_pass(name: str, specified: Any) -> None:
+    assert distance(outcome(name, engine=BytesEngine), specified) <= 1e-5
+
+
+@every_algorithm
+def test_metered_bytes_are_the_serialised_ones(name: str) -> None:
+    wired, fast = federation(engine=BytesEngine), federation(mode="vmap")
+    for fed in (wired, fast):
+        run(ALGORITHMS[name](model()), fed, 3)
+    for fed in (wired, fast):
+        assert {"up": fed.ledger.bytes_up, "down": fed.ledger.bytes_down} == wired.passed
+        table = fed.ledger.table()
+        for way, total in wired.passed.items():
+            rows = [b for b, direction in zip(*table.select(["bytes", "direction"]), strict=True) if str(direction) == way]
+            assert sum(size.as_py() for size in rows) == total
+
+
+@every_algorithm
+def test_same_seed_same_run_other_seed_other_run(name: str) -> None:
+    first, again, other = (outcome(name, rounds=3, seed=seed) for seed in (1, 1, 2))
+    assert distance(first, again) == 0
+    assert distance(first, other) > 1e-3
+
+
+@every_algorithm
+def test_evaluating_more_often_changes_nothing(name: str) -> None:
+    ends = []
+    for eval_every in (1, 0):
+        fed = federation()
+        *_, last = train(ALGORITHMS[name](model()), fed, 4, eval_every=eval_every)
+        ends.append(everything(last, fed))
+    assert distance(*ends) == 0
+
+
+class Recorder(Simulation):
+    """Keeps every call's replies."""
+
+    def map(self, step: Any, *args: Any, **options: Any) -> Any:
+        self.heard = [*getattr(self, "heard", []), super().map(step, *args, **options)]
+        return self.heard[-1]
+
+
+@every_algorithm
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_clients_are_isolated(name: str, mode: str) -> None:
+    """Other data at client 3 changes no other client's reply in the calls up to and including the first that differs."""
+    heard = []
+    for changed in (None, 3):
+        fed = federation(engine=Recorder, clients=graphs(changed=changed), mode=mode)
+        algorithm = ALGORITHMS[name](model())
+        fed.begin(0)
+        state = algorithm.init(fed)
+        fed.begin(1)
+        algorithm.round(state, fed)
+        if not any(len(reply) for reply in fed.heard[0]):  # an algorithm whose training sends nothing: look at the scores
+            algorithm.evaluate(state, fed)
+        heard.append(fed.heard)
+    for before, after in zip(*heard, strict=True):
+        filled = any(len(reply) for reply in before)
+        others = [client for client in before.clients if client != "site-3"]
+        assert all(distance(before[client], after[client]) == 0 for client in others)
+        if filled:
+            assert distance(*(map_leaves(lambda t: t.double(), r["site-3"]) for r in (before, after))) > 0
+            return
+    pytest.fail("no call got a reply")
+
+
+@every_algorithm
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_resumed_equals_uninterrupted(name: str, mode: str) -> None:
+    algorithm = ALGORITHMS[name](model())
+    whole = federation(mode=mode)
+    expected = everything(run(algorithm, whole, 6), whole)
+    first = federation(mode=mode)
+    half = run(algorithm, first, 3)
+    saved = encode({"state": half.state, "clients": first.snapshot()})
+    second = federation(mode=mode)
+    tree = decode(saved)
+    second.restore(tree.get("clients", {}))
+    assert distance(everything(run(algorithm, second, 6, resume=(3, tree.get("state", {}))), second), expected) == 0
+
+
+@every_algorithm
+def test_a_missing_client_is_named(name: str) -> None:
+    fed = federation(absent=lambda number, client: "cable cut" if (number, client) == (2, "site-1") else None)
+    with pytest.raises(ClientsMissing, match=r"site-1: cable cut") as caught:
+        run(ALGORITHMS[name](model()), fed, 3)
+    assert caught.value.missing == {"site-1": "cable cut"}
+
+
+@every_algorithm
+def test_a_quorum_carries_the_round_and_the_client_rejoins(name: str) -> None:
+    fed = federation(absent=lambda number, client: "cable cut" if (number, client) == (2, "site-1") else None)
+    steps = list(train(ALGORITHMS[name](model(), quorum=0.8), fed, 3))
+    present = [set(step.metrics.column("client").to_pylist()) - {"global"} for step in steps]
+    assert [len(clients) for clients in present] == [5, 4, 5]
+    assert "site-1" not in present[1]
+
+
+@every_algorithm
+def test_unknown_hyperparameters_are_refused(name: str) -> None:
+    from fedweave.config import resolve
+
+    with pytest.raises(ConfigError) as caught:
+        resolve({"data": {"name": "digits"}, "algorithm": {"name": name, "learning_rate_of_the_moon": 1}})
+    message = str(caught.value)
+    assert "learning_rate_of_the_moon" in message
+    assert "lr" in message
+    assert "epochs" in message
+
+
+@every_algorithm
+def test_more_rounds_lower_the_training_loss(name: str) -> None:
+    fed, losses = federation(), []
+    for step in train(ALGORITHMS[name](model(dropout=0.0)), fed, 40, eval_every=10):
+        if step.metrics is not None:
+            rows = [row for row in step.metrics.to_pylist() if row["client"] != "global" and row["split"] == "train"]
+            losses.append(sum(row["value"] for row in rows if row["metric"] == "loss"))
+    assert all(later < earlier for earlier, later in pairwise(losses))
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@every_algorithm
+def test_one_client_is_centralised_training(name: str) -> None:
+    """With one client and one local step per round, what remains is ordinary training, written out here."""
+    x, edges, y, masks = arrays(SIZES[1], 1)
+    from fedweave.core.graph import make_graph
+
+    graph = make_graph(x, edges, y, masks, dtype=torch.float64)
+    net = model(dropout=0.0)
+    fed = Simulation({"only": graph}, classes=CLASSES, test=global_test(torch.float64))
+    algorithm = ALGORITHMS[name](net, epochs=1)
+    begun = run(algorithm, fed, 1)
+    w = held(begun, fed)
+    ended = run(algorithm, fed, 6, resume=(1, begun.state))
+    a_hat = graph.edges.operator("gcn").blocks.members[0].scipy().toarray()
+    a_hat, dense = torch.tensor(a_hat)[: len(y), : len(y)], torch.tensor(x.toarray()).double()
+    for _ in range(5):
+        flat = [tensor.clone().requires_grad_() for layer in w.values() for tensor in layer.values()]
+        optimiser = Adam(lr=0.01, weight_decay=5e-4)(flat)
+        (w1, b1), (w2, b2) = flat[:2], flat[2:]
+        logits = a_hat @ torch.relu(a_hat @ dense @ w1 + b1) @ w2 + b2
+        torch.nn.functional.cross_entropy(logits[masks[0]], torch.tensor(y)[masks[0]]).backward()
+        optimiser.step()
+        named = iter(tensor.detach() for tensor in flat)
+        w = {layer: {key: next(named) for key in tensors} for layer, tensors in w.items()}
+    assert distance(held(ended, fed), w) <= 1e-9
+    assert models.apply(net, w, graph).shape == (64, CLASSES)
+    assert dense.shape[1] == FEATURES
+
+
+def held(step: Step, fed: Simulation) -> Any:
+    """The one model: the server's, or the client's own."""
+    tree = step.state if "w" in step.state else fed.snapshot()["only"]
+    return {layer: {key: tensor.clone() for key, tensor in tensors.items()} for layer, tensors in tree["w"].items()}

@@ -1,0 +1,159 @@
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from fedweave.core.graph import BLOCK, TEST, TRAIN, VAL, Graph, Links, make_graph, stack
+from fedweave.core.sparse import Sparse
+
+PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])  # 0 - 1 - 2
+MASKS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], bool)
+
+
+def small(x: object = None, edges: np.ndarray = PATH, **options: object) -> Graph:
+    features = np.arange(6.0).reshape(3, 2) if x is None else x
+    return make_graph(features, edges, np.array([0, 1, 2]), MASKS, **options)  # type: ignore[arg-type]
+
+
+def dense(operator: Sparse, n: int = 3) -> Tensor:
+    return (operator @ torch.eye(operator.shape[1], dtype=operator.dtype))[:n, :n]
+
+
+def test_operators_of_a_path_worked_by_hand() -> None:
+    edges = small().edges
+    adjacency = torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]])
+    assert torch.equal(dense(edges.operator("sum")), adjacency)
+    assert torch.equal(dense(edges.operator("mean")), torch.tensor([[0, 1, 0], [0.5, 0, 0.5], [0, 1, 0]]))
+    six = 6**-0.5
+    gcn = torch.tensor([[1 / 2, six, 0], [six, 1 / 3, six], [0, six, 1 / 2]])
+    torch.testing.assert_close(dense(edges.operator("gcn")), gcn)
+
+
+def test_messages_flow_from_source_to_target() -> None:
+    edges = small(edges=np.array([[0], [2]])).edges
+    h = torch.zeros(BLOCK, 1)
+    h[0] = 5.0
+    assert (edges.operator("sum") @ h)[:3, 0].tolist() == [0, 0, 5]
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean", "gcn"])
+def test_isolated_nodes_get_nothing_or_themselves(kind: str) -> None:
+    alone = small(edges=np.array([[0, 1], [1, 0]])).edges.operator(kind)
+    row = dense(alone)[2].tolist()
+    assert row == ([0, 0, 1] if kind == "gcn" else [0, 0, 0])
+    none = small(edges=np.zeros((2, 0), np.int64)).edges.operator(kind)
+    assert torch.equal(dense(none), torch.eye(3) if kind == "gcn" else torch.zeros(3, 3))
+
+
+def test_edge_weights_enter_the_operators() -> None:
+    links = Links(PATH, 3, np.array([2.0, 2.0, 6.0, 6.0]))
+    mean = links.operator("mean").scipy().toarray()
+    assert mean.tolist() == [[0, 1, 0], [0.25, 0, 0.75], [0, 1, 0]]
+    gcn = links.operator("gcn").scipy().toarray()
+    assert gcn[0].tolist() == pytest.approx([1 / 3, 2 / math.sqrt(27), 0.0], rel=1e-6)
+
+
+@pytest.mark.parametrize(("n", "rows"), [(1, 32), (31, 32), (32, 32), (33, 64)])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_padding(n: int, rows: int, sparse: bool) -> None:
+    x = np.ones((n, 2))
+    graph = make_graph(
+        sp.csr_matrix(x) if sparse else x,
+        np.zeros((2, 0), int),
+        np.zeros(n, int),
+        np.ones((3, n), bool),
+        sens=np.ones(n, int),
+    )
+    values = graph.x @ torch.eye(2) if sparse else graph.x
+    assert values.shape == (rows, 2)  # type: ignore[union-attr]
+    assert values.sum() == 2 * n  # type: ignore[union-attr]
+    assert (values[n:] == 0).all()  # type: ignore[index]
+    assert graph.real.tolist() == [True] * n + [False] * (rows - n)
+    assert (graph.y[:n] == 0).all()
+    assert (graph.y[n:] == -1).all()
+    assert graph.sens is not None
+    assert (graph.sens[n:] == -1).all()
+    assert torch.equal(graph.masks, graph.real.expand(3, -1))
+    assert graph.edges.nodes == rows
+
+
+def test_unlabelled_nodes_are_in_no_mask() -> None:
+    graph = make_graph(np.zeros((3, 1)), PATH, np.array([0, -1, 2]), np.ones((3, 3), bool))
+    assert graph.masks[:, :3].tolist() == [[True, False, True]] * 3
+
+
+def test_masks_are_train_val_test() -> None:
+    masks = small().masks
+    assert [masks[row].nonzero().flatten().tolist() for row in (TRAIN, VAL, TEST)] == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_features_and_operators_share_the_dtype(dtype: torch.dtype, sparse: bool) -> None:
+    x = np.arange(6).reshape(3, 2)
+    graph = small(sp.csr_matrix(x) if sparse else x, dtype=dtype)
+    assert graph.x.dtype == graph.edges.operator("gcn").dtype == dtype
+    if dtype == torch.float64:
+        assert dense(graph.edges.operator("gcn"))[0, 1].item() == pytest.approx(6**-0.5, rel=1e-15)
+
+
+def test_a_graph_does_not_follow_its_arrays() -> None:
+    n = BLOCK  # no padding, hence no copy made by it
+    x, y, sens = np.zeros((n, 2), np.float32), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    graph = make_graph(x, np.zeros((2, 0), np.int64), y, np.zeros((3, n), bool), sens)
+    x += 1
+    y += 1
+    sens += 1
+    assert (graph.x.sum(), graph.y.sum(), graph.sens.sum()) == (0, 0, 0)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_stacked_clients_equal_each_alone(make_graphs: Callable[..., dict[str, Graph]], sparse: bool) -> None:
+    graphs = list(make_graphs([5, 70, 33], sparse=sparse).values())
+    joined = stack(graphs)
+    assert joined.y.shape == (3, 96)
+    assert joined.masks.shape == (3, 3, 96)
+    w = torch.arange(12, dtype=torch.float64).reshape(6, 2)
+    dims = pytree.tree_map(lambda leaf: None if leaf is None else 0, joined)
+    for kind in ("sum", "mean", "gcn"):
+        out = vmap(lambda g: g.edges.operator(kind) @ (g.x @ w), in_dims=(dims,))(joined)  # noqa: B023
+        for p, graph in enumerate(graphs):
+            rows = len(graph.y)
+            torch.testing.assert_close(out[p, :rows], graph.edges.operator(kind) @ (graph.x @ w), rtol=1e-14, atol=0)
+    for p, graph in enumerate(graphs):
+        rows = len(graph.y)
+        assert torch.equal(joined.y[p, :rows], graph.y)
+        assert torch.equal(joined.masks[p, :, :rows], graph.masks)
+        assert torch.equal(joined.real[p, :rows], graph.real)
+        assert (joined.y[p, rows:] == -1).all()
+        assert not joined.masks[p, :, rows:].any()
+        assert not joined.real[p, rows:].any()
+
+
+def test_stacking_keeps_what_all_have_and_pads_it() -> None:
+    one, two = (
+        small(sens=np.array([0, 1, 1])),
+        make_graph(np.zeros((40, 2)), PATH, np.zeros(40, int), np.zeros((3, 40), bool), np.ones(40, int)),
+    )
+    joined = stack(
+        [
+            one._replace(graph_of=torch.zeros(BLOCK, dtype=torch.int64)),
+            two._replace(graph_of=torch.ones(64, dtype=torch.int64)),
+        ]
+    )
+    assert joined.sens is not None
+    assert joined.graph_of is not None
+    assert joined.sens[0].tolist() == [0, 1, 1] + [-1] * 61
+    assert joined.graph_of[0].tolist() == [0] * 32 + [-1] * 32
+    assert stack([small(), small()]).sens is None
+
+
+def test_operators_are_built_once() -> None:
+    graph = small()
+    assert graph.edges.operator("gcn").blocks is graph.edges.operator("gcn").blocks

@@ -1,0 +1,119 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedweave.core.ledger import FRAMING, SCHEMA, Ledger
+from fedweave.core.touched import TouchedRows
+from fedweave.core.tree import Tree, encode
+
+UP: Tree = {
+    "w": {"0": torch.zeros(3, 2), "1": torch.zeros(2, dtype=torch.float64)},
+    "n": 5,
+    "name": "héllo",
+    "on": True,
+}
+
+
+def two_calls() -> Ledger:
+    ledger = Ledger()
+    ledger.record(1, 0, "train", ["a", "b"], "down", {"w": torch.zeros(4)})
+    ledger.record(1, 0, "train", ["a", "b"], "up", UP, 0.5, {"w": "noise"}, {"w": "weights", "n": "a count"})
+    ledger.record(2, 3, "score", ["b"], "up", {})
+    return ledger
+
+
+def total(table: pa.Table, **where: object) -> int:
+    for column, value in where.items():
+        table = table.filter(pc.equal(table[column], value))
+    return pc.sum(table["bytes"]).as_py() or 0
+
+
+def test_rows_of_a_message_add_up_to_its_serialised_bytes() -> None:
+    table = two_calls().table()
+    assert table.schema == SCHEMA
+    for client in ("a", "b"):
+        assert total(table, client=client, direction="up", call=0) == len(encode(UP))
+        assert total(table, client=client, direction="down") == len(encode({"w": torch.zeros(4)}))
+    assert total(table, call=3) == len(encode({}))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c"]), st.sampled_from(["up", "down"]), st.integers(0, 9), st.text(max_size=5)
+        ),
+        max_size=6,
+    )
+)
+def test_totals_are_the_sums_of_the_rows(messages: list[tuple[str, str, int, str]]) -> None:
+    ledger, expected = Ledger(), {"up": 0, "down": 0}
+    for call, (client, direction, size, text) in enumerate(messages):
+        tree = {"x": torch.zeros(size), "s": text.encode("utf-8", "ignore").decode()}
+        ledger.record(0, call, "step", [client], direction, tree)
+        expected[direction] += len(encode(tree))
+    table = ledger.table()
+    assert (ledger.bytes_up, ledger.bytes_down) == (expected["up"], expected["down"])
+    assert (total(table, direction="up"), total(table, direction="down")) == (expected["up"], expected["down"])
+
+
+def test_a_row_says_what_left_and_what_it_reveals() -> None:
+    rows = [row for row in two_calls().table().to_pylist() if row["client"] == "a" and row["direction"] == "up"]
+    assert [row["key"] for row in rows] == ["w/0", "w/1", "n", "name", "on", FRAMING]
+    assert [row["shape"] for row in rows] == ["[3, 2] float32", "[2] float64", "int", "str", "bool", ""]
+    assert [row["bytes"] for row in rows[:5]] == [24, 16, 8, 6, 8]
+    assert [row["mechanism"] for row in rows] == ["noise", "noise", "none", "none", "none", "none"]
+    assert [row["reveals"] for row in rows] == ["weights", "weights", "a count", "", "", ""]
+    assert [row["seconds"] for row in rows] == [0.5, 0, 0, 0, 0, 0]
+    assert {(row["round"], row["call"], row["step"]) for row in rows} == {(1, 0, "train")}
+
+
+def test_partly_stored_rows_count_whole() -> None:
+    rows = TouchedRows(torch.zeros(9, 2), torch.tensor([1]), torch.zeros(1, 2))
+    one, two = Ledger(), Ledger()
+    one.record(0, 0, "s", ["a"], "up", {"w": rows})
+    two.record(0, 0, "s", ["a"], "up", {"w": torch.zeros(9, 2)})
+    assert one.table() == two.table()
+    assert one.bytes_up == two.bytes_up > 72
+
+
+def test_reading_the_table_changes_nothing() -> None:
+    ledger, straight = two_calls(), two_calls()
+    first = ledger.table()
+    assert ledger.table() == first
+    for each in (ledger, straight):
+        each.record(3, 4, "late", ["c"], "up", {"x": 1.0})
+    assert ledger.table().to_pylist() == straight.table().to_pylist()
+    assert ledger.table().num_rows == first.num_rows + 2
+
+
+@pytest.mark.parametrize("through_file", [False, True])
+def test_a_restored_ledger_continues(through_file: bool, tmp_path: Path) -> None:
+    ledger, straight = two_calls(), two_calls()
+    table = ledger.table()
+    if through_file:
+        pq.write_table(table, tmp_path / "ledger.parquet")
+        table = pq.read_table(tmp_path / "ledger.parquet")
+    again = Ledger()
+    again.record(9, 9, "forgotten", ["z"], "up", {"x": 1.0})
+    again.restore(table)
+    assert (again.bytes_up, again.bytes_down) == (ledger.bytes_up, ledger.bytes_down)
+    for each in (again, straight):
+        each.record(3, 4, "late", ["c"], "down", {"x": 1.0})
+    assert again.table().to_pylist() == straight.table().to_pylist()
+    assert (again.bytes_up, again.bytes_down) == (straight.bytes_up, straight.bytes_down)
+
+
+def test_an_empty_ledger_has_the_columns_and_can_be_restored() -> None:
+    table = Ledger().table()
+    assert table.schema == SCHEMA
+    assert table.num_rows == 0
+    again = two_calls()
+    again.restore(table)
+    assert (again.bytes_up, again.bytes_down, again.table().num_rows) == (0, 0, 0)

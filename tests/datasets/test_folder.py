@@ -1,0 +1,224 @@
+"""A user's folder: CSV and Parquet give the same dataset, and every refusal names file, row and remedy."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+
+from fedweave.datasets import Dataset, load
+from fedweave.errors import ConfigError, DataError
+
+NODES = "id,label,sens,split,age,income\nanna,repaid,0,train,0.5,2\nben,default,1,test,1e1,-3.25\ncleo,,,,7,0.125\n"
+EDGES = "source,target\nben,anna\nanna,ben\nben,cleo\n"
+
+
+def folder(path: Path, nodes: str | bytes = NODES, edges: str | bytes = EDGES) -> Path:
+    for name, content in (("nodes.csv", nodes), ("edges.csv", edges)):
+        (path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def same(a: Dataset, b: Dataset) -> None:
+    assert (a.classes, type(a.x)) == (b.classes, type(b.x))
+    for key in ("x", "edges", "y", "sens", "public"):
+        left, right = getattr(a, key), getattr(b, key)
+        assert left.dtype == right.dtype
+        assert left.tobytes() == right.tobytes()
+
+
+def test_a_folder_worked_by_hand(tmp_path: Path) -> None:
+    data = load("folder", str(folder(tmp_path)))
+    assert (data.name, data.classes) == (tmp_path.name, 2)
+    np.testing.assert_array_equal(data.x, np.array([[0.5, 2], [10, -3.25], [7, 0.125]], np.float32))
+    np.testing.assert_array_equal(data.edges, [[0, 1, 1, 2], [1, 0, 2, 1]])
+    np.testing.assert_array_equal(data.y, [1, 0, -1])  # default < repaid
+    np.testing.assert_array_equal(data.sens, [0, 1, -1])
+    np.testing.assert_array_equal(data.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
+
+
+@pytest.mark.parametrize("kind", ["text", "categories", "floats with gaps", "whole numbers"])
+def test_parquet_equals_csv(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    number = kind in ("floats with gaps", "whole numbers")
+    ids = [10, 7, 30] if number else ["x", "y", "z"]
+    labels: list[int | str | None] = [1, 0, None] if number else ["q", "p", None]
+    sens, feature = [1, None, 0], [0.5, 1.25, -3.0]
+    blank = [["" if value is None else value for value in column] for column in (ids, labels, sens, feature)]
+    rows = "".join("{},{},{},{}\n".format(*row) for row in zip(*blank, strict=True))
+    folder(tmp_path / "a", f"id,label,sens,f\n{rows}", f"source,target\n{ids[2]},{ids[0]}\n{ids[1]},{ids[2]}\n")
+    floats = kind == "floats with gaps"
+    columns = {
+        "id": pa.array(ids),
+        "label": pa.array(labels, pa.float64()) if floats else pa.array(labels),
+        "sens": pa.array(sens, pa.float64() if floats else pa.int8()),
+        "f": pa.array(feature),
+    }
+    if kind == "categories":
+        columns |= {key: columns[key].dictionary_encode() for key in ("id", "label")}
+    pq.write_table(pa.table(columns), tmp_path / "b" / "nodes.parquet")
+    ends = pa.table({"source": [ids[2], ids[1]], "target": [ids[0], ids[2]]})
+    pq.write_table(ends, tmp_path / "b" / "edges.parquet")
+    a, b = load("folder", str(tmp_path / "a")), load("folder", str(tmp_path / "b"))
+    np.testing.assert_array_equal(a.y, [1, 0, -1])
+    np.testing.assert_array_equal(a.sens, [1, -1, 0])
+    np.testing.assert_array_equal(a.edges, [[0, 1, 2, 2], [2, 2, 0, 1]])
+    for key in ("x", "edges", "y", "sens"):
+        assert getattr(a, key).tobytes() == getattr(b, key).tobytes()
+
+
+def test_same_folder_same_bytes_whatever_the_order_of_edges(tmp_path: Path) -> None:
+    first = load("folder", str(folder(tmp_path)))
+    same(first, load("folder", str(tmp_path)))
+    same(first, load("folder", str(folder(tmp_path, edges="source,target\ncleo,ben\nanna,ben\nanna,ben\n"))))
+
+
+def test_byte_order_mark_quotes_and_windows_lines(tmp_path: Path) -> None:
+    first = load("folder", str(folder(tmp_path)))
+    odd = "\ufeff" + NODES.replace("anna", '"anna"').replace("\n", "\r\n")
+    same(first, load("folder", str(folder(tmp_path, odd))))
+
+
+def test_mostly_empty_features_are_kept_sparse(tmp_path: Path) -> None:
+    header = ",".join(f"w{i}" for i in range(20))
+    rows = "".join(f"{i},{i % 2}," + ",".join("1" if j == i else "0" for j in range(20)) + "\n" for i in range(4))
+    data = load("folder", str(folder(tmp_path, f"id,label,{header}\n{rows}", "source,target\n0,1\n")))
+    assert sp.issparse(data.x)
+    np.testing.assert_array_equal(sp.csr_matrix(data.x).toarray(), np.eye(4, 20))
+
+
+def test_given_labels_and_classes_fix_the_numbering(tmp_path: Path) -> None:
+    data = load("folder", str(folder(tmp_path)), labels=("repaid", "late", "default"))
+    assert data.classes == 3
+    np.testing.assert_array_equal(data.y, [0, 2, -1])
+    numbered = NODES.replace("repaid", "4").replace("default", "1.0")
+    data = load("folder", str(folder(tmp_path, numbered)), classes=6)
+    assert data.classes == 6
+    np.testing.assert_array_equal(data.y, [4, 1, -1])
+
+
+BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
+    "no bytes": (b"", "nodes.csv: the file is empty, damaged or malformed", "Write it again"),
+    "no rows": ("id,label,f\n", "nodes.csv: the table has no rows", "one row per node"),
+    "not text": (b"id,label,f\n\xff\xfe,1,2\n", "nodes.csv: the file is empty, damaged or malformed", "Write it again"),
+    "ragged row": ("id,label,f\n1,0,2\n2,1\n", "Row #3: Expected 3 columns, got 2", "Write it again"),
+    "repeated column": ("id,label,f,f\n1,0,2,2\n", "'f' is empty or repeated", "a name of its own"),
+    "nameless column": ("id,label,\n1,0,2\n", "'' is empty or repeated", "a name of its own"),
+    "semicolons": ("id;label;f\n1;0;2\n", "no column 'id'; it has id;label;f", "commas"),
+    "no label": ("id,f\n1,2\n", "no column 'label'", "data-format.md"),
+    "almost label": ("id,Label,f\n1,0,2\n", "'Label' is almost 'label'", "Spell it exactly"),
+    "almost sens": ("id,label, sens,f\n1,0,1,2\n", "' sens' is almost 'sens'", "Spell it exactly"),
+    "duplicate id": ("id,label,f\n1,0,2\n2,0,2\n1,1,2\n", "nodes.csv: row 4: id '1' is already in row 2", "of its own"),
+    "empty id": ("id,label,f\n1,0,2\n,0,2\n", "nodes.csv: row 3: id is empty", "Fill in id"),
+    "empty feature": ("id,label,f\n1,0,2\n2,0,\n", "nodes.csv: row 3: feature 'f' is empty", "finite number"),
+    "nan feature": ("id,label,f\n1,0,nan\n2,0,1\n", "nodes.csv: row 2: feature 'f' is nan", "finite number"),
+    "infinite feature": ("id,label,f\n1,0,1\n2,0,-inf\n", "nodes.csv: row 3: feature 'f' is -inf", "finite number"),
+    "beyond float32": ("id,label,f\n1,0,1\n2,0,1e39\n", "nodes.csv: row 3: feature 'f' is 1e+39", "finite number"),
+    "text feature": ("id,label,f\n1,0,2\n2,0,red\n", "nodes.csv: row 3: 'f' is 'red'", "finite number"),
+    "no features": ("id,label\n1,0\n2,1\n", "there are no features", "at least one feature column"),
+    "label negative": ("id,label,f\n1,0,2\n2,-1,2\n", "nodes.csv: row 3: label is -1, below 0", "leave the cell empty"),
+    "label huge": ("id,label,f\n1,0,2\n2,900,2\n", "nodes.csv: row 3: label 900 would make more classes", "from 0"),
+    "labels mixed": ("id,label,f\n1,0,2\n2,cat,2\n", "numbers, others are names (cat)", "one kind"),
+    "no labels": ("id,label,f\n1,,2\n2,,2\n", "nodes.csv: column label is empty in every row", "at least one"),
+    "sens text": ("id,label,sens,f\n1,0,f,2\n", "nodes.csv: row 2: sens is 'f', not a whole number", "unknown"),
+    "sens fraction": ("id,label,sens,f\n1,0,0.5,2\n", "nodes.csv: row 2: sens is '0.5'", "whole numbers from 0"),
+    "sens negative": ("id,label,sens,f\n1,0,-1,2\n", "nodes.csv: row 2: sens is -1, below 0", "whole numbers from 0"),
+    "sens overflow": (f"id,label,sens,f\n1,0,{10**30},2\n", "nodes.csv: row 2: sens is '1000", "whole numbers from 0"),
+    "split unknown": ("id,label,split,f\n1,0,dev,2\n", "nodes.csv: row 2: split is 'dev'", "train, val, test"),
+    "split unlabelled": (
+        "id,label,split,f\n1,0,,2\n2,,val,1\n",
+        "nodes.csv: row 3: the node is in a split",
+        "Label it",
+    ),
+}
+BAD_EDGES: dict[str, tuple[str | bytes, str, str]] = {
+    "no bytes": (b"", "edges.csv: the file is empty", "Write it again"),
+    "missing node": ("source,target\nanna,ben\nben,dora\n", "edges.csv: row 3: target 'dora' is no node", "Add a row"),
+    "other spelling": ("source,target\nAnna,ben\n", "edges.csv: row 2: source 'Anna' is no node", "Add a row"),
+    "empty end": ("source,target\nanna,ben\nben,\n", "edges.csv: row 3: target is empty", "remove the row"),
+    "self loop": ("source,target\nanna,ben\nben,ben\n", "edges.csv: row 3: the edge joins 'ben' with itself", "Remove"),
+    "weight": ("source,target,weight\nanna,ben,2\n", "edges.csv: edge weights are not supported", "Remove the column"),
+    "extra column": ("source,target,kind\nanna,ben,2\n", "edges.csv: unknown columns: kind", "Allowed are"),
+    "wrong header": (
+        "from,to\nanna,ben\n",
+        "edges.csv: there is no column 'source'; it has from, to",
+        "data-format.md",
+    ),
+    "ragged row": ("source,target\nanna,ben,cleo\n", "Row #2: Expected 2 columns, got 3", "Write it again"),
+}
+
+
+@pytest.mark.parametrize(("part", "case"), [("nodes", k) for k in BAD_NODES] + [("edges", k) for k in BAD_EDGES])
+def test_bad_tables_are_refused(part: str, case: str, tmp_path: Path) -> None:
+    content, what, remedy = (BAD_NODES if part == "nodes" else BAD_EDGES)[case]
+    if part == "nodes":
+        folder(tmp_path, nodes=content, edges="source,target\n1,2\n" if case == "no features" else "source,target\n")
+    else:
+        folder(tmp_path, edges=content)
+    with pytest.raises(DataError) as refusal:
+        load("folder", str(tmp_path))
+    message = str(refusal.value)
+    assert message.startswith(str(tmp_path))
+    assert what in message
+    assert remedy in message.split(what)[1]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "what"),
+    [
+        ("f", pa.array([[1.0], [2.0]]), "column 'f' holds list"),
+        ("f", pa.array(["1", "red"]), "row 2: 'f' is 'red'"),
+        ("f", pa.array([1.0, None]), "row 2: feature 'f' is empty"),
+        ("label", pa.array([0.0, 0.5]), "row 2: 'label' is 0.5"),
+        ("label", pa.array([True, False]), "column 'label' holds bool"),
+        ("id", pa.array([b"1", b"2"]), "column 'id' holds binary"),
+        ("id", pa.array([1, 1]), "row 2: id '1' is already in row 1"),
+    ],
+)
+def test_bad_parquet_columns_are_refused(column: str, values: pa.Array, what: str, tmp_path: Path) -> None:
+    folder(tmp_path, edges="source,target\n1,2\n")
+    (tmp_path / "nodes.csv").unlink()
+    columns = {"id": pa.array([1, 2]), "label": pa.array([0, 1]), "f": pa.array([0.5, 1.5])} | {column: values}
+    pq.write_table(pa.table(columns), tmp_path / "nodes.parquet")
+    with pytest.raises(DataError) as refusal:
+        load("folder", str(tmp_path))
+    assert f"nodes.parquet: {what}" in str(refusal.value)
+
+
+def test_truncated_parquet_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2], "label": [0, 1], "f": [0.5, 1.5]}), tmp_path / "nodes.parquet")
+    whole = (tmp_path / "nodes.parquet").read_bytes()
+    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
+    for content in (b"", whole[:50], whole[:-4], b"PAR1" + b"\0" * 40 + b"PAR1"):
+        (tmp_path / "nodes.parquet").write_bytes(content)
+        with pytest.raises(DataError, match=r"nodes\.parquet: the file is empty, damaged or malformed.*Write it again"):
+            load("folder", str(tmp_path))
+
+
+def test_missing_and_ambiguous_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"set \[data\] path"):
+        load("folder")
+    with pytest.raises(DataError, match=r"neither nodes\.parquet nor nodes\.csv is there"):
+        load("folder", str(tmp_path))
+    folder(tmp_path)
+    with pytest.raises(DataError, match="this is not a folder"):
+        load("folder", str(tmp_path / "nodes.csv"))
+    (tmp_path / "edges.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match=r"both edges\.parquet and edges\.csv"):
+        load("folder", str(tmp_path))
+
+
+def test_labels_outside_the_given_ones_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"row 3: label 'default' is none of repaid, late\. Correct it"):
+        load("folder", str(folder(tmp_path)), labels=("repaid", "late"))
+    with pytest.raises(DataError, match=r"row 2: label is 'repaid', not a whole number"):
+        load("folder", str(folder(tmp_path)), classes=2)
+    numbered = NODES.replace("repaid", "4").replace("default", "1")
+    with pytest.raises(DataError, match=r"row 2: label 4 is not in 0\.\.3\. Correct it or raise classes"):
+        load("folder", str(folder(tmp_path, numbered)), classes=4)
+    for params in ({"classes": 2, "labels": ("a",)}, {"classes": 0}, {"labels": ()}, {"labels": ("a", "a")}):
+        with pytest.raises(ConfigError, match=r"^folder: "):
+            load("folder", str(tmp_path), **params)

@@ -1,0 +1,221 @@
+"""The .npz layout: a round trip, and every refusal."""
+
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from fedweave.datasets import Dataset, npz
+from fedweave.datasets.check import check
+from fedweave.errors import DataError
+
+Arrays = dict[str, np.ndarray]
+
+
+def path_graph() -> Dataset:
+    """0 - 1 - 2 - 3 with two features, two classes, node 3 unlabelled."""
+    return Dataset(
+        name="path",
+        x=sp.csr_matrix(np.array([[1, 0], [0, 2], [3, 4], [0, 0]], np.float32)),
+        edges=np.array([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]]),
+        y=np.array([0, 1, 1, -1]),
+        classes=2,
+        sens=np.array([0, 1, -1, 0]),
+        public=np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], bool),
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    npz.write(path_graph(), tmp_path / "path.npz")
+    return tmp_path / "path.npz"
+
+
+def test_round_trip_keeps_everything(file: Path) -> None:
+    data, back = path_graph(), npz.read(file, "path")
+    assert (back.name, back.classes, back.nodes, back.features) == ("path", 2, 4, 2)
+    np.testing.assert_array_equal(sp.csr_matrix(back.x).toarray(), sp.csr_matrix(data.x).toarray())
+    for key in ("edges", "y", "sens", "public"):
+        np.testing.assert_array_equal(getattr(back, key), getattr(data, key))
+        assert getattr(back, key).dtype == getattr(data, key).dtype
+
+
+def test_same_dataset_same_file_bytes(file: Path, tmp_path: Path) -> None:
+    npz.write(npz.read(file, "path"), tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == file.read_bytes()
+
+
+def put(key: str, at: Any, value: Any) -> Callable[[Arrays], None]:
+    def change(arrays: Arrays) -> None:
+        arrays[key][at] = value
+
+    return change
+
+
+def swap(key: str, make: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], None]:
+    def change(arrays: Arrays) -> None:
+        arrays[key] = make(arrays[key])
+
+    return change
+
+
+def drop(*keys: str) -> Callable[[Arrays], None]:
+    def change(arrays: Arrays) -> None:
+        for key in keys:
+            del arrays[key]
+
+    return change
+
+
+REFUSALS = {
+    # what is done to the file: (change, what the message must say, remedy)
+    "nan": (put("x_data", 1, np.nan), "x, row 1, column 1: nan is not finite", "Fill in"),
+    "infinite": (put("x_data", 3, np.inf), "x, row 2, column 1: inf is not finite", "Fill in"),
+    "x float64": (swap("x_data", lambda a: a.astype(float)), "x_data is float64, not float32", "astype"),
+    "indices float": (swap("x_indices", lambda a: a.astype(float)), "x_indices is float64", "astype"),
+    "x_shape float": (swap("x_shape", lambda a: a.astype(float)), "x_shape is float64", "astype"),
+    "x_shape short": (swap("x_shape", lambda a: a[:1]), "x_shape has shape (1,)", "Store"),
+    "x_shape negative": (put("x_shape", 1, -2), "no CSR matrix", "scipy.sparse.csr_matrix"),
+    "x_shape rows": (put("x_shape", 0, 5), "no CSR matrix", "scipy.sparse.csr_matrix"),
+    "rows missing": (
+        lambda a: (put("x_shape", 0, 3)(a), swap("x_indptr", lambda p: np.array([0, 1, 2, 4], p.dtype))(a)),
+        "not csr_matrix float32 with 4 rows",
+        "one row of features per node",
+    ),
+    "no features": (
+        lambda a: a.update(
+            x_data=a["x_data"][:0], x_indices=a["x_indices"][:0], x_indptr=a["x_indptr"] * 0, x_shape=np.array([4, 0])
+        ),
+        "there are no features",
+        "at least one feature",
+    ),
+    "indptr falls": (put("x_indptr", slice(1, 3), [3, 2]), "x, row 1: indptr falls from 3 to 2", "csr_matrix"),
+    "indptr starts late": (put("x_indptr", 0, 1), "no CSR matrix", "csr_matrix"),
+    "column too large": (put("x_indices", 2, 2), "x, row 2: column 2 is not in 0..1", "csr_matrix"),
+    "column negative": (put("x_indices", 0, -1), "x, row 0: column -1 is not in 0..1", "csr_matrix"),
+    "column repeated": (put("x_indices", 3, 0), "x, row 2: column indices are repeated", "sum_duplicates"),
+    "edge to nowhere": (
+        put("edge_index", (1, 5), 4),
+        "column 5: edge 3 -> 4 names a node that is not in 0..3",
+        "Remove",
+    ),
+    "edge negative": (put("edge_index", (0, 0), -1), "column 0: edge -1 -> 1 names a node", "Remove"),
+    "self loop": (put("edge_index", (1, 2), 1), "column 2: edge 1 -> 1 is a self loop", "Remove it"),
+    "edge twice": (put("edge_index", (1, 2), 0), "column 2: edge 1 -> 0 is listed twice", "numpy.unique"),
+    "edges unsorted": (
+        swap("edge_index", lambda a: a[:, ::-1]),
+        "column 1: edge 2 -> 3 is out of order",
+        "numpy.unique",
+    ),
+    "one direction": (
+        swap("edge_index", lambda a: a[:, :5]),
+        "column 4: edge 2 -> 3 lacks its reverse",
+        "both directions",
+    ),
+    "edges int32": (swap("edge_index", lambda a: a.astype(np.int32)), "edge_index is int32, not int64", "astype"),
+    "edges transposed": (swap("edge_index", lambda a: a.T), "edge_index has shape (6, 2)", "Store"),
+    "label below -1": (put("y", 2, -7), "y, row 2: label -7 is not in 0..1", "-1 for unlabelled"),
+    "label float": (swap("y", lambda a: a.astype(float)), "y is float64, not int64", "astype"),
+    "label 2-d": (swap("y", lambda a: a[:, None]), "y has shape (4, 1)", "Store"),
+    "no labels": (swap("y", lambda a: a * 0 - 1), "no node has a label", "at least one"),
+    "no nodes": (
+        lambda a: a.update(
+            y=a["y"][:0],
+            x_data=a["x_data"][:0],
+            x_indices=a["x_indices"][:0],
+            x_indptr=a["x_indptr"][:1],
+            x_shape=np.array([0, 2]),
+            **{key: a[key][:0] for key in npz.SPLIT},
+        ),
+        "no nodes",
+        "at least one node",
+    ),
+    "sens short": (swap("sens", lambda a: a[:3]), "sens has shape (3,), not (4)", "one entry per node"),
+    "sens below -1": (put("sens", 1, -2), "sens, row 1: -2 is below 0", "Number the groups from 0"),
+    "sens float": (swap("sens", lambda a: a.astype(float)), "sens is float64", "astype"),
+    "split out of range": (put("val_idx", 0, 4), "val_idx, row 0: node 4 is not in 0..3", "Remove"),
+    "split overlaps": (put("val_idx", 0, 0), "row 0: the node is in two of train, val and test", "Keep one"),
+    "split unlabelled": (put("test_idx", 0, 3), "row 3: the node has no label", "Label it"),
+    "split incomplete": (drop("val_idx"), "the split is incomplete", "or none"),
+    "arrays missing": (drop("y", "edge_index"), "missing arrays: edge_index, y", "Required are"),
+    "array unknown": (lambda a: a.update(sensitive=a["sens"]), "unknown arrays: sensitive", "Remove them"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_bad_arrays_are_refused(case: str, file: Path) -> None:
+    change, what, remedy = REFUSALS[case]
+    with np.load(file) as held:
+        arrays = {key: held[key].copy() for key in held.files}
+    change(arrays)
+    np.savez(file, **arrays)
+    with pytest.raises(DataError) as refusal:
+        npz.read(file, "path")
+    message = str(refusal.value)
+    assert message.startswith(f"{file}: ")
+    assert what in message
+    assert remedy in message.split(what)[1]
+
+
+def _lying_header(file: Path) -> None:
+    """An array that claims 2^60 rows."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "<i8", "fortran_order": False, "shape": (2**60,)})
+    with zipfile.ZipFile(file) as held:
+        members = {name: held.read(name) for name in held.namelist()}
+    members["y.npy"] = head.getvalue()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def _pickled(file: Path) -> None:
+    with np.load(file) as held:
+        arrays = {key: held[key] for key in held.files}
+    np.savez(file, **(arrays | {"y": np.array([{"a": 1}, None, 2, 3], object)}))
+
+
+def _flipped(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    at = content.find(b"x_data.npy") + 30
+    content[at : at + 20] = bytes(255 - byte for byte in content[at : at + 20])
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda file: file.write_bytes(b""), "truncated or damaged"),
+        (lambda file: file.write_bytes(file.read_bytes()[:200]), "truncated or damaged"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-30]), "truncated or damaged"),
+        (lambda file: file.write_bytes(b"hello, this is text"), "pickled objects or is no archive"),
+        (lambda file: np.save(file.open("wb"), np.zeros(3)), "a single array"),
+        (_flipped, "truncated or damaged"),
+        (_lying_header, "truncated or damaged"),
+        (_pickled, "pickled objects"),
+    ],
+    ids=["empty", "truncated", "tail missing", "text", "npy", "flipped bytes", "lying header", "pickle"],
+)
+def test_damaged_files_are_refused(damage: Callable[[Path], None], what: str, file: Path) -> None:
+    damage(file)
+    with pytest.raises(DataError) as refusal:
+        npz.read(file, "path")
+    assert str(refusal.value).startswith(f"{file}: ")
+    assert what in str(refusal.value)
+    assert "Get the file again" in str(refusal.value)
+
+
+def test_check_accepts_dense_features_and_no_edges() -> None:
+    data = replace(path_graph(), x=np.ones((4, 2), np.float32), edges=np.zeros((2, 0), np.int64))
+    assert check(data, "here") is data
+
+
+def test_check_refuses_labels_beyond_the_classes() -> None:
+    with pytest.raises(DataError, match=r"^here: y, row 1: label 1 is not in 0\.\.0\. Correct it"):
+        check(replace(path_graph(), classes=1), "here")

@@ -1,0 +1,280 @@
+"""Published graphs: counts of the real files, where files are looked for, and what absence says."""
+
+import inspect
+import os
+import socket
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from fedweave.datasets import DATASETS, Dataset, describe, download, load, npz
+from fedweave.datasets.check import check
+from fedweave.datasets.public import PUBLIC
+from fedweave.errors import ConfigError, DataError
+
+ROOT = Path(__file__).parents[2]
+DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
+
+# name: nodes, edges, features of the file, classes, labelled, sensitive counts, split sizes; from the data's own README
+COUNTS: dict[str, tuple[Any, ...]] = {
+    "cora": (2708, 5278, 1433, [351, 217, 418, 818, 426, 298, 180], None, [140, 500, 1000]),
+    "citeseer": (3327, 4552, 3703, [264, 590, 668, 701, 596, 508], None, [120, 500, 1000]),
+    "pubmed": (19717, 44324, 500, [4103, 7739, 7875], None, [60, 500, 1000]),
+    "amazon-computers": (13752, 245861, 767, 10, None, None),
+    "coauthor-cs": (18333, 81894, 6805, 15, None, None),
+    "dblp": (17716, 52867, 1639, 4, None, None),
+    "flickr-attributed": (7575, 239738, 12047, 9, None, None),
+    "nba": (403, 10621, 95, [154, 159], [296, 107], None),
+    "german": (1000, 21742, 27, [300, 700], [690, 310], None),
+    "bail": (18876, 311870, 18, [11772, 7104], [9317, 9559], None),
+    "credit": (30000, 137377, 13, [6636, 23364], [27315, 2685], None),
+}
+REPEATS_SENS = {"german": 0, "bail": 0, "credit": 1}
+
+
+def real(name: str) -> str:
+    if not (DATA / name / f"{name}.npz").is_file():
+        pytest.skip(f"{name}.npz is not in {DATA}; set FEDWEAVE_DATA to the folder of data sets")
+    return str(DATA)
+
+
+def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    return x if isinstance(x, np.ndarray) else x.toarray()
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No data folder, an empty cache, no network; returns the cache."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise socket.gaierror("no network in this test")
+
+    monkeypatch.delenv("FEDWEAVE_DATA", raising=False)
+    monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return tmp_path / "cache"
+
+
+def tiny(name: str = "cora") -> Dataset:
+    x = sp.csr_matrix(np.array([[1, 0, 0, 0, 0, 0], [0, 2, 2, 0, 0, 0]], np.float32))
+    return Dataset(name=name, x=x, edges=np.array([[0, 1], [1, 0]]), y=np.array([0, 1]), classes=2)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_of_the_real_files(name: str) -> None:
+    nodes, edges, features, classes, sens, split = COUNTS[name]
+    data = check(load(name, real(name)), name)
+    assert (data.name, data.nodes, data.edges.shape) == (name, nodes, (2, 2 * edges))
+    assert data.features == features - (name in REPEATS_SENS)
+    counts = np.bincount(data.y[data.y >= 0])
+    assert data.classes == len(counts) == (classes if isinstance(classes, int) else len(classes))
+    assert isinstance(classes, int) or counts.tolist() == classes
+    assert (None if data.sens is None else np.bincount(data.sens).tolist()) == sens
+    assert (None if data.public is None else data.public.sum(1).tolist()) == split
+    assert f"{nodes:,} nodes, {edges:,} edges, {data.features:,} features, {data.classes} classes" in describe(name)
+
+
+@pytest.mark.parametrize("name", ["cora", "german", "nba"])
+def test_same_file_same_bytes(name: str) -> None:
+    first, again = (load(name, real(name), seed=seed) for seed in (0, 1))
+    assert dense(first.x).tobytes() == dense(again.x).tobytes()
+    assert (first.edges.tobytes(), first.y.tobytes()) == (again.edges.tobytes(), again.y.tobytes())
+
+
+@pytest.mark.parametrize("name", ["nba", "german", "bail", "credit"])
+def test_the_sensitive_attribute_is_no_feature_and_the_others_are_unchanged(name: str) -> None:
+    data = load(name, real(name), normalise="none")
+    x = dense(data.x)
+    assert data.sens is not None
+    assert not any(np.array_equal(column, data.sens) or np.array_equal(column, 1 - data.sens) for column in x.T)
+    whole = npz.read(DATA / name / f"{name}.npz", name).x
+    if name in REPEATS_SENS:
+        np.testing.assert_array_equal(dense(whole)[:, REPEATS_SENS[name]], data.sens)
+        np.testing.assert_array_equal(np.insert(x, REPEATS_SENS[name], data.sens, 1), dense(whole))
+    else:
+        np.testing.assert_array_equal(x, dense(whole))
+
+
+def test_normalisations() -> None:
+    x = dense(load("german", real("german"), normalise="none").x)
+    scaled = dense(load("german", real("german")).x)  # "minmax" is the default
+    assert (scaled.min(0) == -1).all()
+    assert (scaled.max(0) == 1).all()
+    np.testing.assert_allclose(scaled[:, 2], 2 * (x[:, 2] - 19) / (75 - 19) - 1, atol=1e-6)  # age, 19 to 75
+    standard = dense(load("german", real("german"), normalise="standard").x)
+    np.testing.assert_allclose(standard.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(standard.std(0), 1, atol=1e-5)
+    for name in ("german", "citeseer"):
+        data = load(name, real(name), normalise="row")
+        sums = np.abs(dense(data.x)).sum(1)
+        plain = np.abs(dense(load(name, real(name), normalise="none").x)).sum(1)
+        np.testing.assert_allclose(sums, plain > 0, atol=1e-5)  # citeseer has 15 rows of zeros
+        assert data.x.dtype == np.float32
+
+
+def test_constant_columns_become_zero(tmp_path: Path) -> None:
+    rows = "id,label,a,b\n1,0,5,0\n2,1,5,4\n"
+    (tmp_path / "nodes.csv").write_text(rows)
+    (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
+    for how in ("minmax", "standard"):
+        data = load("folder", str(tmp_path), normalise=how)
+        np.testing.assert_array_equal(data.x, [[0, -1], [0, 1]])
+
+
+def test_column_scaling_of_sparse_features_and_unknown_names_are_refused(tmp_path: Path) -> None:
+    data = tiny()
+    npz.write(replace(data, x=sp.csr_matrix(np.eye(2, 11, dtype=np.float32))), tmp_path / "cora.npz")
+    with pytest.raises(ConfigError, match=r'"standard" would fill the sparse features of cora \(2 x 11\); use "none"'):
+        load("cora", str(tmp_path), normalise="standard")
+    with pytest.raises(ConfigError, match=r"'unit' is not known; choose one of none, row, standard, minmax"):
+        load("cora", str(tmp_path), normalise="unit")
+
+
+def test_lookup_order(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(path: Path, mark: float) -> Path:
+        data = tiny()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        npz.write(Dataset("cora", data.x * np.float32(mark), data.edges, data.y, 2), path)
+        return path
+
+    given, env = tmp_path / "given", tmp_path / "env"
+    monkeypatch.setenv("FEDWEAVE_DATA", str(env))
+    given.mkdir()
+    later_first = [
+        put(nowhere / "cora" / "cora.npz", 1),
+        put(env / "cora.npz", 2),
+        put(env / "cora" / "cora.npz", 3),
+        put(given / "cora.npz", 4),
+        put(given / "cora" / "cora.npz", 5),
+    ]
+    for mark, path in reversed(list(enumerate(later_first, 1))):
+        assert dense(load("cora", str(given)).x)[0, 0] == mark
+        path.unlink()
+    single = put(tmp_path / "mine.npz", 6)
+    assert dense(load("cora", str(single)).x)[0, 0] == 6
+    with pytest.raises(DataError, match=r"\[data\] path: .*typo does not exist"):
+        load("cora", str(tmp_path / "typo"))
+
+
+@pytest.mark.parametrize("name", [kind.name for kind in PUBLIC])
+def test_absent_and_offline_names_every_place_quickly(
+    name: str, nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, env = tmp_path / "given", tmp_path / "env"
+    given.mkdir()
+    monkeypatch.setenv("FEDWEAVE_DATA", str(env))
+    start = time.monotonic()
+    with pytest.raises(DataError) as refusal:
+        load(name, str(given))
+    assert time.monotonic() - start < 5
+    message = str(refusal.value)
+    for folder in (given, env):
+        assert f"{folder / name / name}.npz" in message
+        assert f"{folder / name}.npz" in message
+    assert f"{nowhere / name / name}.npz" in message
+    assert ("could not be reached" in message) == (name in download.SOURCES)
+    assert ("no public download" in message) == (name not in download.SOURCES)
+    assert f"Put {name}.npz" in message
+    assert "FEDWEAVE_DATA" in message
+    assert not list(nowhere.rglob("*.npz"))
+
+
+def fake_source(data: Dataset, raw: Path) -> Any:
+    """What PyG's in-memory dataset would hold for `data`: one direction of each edge plus a loop, features set to 1."""
+    upper = data.edges[:, data.edges[0] < data.edges[1]]
+    index = np.concatenate([upper[:, ::-1], [[0], [0]]], 1)
+    x = sp.csr_matrix(data.x)
+    values = np.minimum(x.data, 1) if raw.suffix == ".npz" else x.data
+    held: dict[str, torch.Tensor] = {
+        "x": torch.sparse_csr_tensor(x.indptr, x.indices, values, x.shape),
+        "edge_index": torch.tensor(index.copy()),
+        "y": torch.tensor(data.y),
+    }
+    if data.name == "cora":
+        held["x"] = held["x"].to_dense()
+    if data.public is not None:
+        held |= {f"{k}_mask": torch.tensor(m) for k, m in zip(("train", "val", "test"), data.public, strict=True)}
+
+    class Data(SimpleNamespace):
+        num_nodes = data.nodes
+        __contains__ = held.__contains__
+        __getitem__ = staticmethod(held.__getitem__)  # type: ignore[assignment]
+
+    class Source(list):
+        raw_paths = (str(raw),)
+
+    return Source([Data(**held)])
+
+
+@pytest.mark.parametrize("name", ["cora", "coauthor-cs", "flickr-attributed"])
+def test_a_download_becomes_the_very_same_data(
+    name: str, nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = load(name, real(name))
+    raw = tmp_path / ("raw.npz" if name == "coauthor-cs" else "raw")
+    if name == "coauthor-cs":  # counts, which PyG overwrites
+        x = sp.csr_matrix(wanted.x)
+        np.savez(raw, attr_data=x.data, attr_indices=x.indices, attr_indptr=x.indptr, attr_shape=x.shape)
+    monkeypatch.setattr(download, "_answers", lambda host: None)
+    monkeypatch.setattr(download, "_source", lambda kind: lambda root, own_name: fake_source(wanted, raw))
+    load(name)
+    monkeypatch.setattr(download, "_source", lambda kind: pytest.fail("the cached file was not used"))
+    got = load(name)
+    for part in ("data", "indices", "indptr"):
+        assert getattr(got.x, part).tobytes() == getattr(wanted.x, part).tobytes()
+    assert got.edges.tobytes() == wanted.edges.tobytes()
+    assert got.y.tobytes() == wanted.y.tobytes()
+    assert (got.public is None) == (wanted.public is None)
+    assert got.public is None or wanted.public is None or got.public.tobytes() == wanted.public.tobytes()
+    assert [path.name for path in (nowhere / name).iterdir()] == [f"{name}.npz"]
+
+
+@pytest.mark.parametrize("name", download.SOURCES)
+def test_sources_name_what_pyg_offers(name: str) -> None:
+    kind, own_name, _ = download.SOURCES[name]
+    assert list(inspect.signature(download._source(kind)).parameters)[:2] == ["root", "name"]
+    offered = download._source(kind).__doc__.lower()
+    assert own_name.lower() in offered
+
+
+def test_a_download_of_something_else_is_refused_and_not_kept(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "_answers", lambda host: None)
+    monkeypatch.setattr(
+        download, "_source", lambda kind: lambda root, own_name: fake_source(tiny(), Path("ind.cora.x"))
+    )
+    with pytest.raises(DataError, match=r"are \(2, 1, 6, 2\), published are \(2708, 5278, 1433, 7\)"):
+        load("cora")
+    assert list((nowhere / "cora").iterdir()) == []
+
+
+def test_another_column_order_of_the_sensitive_attribute_is_refused(tmp_path: Path) -> None:
+    data = tiny("german")
+    npz.write(Dataset("german", data.x, data.edges, data.y, 2, sens=np.array([1, 1])), tmp_path / "german.npz")
+    with pytest.raises(DataError, match=r"german\.npz: feature column 0 does not repeat sens\. Use the published"):
+        load("german", str(tmp_path))
+    npz.write(data, tmp_path / "german.npz")
+    with pytest.raises(DataError, match=r"german\.npz: the array sens is missing"):
+        load("german", str(tmp_path))
+
+
+def test_registry_names_and_parameters() -> None:
+    assert set(DATASETS) == {"digits", "synthetic", "folder", *COUNTS}
+    for name, kind in DATASETS.items():
+        assert kind() == kind()  # every parameter has a default
+        assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        assert describe(name).endswith(".")
+        assert "\n" not in describe(name)
+        assert all(field.name != "name" for field in fields(kind))
+    with pytest.raises(ConfigError, match=r"dataset 'corra' is not known; choose one of digits, .*cora"):
+        load("corra")
+    with pytest.raises(ConfigError, match="'corra' is not known"):
+        describe("corra")
+    with pytest.raises(ConfigError, match=r"dataset 'cora' has no parameter normalize; it has normalise\."):
+        load("cora", normalize="row")

@@ -1,0 +1,65 @@
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedweave.core.graph import Graph
+from fedweave.engines import batching
+from fedweave.engines.batching import Batches
+
+
+class Sized:
+    """Stands for a graph of n padded rows."""
+
+    def __init__(self, n: int) -> None:
+        self.y = range(n)
+
+
+def plan(sizes: list[int], chunk: int = 0) -> list[tuple[int, ...]]:
+    graphs = {str(i): Sized(n) for i, n in enumerate(sizes)}
+    return [tuple(map(int, batch)) for batch in Batches(graphs, chunk).plan(list(graphs))]  # type: ignore[arg-type]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(1, 600).map(lambda blocks: 32 * blocks), min_size=1, max_size=40), st.integers(0, 6))
+def test_every_client_runs_once_in_bounded_batches(sizes: list[int], chunk: int) -> None:
+    batches = plan(sizes, chunk)
+    assert sorted(client for batch in batches for client in batch) == list(range(len(sizes)))
+    for batch in batches:
+        most = max(sizes[client] for client in batch)
+        assert list(batch) == sorted(batch)
+        assert sum(most - sizes[client] for client in batch) <= batching._ROWS_PER_BATCH
+        assert len(batch) <= (chunk or max(1, batching._ROWS_AT_ONCE // most))
+
+
+def test_clients_of_one_size_run_together_up_to_the_chunk() -> None:
+    assert plan([32] * 7) == [(0, 1, 2, 3, 4, 5, 6)]
+    assert [len(batch) for batch in plan([32] * 7, chunk=3)] == [3, 3, 1]
+    assert len(plan([32] * 10_000)) == -(-10_000 * 32 // batching._ROWS_AT_ONCE)
+
+
+def test_a_giant_does_not_pad_the_small() -> None:
+    assert sorted(plan([32, 32, 20_000, 64])) == [(0, 1, 3), (2,)]
+
+
+def test_one_client_larger_than_memory_allows_runs_alone() -> None:
+    assert plan([batching._ROWS_AT_ONCE * 2, batching._ROWS_AT_ONCE * 2]) == [(0,), (1,)]
+
+
+def test_stacks_are_kept_for_the_next_round_and_bounded(make_graphs: Callable[..., dict[str, Graph]]) -> None:
+    graphs = make_graphs([5] * 12)
+    batches = Batches(graphs, 0)
+    names = tuple(graphs)
+    assert batches.graph(names[:2]) is batches.graph(names[:2])
+    assert batches.graph(names[:2]).y.shape == (2, 32)
+    for i in range(12):
+        for j in range(i):
+            batches.graph((names[j], names[i]))
+    assert len(batches._stacked) <= batching._KEPT
+
+
+@pytest.mark.parametrize("called", [["c", "a"], ["a", "c"]])
+def test_batches_are_in_the_order_given(called: list[str]) -> None:
+    graphs = {name: Sized(32) for name in "abc"}
+    assert Batches(graphs, 0).plan(called) == [tuple(called)]  # type: ignore[arg-type]

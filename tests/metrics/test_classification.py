@@ -1,0 +1,214 @@
+"""Classification metrics against scikit-learn, by hand, and their laws: additive, order-free, the same in a batch."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
+from torch import Tensor
+from torch.func import vmap
+
+from fedweave.core import random
+from fedweave.core.tree import Tree
+from fedweave.errors import DataError
+from fedweave.metrics.classification import GRID, counts, merge, values
+
+
+def drawn(seed: int, n: int, classes: int, coarse: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits [n, c] (with many ties if `coarse`), labels [n] with some -1, and masks [3, n] without those."""
+    rng = random.generator(seed, "metrics")
+    logits = rng.integers(-1, 2, (n, classes)).astype(float) if coarse else 3 * rng.standard_normal((n, classes))
+    y = rng.integers(-1, classes, n)
+    masks = (rng.random((3, n)) < [[0.8], [0.4], [0.05]]) & (y >= 0)
+    return torch.from_numpy(logits), torch.from_numpy(y), torch.from_numpy(masks)
+
+
+def exhaustive_auc(score: np.ndarray, positive: np.ndarray) -> list[float]:
+    """[correctly ordered pairs with ties counted half, pairs] by looking at every pair."""
+    high, low = score[positive][:, None], score[~positive][None, :]
+    return [float((high > low).sum() + (high == low).sum() / 2), float(high.size * low.size)]
+
+
+CASES = {
+    "seed": st.integers(0, 2**20),
+    "n": st.integers(1, 60),
+    "classes": st.integers(2, 6),
+    "coarse": st.booleans(),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(**CASES)
+def test_equal_scikit_learn(seed: int, n: int, classes: int, coarse: bool) -> None:
+    logits, y, masks = drawn(seed, n, classes, coarse)
+    got = values(counts(logits, y, masks))
+    log_p = torch.log_softmax(logits, 1).numpy()
+    for row, mask in enumerate(masks.numpy()):
+        truth, guess = y.numpy()[mask], logits.argmax(1).numpy()[mask]
+        if not len(truth):
+            assert all(math.isnan(value[row]) for value in got.values())
+            continue
+        labels = range(classes)
+        assert got["loss"][row] == pytest.approx(log_loss(truth, np.exp(log_p[mask]), labels=labels), abs=1e-9)
+        assert got["accuracy"][row] == pytest.approx(accuracy_score(truth, guess), abs=1e-12)
+        assert got["f1"][row] == pytest.approx(f1_score(truth, guess, average="micro"), abs=1e-12)
+        assert got["macro_f1"][row] == pytest.approx(f1_score(truth, guess, average="macro"), abs=1e-12)
+        each = [
+            roc_auc_score(truth == k, log_p[mask, k]) if 0 < (truth == k).sum() < len(truth) else math.nan
+            for k in ((1,) if classes == 2 else labels)
+        ]
+        defined = [value for value in each if not math.isnan(value)]
+        expected = np.mean(defined) if defined else math.nan
+        assert got["auc"][row] == pytest.approx(expected, abs=1e-12, nan_ok=True)
+
+
+def test_multiclass_auc_is_scikit_learns_one_vs_rest() -> None:
+    logits, y, masks = drawn(1, 300, 4)
+    chosen = masks[0]
+    expected = roc_auc_score(y[chosen], logits[chosen].softmax(1), multi_class="ovr", average="macro")
+    assert values(counts(logits, y, masks))["auc"][0] == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(**CASES)
+def test_auc_pairs_are_all_pairs(seed: int, n: int, classes: int, coarse: bool) -> None:
+    logits, y, masks = drawn(seed, n, classes, coarse)
+    auc = counts(logits, y, masks)["auc"]
+    log_p = torch.log_softmax(logits, 1).numpy()
+    for row, mask in enumerate(masks.numpy()):
+        for k in range(classes):
+            assert auc[row, :, k].tolist() == exhaustive_auc(log_p[mask, k], y.numpy()[mask] == k)
+
+
+def test_by_hand() -> None:
+    """Five nodes, logits log p: the fourth is unlabelled, the fifth in another split; the third is wrong."""
+    p = torch.tensor([[0.75, 0.25], [0.25, 0.75], [0.75, 0.25], [0.5, 0.5], [0.125, 0.875]], dtype=torch.float64)
+    y = torch.tensor([0, 1, 1, -1, 1])
+    masks = torch.tensor([[True, True, True, False, False], [False, False, False, False, True], [False] * 5])
+    got = counts(p.log(), y, masks)
+    assert got["loss"][:, 1].tolist() == [3, 1, 0]
+    assert got["loss"][0, 0].item() == pytest.approx(-2 * math.log(0.75) - math.log(0.25), abs=2e-9)
+    assert got["accuracy"].tolist() == [[2, 3], [1, 1], [0, 0]]
+    assert got["f1"].tolist() == [[[2, 2], [3, 3]], [[0, 2], [0, 2]], [[0, 0], [0, 0]]]
+    assert got["auc"].tolist() == [[[1.5, 1.5], [2, 2]], [[0, 0], [0, 0]], [[0, 0], [0, 0]]]
+    read = values(got)
+    assert read["f1"][0] == pytest.approx(2 / 3)
+    assert read["macro_f1"].tolist()[:2] == pytest.approx([2 / 3, 1])
+    assert read["auc"][0] == 0.75
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert all(math.isnan(value[2]) for value in values(got).values())
+    assert math.isnan(read["auc"][1])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**20), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5), classes=st.integers(2, 5)
+)
+def test_merged_is_pooled(seed: int, sizes: list[int], classes: int) -> None:
+    clients = [drawn(seed + i, n, classes, coarse=i == 0) for i, n in enumerate(sizes)]
+    each = [counts(*client) for client in clients]
+    logits, y, masks = (torch.cat(parts, -1 if i == 2 else 0) for i, parts in enumerate(zip(*clients, strict=True)))
+    together = counts(logits, y, masks)
+    merged = merge(each)
+    for name in ("loss", "accuracy", "f1"):
+        assert torch.equal(merged[name], together[name])
+    assert merged["auc"].tolist() == sum(pairs["auc"] for pairs in each).tolist()  # type: ignore[attr-defined]
+    backwards = merge(each[::-1])
+    assert all(torch.equal(merged[name], backwards[name]) for name in merged)
+
+
+def test_pooled_auc_never_compares_clients() -> None:
+    """Two clients rank perfectly on scales of their own; all nodes together would not."""
+    y, masks = torch.tensor([0, 1]), torch.ones(1, 2, dtype=torch.bool)
+    low, high = (torch.tensor([[0.0, shift], [0.0, shift + 1]]) for shift in (-5.0, 5.0))
+    each = [counts(logits, y, masks) for logits in (low, high)]
+    assert values(merge(each))["auc"] == [1]
+    whole = counts(torch.cat([low, high]), torch.cat([y, y]), torch.ones(1, 4, dtype=torch.bool))
+    assert values(whole)["auc"] == [0.75]
+
+
+def padded(tensor: Tensor, n: int, value: Any, dim: int = 0) -> Tensor:
+    shape = list(tensor.shape)
+    shape[dim] = n - shape[dim]
+    return torch.cat([tensor, tensor.new_full(shape, value)], dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("classes", [2, 7])
+def test_batch_equals_loop(dtype: torch.dtype, classes: int) -> None:
+    sizes = (5, 288, 31, 100)
+    clients = [drawn(i, n, classes, coarse=i == 2) for i, n in enumerate(sizes)]
+    clients = [(logits.to(dtype), y, masks) for logits, y, masks in clients]
+    n = max(sizes)
+    logits = torch.stack([padded(client[0], n, 0) for client in clients])
+    y = torch.stack([padded(client[1], n, -1) for client in clients])
+    masks = torch.stack([padded(client[2], n, False, 1) for client in clients])
+    batched = vmap(counts)(logits, y, masks)
+    for i, client in enumerate(clients):
+        alone = counts(*client)
+        assert all(torch.equal(batched[name][i], alone[name]) for name in alone)
+    read = values(batched)
+    assert read["loss"].shape == read["auc"].shape == (4, 3)
+    one = values(merge([counts(*client) for client in clients]))
+    summed = values({name: pair.sum(0) for name, pair in batched.items()})
+    assert all(np.array_equal(one[name], summed[name], equal_nan=True) for name in one)
+
+
+def test_one_model_on_a_batch_of_masks_and_its_gradient_path() -> None:
+    """Shared logits, masks of each client; logits that require a gradient are no obstacle."""
+    logits, y, _ = drawn(3, 50, 3)
+    masks = torch.from_numpy(random.generator(0, "masks").random((4, 3, 50)) < 0.5) & (y >= 0)
+    batched = vmap(counts, in_dims=(None, None, 0))(logits.requires_grad_(), y, masks)
+    for i in range(4):
+        alone = counts(logits, y, masks[i])
+        assert all(torch.equal(batched[name][i], alone[name]) for name in alone)
+
+
+def test_without_auc() -> None:
+    case = drawn(0, 20, 3)
+    cheap, whole = counts(*case, auc=False), counts(*case)
+    assert cheap.keys() == whole.keys() - {"auc"}
+    assert "auc" not in values(cheap)
+    assert all(torch.equal(cheap[name], whole[name]) for name in cheap)
+
+
+def test_counts_stay_exact_where_float32_would_not() -> None:
+    """9,001 nodes of each class, ordered perfectly but for one pair: 81,018,001 pairs."""
+    n = 9001
+    score = torch.arange(2 * n, dtype=torch.float32)
+    score[[n - 1, n]] = score[[n, n - 1]]
+    logits = torch.stack([torch.zeros(2 * n), score / 4096], 1)
+    y = (torch.arange(2 * n) >= n).long()
+    auc = counts(logits.double(), y, torch.ones(1, 2 * n, dtype=torch.bool))["auc"]
+    assert auc[0, :, 1].tolist() == [n * n - 1, n * n]
+
+
+def test_diverged_models_are_seen() -> None:
+    logits = torch.tensor([[0.0, math.nan], [0.0, 1.0]])
+    y = torch.tensor([0, 1])
+    got = values(counts(logits, y, torch.tensor([[True, True], [False, True]])))
+    assert math.isnan(got["loss"][0])
+    assert got["loss"][1] == pytest.approx(math.log1p(math.exp(-1)), abs=1e-7)
+
+
+def test_losses_lie_on_the_grid() -> None:
+    logits, y, masks = drawn(9, 200, 5)
+    total = counts(logits, y, masks)["loss"][:, 0] / GRID
+    assert torch.equal(total, total.round())
+
+
+def test_scalars_without_leading_axes() -> None:
+    pairs: Tree = {"loss": torch.tensor([3.0, 2.0]), "f1": torch.tensor([[2.0, 0, 0], [4.0, 1, 0]])}
+    assert values(pairs) == {"loss": 1.5, "f1": 0.4, "macro_f1": 0.25}
+    assert all(type(value) is float for value in values(pairs).values())
+
+
+def test_nothing_to_merge_is_refused() -> None:
+    with pytest.raises(DataError, match="at least one client"):
+        merge([])

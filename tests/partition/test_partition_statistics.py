@@ -1,0 +1,85 @@
+"""Statistics of a cut, worked by hand."""
+
+import io
+
+import numpy as np
+from rich.console import Console
+
+from fedweave.datasets.base import Dataset
+from fedweave.partition import Part, Partition, statistics, table, totals
+
+# 0 - 1 - 2 - 3 - 4, 1 - 3, and 5 alone
+PAIRS = np.array([[0, 1, 2, 3, 1], [1, 2, 3, 4, 3]])
+EDGES = np.unique(np.concatenate([PAIRS, PAIRS[::-1]], axis=1), axis=1)
+DATA = Dataset("six", np.zeros((6, 1), np.float32), EDGES, np.array([0, 1, 1, -1, 0, 1]), 3)
+
+
+def part(nodes: list[int], train: int = 0) -> Part:
+    masks = np.zeros((3, len(nodes)), bool)
+    masks[0, :train] = True
+    masks[2, train:] = True
+    return Part(np.array(nodes), masks)
+
+
+def test_disjoint_cut_by_hand() -> None:
+    cut = Partition((part([0, 1, 2], 2), part([3, 4, 5], 1)))
+    assert statistics(DATA, cut) == {
+        "client": [0, 1],
+        "nodes": [3, 3],
+        "edges_kept": [2, 1],
+        "edges_cut": [2, 2],
+        "train": [2, 1],
+        "val": [0, 0],
+        "test": [1, 2],
+        "labels": [[1, 2, 0], [1, 1, 0]],
+    }
+    assert totals(DATA, cut) == {
+        "nodes": 6,
+        "held": 6,
+        "global_test": 0,
+        "edges": 5,
+        "edges_kept": 3,
+        "edges_lost": 2,
+    }
+
+
+def test_overlapping_cut_with_global_test_by_hand() -> None:
+    cut = Partition((part([1, 2, 3]), part([1, 3, 5])), np.array([0, 4]))
+    columns = statistics(DATA, cut)
+    assert columns["edges_kept"] == [3, 1]
+    assert columns["edges_cut"] == [2, 4]
+    assert columns["labels"] == [[0, 2, 0], [0, 2, 0]]
+    whole = totals(DATA, cut)
+    assert (whole["held"], whole["global_test"], whole["edges_kept"], whole["edges_lost"]) == (4, 2, 3, 2)
+
+
+def test_without_edges() -> None:
+    bare = Dataset("bare", DATA.x, np.zeros((2, 0), np.int64), DATA.y, 3)
+    cut = Partition((part([0, 1]), part([2, 3, 4, 5])))
+    assert statistics(bare, cut)["edges_cut"] == [0, 0]
+    assert totals(bare, cut)["edges_lost"] == 0
+    assert "0 of 0 edges (0.0%)" in rendered(bare, cut)
+
+
+def rendered(data: Dataset, cut: Partition) -> str:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(table(statistics(data, cut), totals(data, cut)))
+    return console.export_text()
+
+
+def test_table_shows_every_client_of_a_small_cut() -> None:
+    text = rendered(DATA, Partition((part([0, 1, 2], 2), part([3, 4, 5], 1))))
+    assert "2 of 5 edges (40.0%) are lost to all clients" in text
+    assert "1 2 0" in text
+    assert "mean of" not in text
+
+
+def test_table_of_many_clients_ends_in_their_mean() -> None:
+    nodes = 60
+    data = Dataset("many", np.zeros((nodes, 1)), np.zeros((2, 0), np.int64), np.arange(nodes) % 2, 2)
+    cut = Partition(tuple(part([2 * i, 2 * i + 1], 1) for i in range(30)))
+    shown = table(statistics(data, cut), totals(data, cut))
+    assert shown.row_count == 21
+    text = rendered(data, cut)
+    assert "mean of 30" in text
+    assert "1.0 1.0" in text

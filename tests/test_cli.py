@@ -1,0 +1,244 @@
+"""The command line as its user meets it: exit codes, messages, and files or their absence."""
+
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedweave import config
+from fedweave.cli import app
+from fedweave.core.ledger import SCHEMA
+from fedweave.report import terminal
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+DATA = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[1] / "../shared/data"))
+
+SMALL = """
+rounds = 3
+[data]
+name = "synthetic"
+nodes = 60
+classes = 3
+features = 6
+[partition]
+clients = 3
+[model]
+hidden = 4
+[algorithm]
+epochs = 1
+participation = 1.0
+[engine]
+threads = 1
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An experiment in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+    return tmp_path
+
+
+def fedweave(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    assert "Traceback" not in result.output
+    return result.exit_code, result.stdout, " ".join(result.stderr.split())
+
+
+def written(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_run_shows_and_writes(small: Path) -> None:
+    code, out, err = fedweave("run", "small.toml")
+    assert (code, err) == (0, "")
+    assert "synthetic (60 nodes) · 3 clients by louvain · fedavg · gcn · simulation (vmap, float32) · seed 0" in out
+    assert "round 3/3" in out
+    summary = json.loads((small / "runs/small-fedavg-s0/summary.json").read_text())
+    for name in ("global/accuracy", "local/accuracy"):
+        assert f"{summary['metrics'][name]:.4f}" in out
+    assert "files: runs/small-fedavg-s0" in out
+
+
+def test_second_run_is_refused_and_resume_says_finished(small: Path) -> None:
+    assert fedweave("run", "small.toml", "--out", "here", "--quiet") == (0, "", "")
+    before = {path: path.stat().st_mtime_ns for path in (small / "here").rglob("*")}
+    code, _, err = fedweave("run", "small.toml", "--out", "here")
+    assert code == 2
+    assert "--resume" in err
+    code, out, _ = fedweave("run", "small.toml", "--out", "here", "--resume")
+    assert code == 0
+    assert "finished: all its 3 rounds are done" in out
+    assert {path: path.stat().st_mtime_ns for path in (small / "here").rglob("*")} == before
+
+
+def test_resume_of_nothing_starts_and_set_reaches_the_run(small: Path) -> None:
+    assert fedweave("run", "small.toml", "--resume", "--set", "seed=4", "--set", "rounds=1", "-q")[0] == 0
+    summary = json.loads((small / "runs/small-fedavg-s4/summary.json").read_text())
+    assert (summary["seed"], summary["rounds"]) == (4, 1)
+
+
+def test_another_algorithm_says_what_it_drops(small: Path) -> None:
+    code, _, err = fedweave("run", "small.toml", "--algorithm", "local", "--quiet")
+    assert code == 0
+    assert "local has no participation; dropped from [algorithm]" in err
+    saved, _ = config.read(small / "runs/small-local-s0/config.toml")
+    assert saved.algorithm.values["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["small.toml", "--set", "algorithm.epocs=3"], "Did you mean 'epochs'?"),
+        (["small.toml", "--set", "algorithm.epochs=0"], "epochs is 0"),
+        (["small.toml", "--set", "partition.clients=61"], "61"),
+        (["small.toml", "--set", "data={path = 'nowhere'}"], "nowhere"),
+        (["small.toml", "--algorithm", "fedavgg"], "Did you mean 'fedavg'?"),
+        (["smal.toml"], "Did you mean 'small.toml'?"),
+        (["small.toml", "--out", "small.toml/run"], "--out"),
+        (["small.toml", "--rounds", "3"], "No such option"),
+    ],
+)
+def test_mistakes_exit_2_and_write_nothing(small: Path, words: list[str], message: str) -> None:
+    code, out, err = fedweave("run", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert written(small) == ["small.toml"]
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_run_tells_how_to_continue(
+    small: Path, monkeypatch: pytest.MonkeyPatch, number: int, exit_code: int
+) -> None:
+    step = terminal.Terminal.step
+
+    def stop_in_round_2(self: Any, reached: Any) -> None:
+        step(self, reached)
+        if reached.round == 2:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(terminal.Terminal, "step", stop_in_round_2)
+    code, _, err = fedweave("run", "small.toml", "--set", "algorithm.lr=0.5", "--out", "a b")
+    assert code == exit_code
+    assert "2 of 3 rounds are saved" in err
+    program, *again = shlex.split(err.partition("Continue with: ")[2])
+    assert program == "fedweave"
+    code, out, _ = fedweave(*again)
+    assert code == 0
+    assert "continuing after round 2 of 3" in out
+
+
+def test_damage_exits_1(small: Path) -> None:
+    fedweave("run", "small.toml", "--out", "here", "-q")
+    (small / "here/checkpoint/state.safetensors").write_bytes(b"nonsense")
+    code, _, err = fedweave("run", "small.toml", "--out", "here", "--set", "rounds=5", "--resume")
+    assert code == 1
+    assert "state.safetensors is damaged" in err
+
+
+def test_ledger_of_a_run(small: Path) -> None:
+    fedweave("run", "small.toml", "--out", "here", "-q")
+    code, out, _ = fedweave("ledger", "here")
+    assert code == 0
+    assert "FedAvg.train" in out
+    code, _, err = fedweave("ledger", "nowhere")
+    assert code == 2
+    assert "nowhere/ledger.parquet" in err
+
+
+def test_ledger_adds_up_messages_of_equal_kind() -> None:
+    def row(round: int, client: str, direction: str, key: str, size: int, reveals: str) -> tuple[Any, ...]:
+        return (round, 0, "Alg.train", client, direction, key, "[2] float32", size, "none", reveals, 0.0)
+
+    rows = [
+        row(1, "a", "up", "w", 1000, "weights"),
+        row(2, "a", "up", "w", 1000, "weights"),
+        row(2, "b", "up", "w", 1000, "weights"),
+        row(1, "a", "up", "n", 8, "training nodes"),
+        row(1, "a", "down", "w", 500, ""),
+    ]
+    table = pa.table(
+        [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)], SCHEMA
+    )
+    shown = io.StringIO()
+    terminal.show_ledger(Console(width=200, file=shown), table)
+    lines = [re.split(r"  +", line.strip()) for line in shown.getvalue().splitlines()]
+    assert [line for line in lines if line[0] in ("up", "down")] == [
+        ["up", "Alg.train", "w", "[2] float32", "none", "weights", "2", "3", "3.0 kB"],
+        ["up", "Alg.train", "n", "[2] float32", "none", "training nodes", "1", "1", "8 bytes"],
+        ["down", "Alg.train", "w", "[2] float32", "none", "1", "1", "500 bytes"],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["algorithms", "datasets", "partitions", "models"])
+def test_list_names_everything_in_one_line_each(kind: str) -> None:
+    section = {"algorithms": "algorithm", "datasets": "data", "partitions": "partition", "models": "model"}[kind]
+    code, out, _ = fedweave("list", kind)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(config.registry(section))
+    assert all(len(line.split()) > 2 for line in out.splitlines())
+
+
+def test_list_verbose_shows_types_and_defaults() -> None:
+    lines = [line.strip() for line in fedweave("list", "algorithms", "-v")[1].splitlines()]
+    assert "optimizer: 'adam' | 'sgd' = 'adam'" in lines
+    assert "epochs: int = 3" in lines
+    assert any(line.startswith("weigh: size | uniform") and line.endswith("= size") for line in lines)
+    assert any(line.startswith("objective: list of ") and line.endswith("= [cross_entropy]") for line in lines)
+    assert not any(line.startswith("model:") for line in lines)
+    code, _, err = fedweave("list", "algorithm")
+    assert code == 2
+    assert "algorithms" in err
+
+
+def imported(*words: str) -> set[str]:
+    """Names of the packages that a command imports."""
+    code = (
+        "import sys\nfrom fedweave.cli import app\ntry:\n    app()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+def test_help_and_version_start_quickly() -> None:
+    for words in (["--help"], ["--version"], ["run", "--help"]):
+        assert imported(*words) & {"torch", "pyarrow", "numpy", "sklearn", "networkx"} == set()
+
+
+def test_list_leaves_heavy_libraries_alone() -> None:
+    assert imported("list", "algorithms") & {"torch_geometric", "sklearn", "networkx"} == set()
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
+def test_shipped_experiments_resolve(path: Path) -> None:
+    found, _ = config.read(path)
+    assert config.resolve(found.plain()) == found
+
+
+def test_digits_runs_without_any_file(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWEAVE_DATA", str(small))
+    code, _, err = fedweave("run", str(EXPERIMENTS / "digits.toml"), "--set", "rounds=2", "--out", "d", "-q")
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.skipif(not (DATA / "cora").exists(), reason="Cora is not in FEDWEAVE_DATA")
+def test_cora_runs(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWEAVE_DATA", str(DATA.resolve()))
+    path = str(EXPERIMENTS / "fedavg-cora.toml")
+    code, _, err = fedweave("run", path, "--set", "rounds=20", "--set", "eval_every=0", "--out", "c", "-q")
+    assert (code, err) == (0, "")
+    summary = json.loads((small / "c/summary.json").read_text())
+    assert (summary["dataset"], summary["clients"]) == ("cora", 10)
+    assert summary["metrics"]["local/accuracy"] > 0.6

@@ -1,0 +1,282 @@
+"""Configuration: what is refused and how, and that a resolved config resolves to itself."""
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from fedweave import config
+from fedweave.algorithms import parts
+from fedweave.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A dataset."""
+
+    size: int = 3
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The user's own folder."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A partition."""
+
+    clients: int = 2
+    shares: tuple[float, ...] = (0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise ConfigError(f"[partition] clients = {self.clients}: must be at least 1.")
+
+
+@dataclass(frozen=True)
+class Net:
+    """A model."""
+
+    hidden: int = 8
+
+
+@dataclass(frozen=True)
+class Mean:
+    """An algorithm of parts."""
+
+    model: Any
+    lr: float = 0.1
+    kind: Literal["adam", "sgd"] = "adam"
+    objective: tuple[Any, ...] = (parts.CrossEntropy(),)
+    weigh: Any = field(default_factory=parts.BySize)
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another algorithm, which shares `lr` and `weigh` with `Mean`."""
+
+    model: Any
+    lr: float = 0.5
+    steps: int = 4
+    weigh: Any = field(default_factory=parts.Uniform)
+
+
+REGISTRIES = {
+    "data": {"grid": Grid, "folder": Folder},
+    "partition": {"louvain": Cut},
+    "model": {"gcn": Net},
+    "algorithm": {"fedavg": Mean, "other": Other},
+    "engine": config.ENGINES,
+}
+
+
+@pytest.fixture(autouse=True)
+def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "registry", REGISTRIES.__getitem__)
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "experiment.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+GRID = '[data]\nname = "grid"\n'
+
+
+def resolved(text: str) -> config.Config:
+    return config.resolve(tomllib.loads(text))
+
+
+def test_missing_sections_take_defaults() -> None:
+    found = resolved(GRID).plain()
+    assert found == {
+        "seed": 0,
+        "rounds": 100,
+        "eval_every": 1,
+        "data": {"name": "grid", "size": 3},
+        "partition": {"name": "louvain", "clients": 2, "shares": [0.5, 0.5]},
+        "model": {"name": "gcn", "hidden": 8},
+        "algorithm": {
+            "name": "fedavg",
+            "lr": 0.1,
+            "kind": "adam",
+            "objective": ["cross_entropy"],
+            "weigh": "size",
+        },
+        "engine": {
+            "name": "simulation",
+            "mode": "vmap",
+            "chunk": 0,
+            "checkpoint_seconds": 10.0,
+            "threads": 0,
+            "dtype": "float32",
+        },
+        "privacy": {},
+    }
+
+
+def test_values_and_parts_reach_the_plugins() -> None:
+    found = resolved(
+        'seed = 3\n[data]\nname = "grid"\nlabel = "a"\n[partition]\nshares = [1, 0.25]\n[algorithm]\nlr = 1\n'
+        'objective = ["cross_entropy", {name = "proximal", mu = 0.5}]\nweigh = "uniform"\n'
+    )
+    assert found.general.seed == 3
+    assert found.data.make() == Grid(3, "a")
+    assert found.partition.make() == Cut(2, (1.0, 0.25))
+    assert found.algorithm.make("the model") == Mean(
+        "the model", 1.0, "adam", (parts.CrossEntropy(), parts.Proximal(mu=0.5)), parts.Uniform()
+    )
+
+
+def test_resolved_config_resolves_to_itself() -> None:
+    text = (
+        'rounds = 7\neval_every = 0\n[data]\nname = "grid"\n'
+        'label = "tab\\t \\"quoted\\" back\\\\slash \\u007f é \\n"\n'
+        "[partition]\nshares = [1e-12, 0.1]\n[algorithm]\n"
+        'objective = ["cross_entropy", {name = "proximal", mu = 1e22}]\n'
+    )
+    one = resolved(text)
+    written = config.dumps(one.plain())
+    assert tomllib.loads(written) == one.plain()
+    assert resolved(written) == one
+
+
+def test_own_folder_needs_no_name_and_survives_the_round_trip() -> None:
+    one = resolved('[data]\npath = "my data/here"\n')
+    assert (one.data.name, one.folder) == ("folder", "my data/here")
+    assert resolved(config.dumps(one.plain())) == one
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[algorithm]\nlr = 'fast'", ["algorithm.lr:", "number", "'fast'"]),
+        ("[algorithm]\nlr = true", ["algorithm.lr:", "number", "True"]),
+        ("[model]\nhidden = 8.5", ["model.hidden:", "integer", "8.5"]),
+        ("[model]\nhidden = '8'", ["model.hidden:", "integer", "'8'"]),
+        ("[model]\nhidden = 2020-01-01", ["model.hidden:", "type"]),
+        ("[algorithm]\nkind = 'adma'", ["algorithm.kind:", "'adam' or 'sgd'", "'adma'"]),
+        ("[algorithm]\nlrr = 1", ["algorithm.lrr:", "unknown", "kind, objective, weigh", "Did you mean 'lr'?"]),
+        ("[algorithm]\nmodel = 1", ["algorithm.model:", "unknown"]),
+        ("[algorithm]\nname = 'fedavgg'", ["algorithm.name:", "fedavg, other", "Did you mean 'fedavg'?"]),
+        ("[algorithm]\nname = 3", ["algorithm.name:", "3", "fedavg, other"]),
+        ("[algorithm]\nweigh = 'sise'", ["algorithm.weigh:", "size, uniform", "Did you mean 'size'?"]),
+        ("[algorithm]\nweigh = {mu = 1}", ["algorithm.weigh:", "no name", "size, uniform"]),
+        ("[algorithm]\nobjective = [{name = 'proximal', mu = 'x'}]", ["algorithm.objective.mu:", "number", "'x'"]),
+        ("[algorithm]\nobjective = [{name = 'proximal', nu = 1}]", ["algorithm.objective.nu:", "Did you mean 'mu'?"]),
+        ("[algorithm]\nobjective = [{name = 'proximal', mu = -1}]", ["algorithm.objective:", "negative"]),
+        ("[partition]\nclients = 0", ["[partition] clients = 0", "at least 1"]),
+        ("[engine]\nname = 'flair'", ["engine.name:", "simulation"]),
+        ("[engine]\nchunk = -1", ["engine.chunk:", "greater than or equal to 0", "-1"]),
+        ("[privacy]\nepsilon = 1", ["privacy.epsilon:", "empty"]),
+        ("[modle]\nname = 'gcn'", ["modle:", "unknown", "partition", "Did you mean 'model'?"]),
+    ],
+)
+def test_refusal_names_path_value_and_what_is_allowed(text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolved(GRID + text + "\n")
+    assert [word for word in words if word not in str(error.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["data.name:", "grid, folder", "data.path"]),
+        ("rounds = 0\n" + GRID, ["rounds:", "greater than or equal to 1", "0"]),
+        ("seed = -1\n" + GRID, ["seed:", "-1"]),
+        ("round = 5\n" + GRID, ["round:", "Did you mean 'rounds'?"]),
+        ("data = 'grid'", ["data:", "[data]", "'grid'"]),
+        ("[data]\npath = 3", ["data.path:", "3"]),
+    ],
+)
+def test_refusal_at_top_level(text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolved(text)
+    assert [word for word in words if word not in str(error.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("algorithm.lr=0.25", ("algorithm", "lr"), 0.25),
+        ("algorithm.kind=sgd", ("algorithm", "kind"), "sgd"),
+        ("algorithm.kind='sgd'", ("algorithm", "kind"), "sgd"),
+        ("rounds = 5", ("rounds",), 5),
+        ("partition.shares=[1, 0.0]", ("partition", "shares"), [1.0, 0.0]),
+        ("data.path=/some/where", ("data", "path"), "/some/where"),
+        ("data.label=a=b", ("data", "label"), "a=b"),
+        ("algorithm.weigh={name = 'uniform'}", ("algorithm", "weigh"), "uniform"),
+        ("algorithm.weigh.name=uniform", ("algorithm", "weigh"), "uniform"),
+    ],
+)
+def test_set_takes_toml_or_bare_words(
+    toml: Callable[[str], Path], override: str, path: tuple[str, ...], value: Any
+) -> None:
+    found, _ = config.read(toml(GRID), [override])
+    node = found.plain()
+    for key in path:
+        node = node[key]
+    assert node == value
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("algorithm.lr", ["--set algorithm.lr:", "section.key=value"]),
+        ("algorithm..lr=1", ["--set algorithm..lr=1:", "section.key=value"]),
+        ("algorithm.lr=quick", ["--set algorithm.lr=quick:", "algorithm.lr:", "number"]),
+        ("algorithm.lrr=1", ["--set algorithm.lrr=1:", "Did you mean 'lr'?"]),
+        ("partition.clients=0", ["--set partition.clients=0:", "at least 1"]),
+        ("data.name.size=1", ["--set data.name.size=1:", "data.name is 'grid'"]),
+    ],
+)
+def test_set_errors_name_the_flag(toml: Callable[[str], Path], override: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        config.read(toml(GRID), [override])
+    assert [word for word in words if word not in str(error.value)] == []
+
+
+def test_error_elsewhere_does_not_blame_the_flag(toml: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match=r"^model\.hidden:"):
+        config.read(toml(GRID + "[model]\nhidden = 'x'"), ["algorithm.lr=1"])
+
+
+def test_another_algorithm_keeps_shared_keys_and_names_the_dropped(toml: Callable[[str], Path]) -> None:
+    path = toml(GRID + "[algorithm]\nlr = 0.2\nkind = 'sgd'\nobjective = ['cross_entropy']\n")
+    found, dropped = config.read(path, ["algorithm.steps=9"], algorithm="other")
+    assert found.plain()["algorithm"] == {"name": "other", "lr": 0.2, "steps": 9, "weigh": "uniform"}
+    assert dropped == ("kind", "objective")
+
+
+def test_another_algorithm_does_not_hide_a_typo(toml: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match=r"algorithm\.kindd.*Did you mean 'kind'"):
+        config.read(toml(GRID + "[algorithm]\nkindd = 'sgd'\n"), algorithm="other")
+    with pytest.raises(ConfigError, match=r"--algorithm.*Did you mean 'other'"):
+        config.read(toml(GRID), algorithm="othre")
+
+
+def test_unreadable_files(toml: Callable[[str], Path], tmp_path: Path) -> None:
+    path = toml("rounds = \n")
+    with pytest.raises(ConfigError, match="line 1"):
+        config.read(path)
+    with pytest.raises(ConfigError, match=r"Did you mean 'experiment\.toml'"):
+        config.read(tmp_path / "experimant.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.read(tmp_path)
+
+
+def test_differences_names_paths() -> None:
+    one = {"seed": 0, "data": {"name": "a", "size": 1}, "model": {"name": "x"}}
+    other = {"seed": 0, "data": {"name": "a", "size": 2, "label": "b"}, "rounds": 3, "model": {"name": "x"}}
+    assert config.differences(one, other) == ["data.label", "data.size", "rounds"]
+    assert config.differences(one, one) == []

@@ -1,0 +1,400 @@
+"""Runs: clients as cut, files as promised, and a run stopped at any moment resumes to the same numbers."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fedweave import build, config, runs
+from fedweave.core.graph import SPLITS
+from fedweave.datasets.base import Dataset
+from fedweave.errors import FedweaveError, UserError
+from fedweave.partition.base import Part, Partition
+
+SETTINGS: dict[str, Any] = {
+    "seed": 5,
+    "rounds": 4,
+    "data": {"name": "synthetic", "nodes": 90, "classes": 3, "features": 8},
+    "partition": {"clients": 3},
+    "model": {"hidden": 4},
+    "algorithm": {"epochs": 1},
+    "engine": {"checkpoint_seconds": 0.0, "threads": 1},
+}
+
+
+def resolved(**changes: Any) -> config.Config:
+    document = {key: dict(value) if isinstance(value, dict) else value for key, value in SETTINGS.items()}
+    for key, value in changes.items():
+        document[key] = {**document[key], **value} if isinstance(value, dict) else value
+    return config.resolve(document)
+
+
+class Quiet:
+    """Watches; calls `at_round[n]` after round n."""
+
+    def __init__(self, **at_round: Any) -> None:
+        self.rounds: list[int] = []
+        self.signals: list[int] = []
+        self.started: int | None = None
+        self.at_round = at_round
+
+    def begin(self, config: Any, built: Any, directory: Path, done: int) -> None:
+        self.started = done
+
+    def step(self, reached: Any) -> None:
+        self.rounds.append(reached.round)
+        for action in self.at_round.get(f"r{reached.round}", ()):
+            action()
+
+    def stopping(self, number: int) -> None:
+        self.signals.append(number)
+
+    def end(self) -> None:
+        pass
+
+
+def send(number: int) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+def final_numbers(directory: Path) -> tuple[Any, ...]:
+    """Everything that must not depend on interruptions."""
+    summary = json.loads((directory / "summary.json").read_text())
+    for key in ("seconds", "seconds_per_round", "peak_rss_mb"):
+        summary.pop(key)
+    metrics = pq.read_table(directory / "metrics.parquet").to_pylist()
+    ledger = pq.read_table(directory / "ledger.parquet").drop_columns(["seconds"]).to_pylist()
+    return summary, metrics, ledger
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    directory = tmp_path_factory.mktemp("whole") / "run"
+    runs.run(resolved(), directory, Quiet())
+    return directory
+
+
+def test_files_of_a_run(whole: Path) -> None:
+    kept = {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
+    assert kept == {
+        "config.toml",
+        "partition.parquet",
+        "metrics.parquet",
+        "ledger.parquet",
+        "summary.json",
+        "checkpoint/state.safetensors",
+        ".lock",
+    }
+    assert config.read(whole / "config.toml")[0] == resolved()
+    metrics = pq.read_table(whole / "metrics.parquet")
+    assert metrics.schema.names == ["round", "client", "split", "metric", "value"]
+    assert set(metrics["round"].to_pylist()) == {1, 2, 3, 4}
+    assert set(metrics["client"].to_pylist()) == {"client-0", "client-1", "client-2", "global"}
+    assert set(metrics["split"].to_pylist()) == set(SPLITS)
+    cut = pq.read_table(whole / "partition.parquet").to_pydict()
+    assert cut["client"] == ["client-0", "client-1", "client-2"]
+    assert sum(cut["nodes"]) == 90
+
+
+def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) -> None:
+    summary = json.loads((whole / "summary.json").read_text())
+    assert list(summary) == [
+        "algorithm",
+        "dataset",
+        "clients",
+        "rounds",
+        "seed",
+        "seconds",
+        "seconds_per_round",
+        "peak_rss_mb",
+        "bytes_up",
+        "bytes_down",
+        "metrics",
+    ]
+    assert [summary[key] for key in ("algorithm", "dataset", "clients", "rounds", "seed")] == [
+        "fedavg",
+        "synthetic",
+        3,
+        4,
+        5,
+    ]
+    assert summary["seconds_per_round"] == pytest.approx(summary["seconds"] / 4)
+    assert 50 < summary["peak_rss_mb"] < 20_000
+    rows = pq.read_table(whole / "metrics.parquet").to_pylist()
+    last = {(r["client"], r["metric"]): r["value"] for r in rows if r["round"] == 4 and r["split"] == "test"}
+    assert summary["metrics"]["global/accuracy"] == last["global", "accuracy"]
+    own = [last[f"client-{i}", "accuracy"] for i in range(3)]
+    assert summary["metrics"]["local/accuracy"] == pytest.approx(np.mean(own))
+    ledger = pq.read_table(whole / "ledger.parquet").to_pylist()
+    for way in ("up", "down"):
+        assert summary[f"bytes_{way}"] == sum(row["bytes"] for row in ledger if row["direction"] == way) > 0
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before replace", "after replace"])
+def test_crash_at_any_write_resumes_to_the_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, before: bool
+) -> None:
+    class Crash(BaseException):
+        pass
+
+    real, calls = os.replace, 0
+
+    def crash_at(count: int) -> Callable[[Any, Any], None]:
+        def replace(source: Any, target: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == count and before:
+                raise Crash
+            real(source, target)
+            if calls == count:
+                raise Crash
+
+        return replace
+
+    for count in range(1, 100):
+        directory, calls = tmp_path / f"run{count}", 0
+        monkeypatch.setattr(os, "replace", crash_at(count))
+        try:
+            runs.run(resolved(), directory, Quiet())
+        except Crash:
+            (directory / ".metrics.parquet.123.tmp").write_bytes(b"half a file")
+            monkeypatch.setattr(os, "replace", real)
+            runs.run(resolved(), directory, Quiet(), resume=True)
+            assert final_numbers(directory) == final_numbers(whole), f"crash at write {count}"
+            left = [path.name for path in directory.rglob("*.tmp")]
+            assert left == [] or (count, before) == (15, False)  # after the last write nothing is left to resume
+        else:
+            break
+    assert count == 16, "two files before training, three after each of four rounds, and the summary"
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedprox"])
+def test_stop_and_resume_equals_uninterrupted(tmp_path: Path, algorithm: str) -> None:
+    settings = resolved(algorithm={"name": algorithm}, engine={"checkpoint_seconds": 100.0})
+    runs.run(settings, tmp_path / "whole", Quiet())
+    watch = Quiet(r2=[send(signal.SIGINT)])
+    with pytest.raises(runs.Interrupted, match=r"SIGINT; 2 of 4 rounds are saved") as stopped:
+        runs.run(settings, tmp_path / "parts", watch)
+    assert (stopped.value.signal, watch.signals, watch.rounds) == (signal.SIGINT, [signal.SIGINT], [1, 2])
+    again = Quiet()
+    runs.run(settings, tmp_path / "parts", again, resume=True)
+    assert (again.started, again.rounds) == (2, [3, 4])
+    assert final_numbers(tmp_path / "parts") == final_numbers(tmp_path / "whole")
+
+
+def test_sigterm_stops_too_and_handlers_are_put_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with pytest.raises(runs.Interrupted) as stopped:
+        runs.run(resolved(), tmp_path / "run", Quiet(r1=[send(signal.SIGTERM)]))
+    assert stopped.value.signal == signal.SIGTERM
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_second_signal_abandons_the_round(tmp_path: Path, whole: Path) -> None:
+    watch = Quiet(r3=[send(signal.SIGINT), send(signal.SIGINT)])
+    with pytest.raises(runs.Interrupted, match="2 of 4 rounds are saved"):
+        runs.run(resolved(), tmp_path / "run", watch)
+    runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
+    assert final_numbers(tmp_path / "run") == final_numbers(whole)
+
+
+def test_kill_9_and_resume(tmp_path: Path) -> None:
+    settings = resolved(rounds=200, eval_every=50)
+    (tmp_path / "c.toml").write_text(config.dumps(settings.plain()))
+    command = [sys.executable, "-m", "fedweave", "run", str(tmp_path / "c.toml"), "--out", str(tmp_path / "killed")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    checkpoint, deadline = tmp_path / "killed" / "checkpoint" / "state.safetensors", time.monotonic() + 60
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.kill()
+    output, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, output.decode()
+    reached = runs.Checkpoint.load(checkpoint).round
+    assert 0 < reached < 200
+    watch, rarely = Quiet(), resolved(rounds=200, eval_every=50, engine={"checkpoint_seconds": 100.0})
+    runs.run(rarely, tmp_path / "killed", watch, resume=True)
+    assert watch.started == reached
+    runs.run(rarely, tmp_path / "whole", Quiet())
+    assert final_numbers(tmp_path / "killed") == final_numbers(tmp_path / "whole")
+
+
+def test_extending_a_finished_run(tmp_path: Path) -> None:
+    runs.run(resolved(), tmp_path / "run", Quiet())
+    with pytest.raises(UserError, match="done 4 rounds already, more than the 3"):
+        runs.run(resolved(rounds=3), tmp_path / "run", Quiet(), resume=True)
+    watch = Quiet()
+    assert runs.run(resolved(), tmp_path / "run", watch, resume=True)["rounds"] == 4
+    assert watch.started is None, "a finished run is not touched"
+    runs.run(resolved(rounds=6), tmp_path / "run", watch, resume=True)
+    assert watch.rounds == [5, 6]
+    runs.run(resolved(rounds=6), tmp_path / "whole", Quiet())
+    assert final_numbers(tmp_path / "run") == final_numbers(tmp_path / "whole")
+
+
+def test_resume_with_other_settings_names_them(tmp_path: Path, whole: Path) -> None:
+    with pytest.raises(UserError, match=r"algorithm\.lr, engine\.dtype, seed"):
+        runs.examine(resolved(seed=6, algorithm={"lr": 0.5}, engine={"dtype": "float64"}), whole, True)
+    finished = runs.examine(resolved(eval_every=2, engine={"mode": "loop"}), whole, True)
+    assert finished is not None
+    assert finished["rounds"] == 4
+
+
+def test_directories_that_are_refused(tmp_path: Path, whole: Path) -> None:
+    with pytest.raises(UserError, match="--resume"):
+        runs.run(resolved(), whole, Quiet())
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="not the directory of a run"):
+        runs.run(resolved(), tmp_path, Quiet(), resume=True)
+    with pytest.raises(UserError, match="--out"):
+        runs.run(resolved(), tmp_path / "thesis.txt" / "run", Quiet())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with runs.locked(tmp_path / "run"), pytest.raises(UserError, match=f"process {os.getpid()} is writing"):
+        runs.run(resolved(), tmp_path / "run", Quiet())
+    runs.run(resolved(), tmp_path / "run", Quiet())
+
+
+def test_bad_data_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        runs.run(resolved(partition={"clients": 1000}), tmp_path / "run", Quiet())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["checkpoint/state.safetensors", "metrics.parquet", "ledger.parquet"])
+def test_damage_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(runs.Interrupted):
+        runs.run(resolved(), tmp_path / "run", Quiet(r2=[send(signal.SIGINT)]))
+    path = tmp_path / "run" / name
+    blob = path.read_bytes()
+    for bad in (
+        b"",
+        blob[: len(blob) // 2],
+        blob[: len(blob) // 3] + bytes(len(blob) - len(blob) // 3 - 8) + blob[-8:],
+    ):
+        path.write_bytes(bad)
+        with pytest.raises(FedweaveError, match=rf"(?s){path.name} is damaged.*--out"):
+            runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
+    path.write_bytes(blob)
+    runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
+
+
+def test_damaged_summary_is_named(tmp_path: Path) -> None:
+    runs.run(resolved(), tmp_path / "run", Quiet())
+    for bad in ("", "[]", "{}"):
+        (tmp_path / "run/summary.json").write_text(bad)
+        with pytest.raises(FedweaveError, match=r"summary\.json is damaged"):
+            runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
+
+
+def test_one_flipped_bit_of_a_checkpoint_is_damage(tmp_path: Path, whole: Path) -> None:
+    blob = bytearray((whole / "checkpoint/state.safetensors").read_bytes())
+    blob[-1] ^= 1
+    (tmp_path / "state.safetensors").write_bytes(blob)
+    with pytest.raises(FedweaveError, match="digest"):
+        runs.Checkpoint.load(tmp_path / "state.safetensors")
+
+
+def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
+    runs.write(tmp_path / "file", lambda file: file.write(b"old"))
+
+    def fill(file: BinaryIO) -> None:
+        file.write(b"half of the n")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(FedweaveError, match=r"disk is full.*--resume"):
+        runs.write(tmp_path / "file", fill)
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_undefined_metrics_are_null() -> None:
+    class Fed:
+        clients = ("client-0",)
+        ledger = type("Ledger", (), {"bytes_up": 1, "bytes_down": 2})
+
+    data = Dataset("d", np.zeros((1, 1), np.float32), np.zeros((2, 0), np.int64), np.zeros(1, np.int64), 1)
+    built = build.Built(data, Partition(()), None, cast(Any, Fed()))
+    last = runs.Checkpoint(2, 3.0, summary={"global/f1": float("nan"), "global/accuracy": 0.5})
+    summary = runs._summary(resolved(), built, last)
+    assert summary["metrics"] == {"global/f1": None, "global/accuracy": 0.5}
+    assert summary["seconds_per_round"] == 1.5
+
+
+PATH = Dataset(
+    name="path of 5 nodes and a chord 1-4",
+    x=np.arange(10, dtype=np.float32).reshape(5, 2),
+    edges=np.array([[0, 1, 1, 1, 2, 2, 3, 3, 4, 4], [1, 0, 2, 4, 1, 3, 2, 4, 1, 3]]),
+    y=np.array([0, 1, -1, 0, 1]),
+    classes=2,
+    sens=np.array([1, 0, -1, 1, 0]),
+)
+
+
+def part(nodes: list[int], **splits: Any) -> Part:
+    masks = np.array([[node in splits.get(split, ()) for node in nodes] for split in SPLITS])
+    return Part(np.array(nodes), masks)
+
+
+def test_clients_are_induced_subgraphs_and_may_share_nodes() -> None:
+    cut = Partition((part([0, 1, 4], train=[0], test=[1, 4]), part([1, 3, 4], train=[1, 3])), np.array([2, 3]))
+    one, other = cast(Any, build.client_graphs(PATH, cut).values())
+    assert one.edges.members[0].index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    assert other.edges.members[0].index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
+    assert one.x[:3].tolist() == [[0, 1], [2, 3], [8, 9]]
+    assert one.y[:3].tolist() == [0, 1, 1]
+    assert one.sens[:3].tolist() == [1, 0, 0]
+    assert one.masks[:, :3].tolist() == [[True, False, False], [False] * 3, [False, True, True]]
+    test = cast(Any, build.global_test_graph(PATH, cut, torch.float64))
+    assert test.x.dtype == torch.float64
+    assert test.edges.members[0].index.tolist() == [[0, 1], [1, 0]]
+    assert test.masks[:, :2].tolist() == [[False] * 2, [False] * 2, [False, True]]
+    assert build.global_test_graph(PATH, Partition(cut.parts), torch.float32) is None
+
+
+def test_induced_edges_against_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    dense = np.triu(rng.random((40, 40)) < 0.2, 1)
+    data = Dataset("random", np.zeros((40, 1), np.float32), np.stack(np.nonzero(dense | dense.T)), np.zeros(40), 1)
+    groups = [np.flatnonzero(rng.random(40) < share) for share in (0.0, 0.1, 0.5, 0.9, 1.0)]
+    for nodes, edges in zip(groups, build.induced_edges(data, groups), strict=True):
+        wanted = np.stack(np.nonzero((dense | dense.T)[np.ix_(nodes, nodes)]))
+        assert edges.tolist() == wanted.tolist()
+
+
+def test_pooled_client_has_every_edge_and_never_trains_on_test_nodes() -> None:
+    cut = Partition((part([0, 1, 2], train=[0, 1]), part([1, 3, 4], train=[3], val=[4], test=[1])))
+    [pooled] = build.pooled(cut).parts
+    assert pooled.nodes.tolist() == [0, 1, 2, 3, 4]
+    used = {split: pooled.nodes[mask].tolist() for split, mask in zip(SPLITS, pooled.masks, strict=True)}
+    assert used == {"train": [0, 3], "val": [4], "test": [1]}
+    graph = build.client_graphs(PATH, build.pooled(cut))["client-0"]
+    assert graph.edges.members[0].index.shape[1] == PATH.edges.shape[1]
+
+
+def test_centralized_is_given_the_union() -> None:
+    built = build.build(resolved(algorithm={"name": "centralized"}))
+    assert built.fed.clients == ("client-0",)
+    assert len(built.partition.parts) == 3
+
+
+def test_ids_sort_as_they_count() -> None:
+    for count in (1, 10, 11, 1000):
+        ids = build.client_ids(count)
+        assert ids == sorted(ids)
+        assert len(set(ids)) == count
+    assert build.client_ids(11)[3] == "client-03"

@@ -1,0 +1,170 @@
+"""Rules that keep the package easy to find one's way in, checked on its source."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "fedweave"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# What a part may import lies at its own height or below; `errors` lies below everything.
+HEIGHT = {"errors": 0, "core": 1, "trace": 1}
+HEIGHT |= dict.fromkeys(("models", "learn", "privacy", "metrics", "partition", "datasets", "incentives"), 2)
+HEIGHT |= {"algorithms": 3}
+TOP = 4  # training, engines, report, configuration and the command line
+MOST_LINES = 270  # of code, docstrings and comments aside
+MOST_FUNCTION_LINES = 45
+
+FORBIDDEN = {
+    "pickle": (
+        r"\b(?:import|from) (?:c?pickle|dill|cloudpickle|joblib|marshal|shelve)\b",
+        r"\btorch\.(?:load|save)\(|allow_pickle=True",
+    ),
+    "a global generator": (
+        r"\b(?:torch|cuda)\.(?:manual_seed|seed|set_rng_state)\(|^\s*(?:import|from) random\b",
+        r"\btorch\.(?:rand|randn|randint|randperm|bernoulli|multinomial)\(|\bnn\.init\.|F\.dropout\(|nn\.Dropout",
+        r"\bnp\.random\.(?!default_rng|Generator|SeedSequence)\w+",
+    ),
+    "print": (r"^\s*print\(",),
+    "assert": (r"^\s*assert\b",),
+}
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(PACKAGE.parent).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+
+
+TREES = {name_of(file): ast.parse(file.read_text()) for file in FILES}
+
+
+def part_of(module: str) -> str:
+    return [*module.split("."), ""][1]
+
+
+def height(module: str) -> int:
+    return HEIGHT.get(part_of(module), TOP)
+
+
+def imports(module: str, tree: ast.AST) -> Iterator[str]:
+    """Absolute names of all modules that `module` imports, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively; name the package"
+            base = node.module or ""
+            yield from (f"{base}.{alias.name}" if f"{base}.{alias.name}" in TREES else base for alias in node.names)
+
+
+IMPORTS = {module: set(imports(module, tree)) for module, tree in TREES.items()}
+
+
+def code_lines(tree: ast.AST) -> int:
+    """Lines that hold code: no blanks, comments or docstrings."""
+    named = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    wordy = [node.body[0] for node in ast.walk(tree) if isinstance(node, named) and ast.get_docstring(node) is not None]
+    skipped = {id(part) for statement in wordy for part in ast.walk(statement)}
+    kinds = (ast.expr, ast.stmt, ast.arg, ast.alias)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds) and id(node) not in skipped]
+    return len({line for node in nodes for line in (node.lineno, node.end_lineno)})
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def body_lines(function: ast.FunctionDef) -> int:
+    body = function.body
+    first = body[1:] if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) else body
+    return (function.end_lineno or 0) - first[0].lineno + 1 if first else 0
+
+
+def test_dependencies_point_one_way() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module, others in IMPORTS.items()
+        for other in others
+        if other.startswith("fedweave.") and height(other) > height(module)
+    ]
+    assert not wrong
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    inside = {
+        module: {other for other in others if other in TREES and other != module} for module, others in IMPORTS.items()
+    }
+    while free := [module for module, others in inside.items() if not others]:
+        inside = {module: others - set(free) for module, others in inside.items() if module not in free}
+    assert not inside, f"among {sorted(inside)}"
+
+
+@pytest.mark.parametrize(
+    ("library", "allowed"),
+    [
+        ("typer", {"cli", "sites"}), ("rich", {"cli", "build", "report", "sites"}), ("nvflare", {"engines.flare"}),
+        ("pydantic", {"config"}), ("torch_geometric", {"datasets.download"}), ("plotly", {"report"}),
+    ],
+)  # fmt: skip
+def test_a_library_stays_where_it_belongs(library: str, allowed: set[str]) -> None:
+    places = tuple(f"fedweave.{place}" for place in allowed)
+    users = [module for module, others in IMPORTS.items() if any(other.split(".")[0] == library for other in others)]
+    assert [module for module in users if not f"{module}.".startswith(tuple(f"{place}." for place in places))] == []
+
+
+def test_algorithms_know_no_engine_and_engines_no_algorithm() -> None:
+    for module, others in IMPORTS.items():
+        if part_of(module) in ("algorithms", "core", "models"):
+            assert not [other for other in others if part_of(other) == "engines" and other.startswith("fedweave")], (
+                module
+            )
+        if module == "fedweave.engines.simulation":
+            assert not [other for other in others if other.startswith("fedweave.algorithms")], module
+
+
+@pytest.mark.parametrize("module", TREES)
+def test_public_names_have_docstrings(module: str) -> None:
+    def public(node: ast.AST, prefix: str) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.ClassDef) and not child.name.startswith("_"):
+                if not ast.get_docstring(child):
+                    yield f"{prefix}{child.name}"
+                if isinstance(child, ast.ClassDef):
+                    yield from public(child, f"{prefix}{child.name}.")
+
+    tree = TREES[module]
+    missing = list(public(tree, ""))
+    if tree.body and not ast.get_docstring(tree):
+        missing.append("the module")
+    assert not missing
+
+
+def test_modules_and_functions_stay_short() -> None:
+    long = {module: lines for module, tree in TREES.items() if (lines := code_lines(tree)) > MOST_LINES}
+    long |= {
+        f"{module}.{function.name}": lines
+        for module, tree in TREES.items()
+        for function in functions(tree)
+        if (lines := body_lines(function)) > MOST_FUNCTION_LINES
+    }
+    assert not long
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_the_package_never_uses(what: str) -> None:
+    pattern = re.compile("|".join(FORBIDDEN[what]), re.MULTILINE)
+    allowed = {"print": ("cli.py", "report/terminal.py")}.get(what, ())
+    found = [
+        f"{file.relative_to(PACKAGE)}: {match.group().strip()}"
+        for file in FILES
+        if not str(file.relative_to(PACKAGE)).endswith(allowed or ("\0",))
+        for match in pattern.finditer(file.read_text())
+    ]
+    assert not found
+
+
+def test_no_file_names_a_folder_of_some_machine() -> None:
+    local = re.compile(r"['\"](?:/home/|/root/|/work/|/Users/|[A-Z]:\\\\)")
+    assert not [file.name for file in FILES if local.search(file.read_text())]
