@@ -118,7 +118,8 @@ def list_(
 ) -> None:
     """List the algorithms, datasets, partitions or models there are."""
     from fedweave import config
-    from fedweave.report.terminal import one_line, screen, show_list
+    from fedweave.report.listing import one_line, show_list
+    from fedweave.report.terminal import screen
 
     section = SECTIONS[kind.value]
     rows = []
@@ -131,8 +132,8 @@ def list_(
 @app.command()
 def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")]) -> None:
     """Show what left whom in a run."""
+    from fedweave.files import LEDGER, read_table
     from fedweave.report.terminal import screen, show_ledger
-    from fedweave.runs import LEDGER, read_table
 
     show_ledger(screen(), read_table(directory, LEDGER))
 

@@ -10,6 +10,7 @@ import pytest
 
 from fedweave import config
 from fedweave.algorithms import parts
+from fedweave.config import plugins
 from fedweave.errors import ConfigError
 
 
@@ -66,18 +67,17 @@ class Other:
     weigh: Any = field(default_factory=parts.Uniform)
 
 
-REGISTRIES = {
-    "data": {"grid": Grid, "folder": Folder},
-    "partition": {"louvain": Cut},
-    "model": {"gcn": Net},
-    "algorithm": {"fedavg": Mean, "other": Other},
-    "engine": config.ENGINES,
-}
+DATASETS = {"grid": Grid, "folder": Folder}
+PARTITIONS = {"louvain": Cut}
+MODELS = {"gcn": Net}
+ALGORITHMS = {"fedavg": Mean, "other": Other}
 
 
 @pytest.fixture(autouse=True)
 def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "registry", REGISTRIES.__getitem__)
+    sections = {"data": "DATASETS", "partition": "PARTITIONS", "model": "MODELS", "algorithm": "ALGORITHMS"}
+    for section, attribute in sections.items():
+        monkeypatch.setitem(plugins.REGISTRIES, section, (__name__, attribute))
 
 
 @pytest.fixture

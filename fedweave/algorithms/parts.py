@@ -98,6 +98,8 @@ class Proximal:
         """μ for the next round."""
         if not self.adaptive:
             return state
+        if state["last"] == float("inf"):
+            return {"mu": state["mu"], "last": mean_loss}
         factor = 10.0 if mean_loss > state["last"] else 0.1
         return {"mu": min(max(state["mu"] * factor, 0.001), 1.0), "last": mean_loss}
 

@@ -60,7 +60,9 @@ class Pair:
     """A constant matrix and its transpose, ready for `multiply`."""
 
     def __init__(self, matrix: Csr) -> None:
-        self.forth, self.back = matrix.torch(), matrix.transposed().torch()
+        # matrices may be built on first use, inside a transform that would try to wrap them
+        with torch._C._DisableFuncTorch():
+            self.forth, self.back = matrix.torch(), matrix.transposed().torch()
         _PAIRS[id(self)] = self
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,7 @@ TRAIN, VAL, TEST = 0, 1, 2
 SPLITS = ("train", "val", "test")
 
 # Every client's nodes are padded to a multiple of this. Dense kernels sum over nodes in blocks: with whole blocks, one
-# client alone and the same client in a batch give the same bits, so the fast engine equals the loop exactly on the CPU.
+# client alone and the same client in a batch were measured to give the same bits on the CPU (see `models.dense`).
 BLOCK = 32
 
 
@@ -63,17 +63,25 @@ class Links:
         return self._made[kind]
 
 
+class Made:
+    """What was made of a batch's edges and lasts as long as they do: operators, and recordings of training steps."""
+
+    def __init__(self) -> None:
+        self.operators: dict[str, Blocks] = {}
+        self.recordings: dict[Any, Any] = {}
+
+
 class Edges:
     """The edges of one client; inside a vectorised call, of all clients at once."""
 
-    def __init__(self, members: Sequence[Links], nodes: int, which: Tensor, made: dict[str, Blocks]) -> None:
-        self.members, self.nodes, self.which, self._made = tuple(members), nodes, which, made
+    def __init__(self, members: Sequence[Links], nodes: int, which: Tensor, made: Made) -> None:
+        self.members, self.nodes, self.which, self.made = tuple(members), nodes, which, made
 
     @classmethod
     def of(cls, members: Sequence[Links]) -> "Edges":
         """Stack clients, each padded to the largest."""
         which = torch.arange(len(members)) if len(members) > 1 else torch.tensor(0)
-        return cls(members, max(member.nodes for member in members), which, {})
+        return cls(members, max(member.nodes for member in members), which, Made())
 
     def operator(self, kind: str) -> Sparse:
         """A message-passing matrix [n, n].
@@ -81,9 +89,10 @@ class Edges:
         "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~ the
         degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two.
         """
-        if kind not in self._made:
-            self._made[kind] = Blocks([member.operator(kind) for member in self.members], self.nodes, self.nodes)
-        return Sparse(self._made[kind], self.which)
+        made = self.made.operators
+        if kind not in made:
+            made[kind] = Blocks([member.operator(kind) for member in self.members], self.nodes, self.nodes)
+        return Sparse(made[kind], self.which)
 
 
 def _mean(a: sp.csr_matrix) -> sp.csr_matrix:
@@ -132,7 +141,8 @@ def make_graph(
 
 
 def stack(graphs: Sequence[Graph]) -> Graph:
-    """Stack P clients' graphs along a new first axis, each padded to the largest; for `torch.func.vmap` with in_dims=0."""
+    """Stack P clients' graphs along a new first axis, each padded to the largest; for `torch.func.vmap`, whose in_dims are
+    0 for the tensors and None for the rest."""
     rows = max(len(graph.y) for graph in graphs)
     edges = Edges.of([member for graph in graphs for member in graph.edges.members])
     if isinstance(graphs[0].x, Sparse):
@@ -147,7 +157,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
 
     return Graph(
         x=x,
-        edges=Edges(edges.members, rows, torch.arange(len(graphs)), {}),
+        edges=Edges(edges.members, rows, torch.arange(len(graphs)), Made()),
         y=joined("y", -1),  # type: ignore[arg-type]
         masks=joined("masks", False, 1),  # type: ignore[arg-type]
         real=joined("real", False),  # type: ignore[arg-type]
@@ -159,7 +169,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
 def _padded(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:
     missing = size - tensor.shape[dim]
     if missing == 0:
-        return tensor
+        return tensor.clone()
     shape = list(tensor.shape)
     shape[dim] = missing
     return torch.cat([tensor, tensor.new_full(shape, value)], dim)
@@ -167,6 +177,6 @@ def _padded(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:
 
 pytree.register_pytree_node(
     Edges,
-    lambda edges: ([edges.which], (edges.members, edges.nodes, edges._made)),
+    lambda edges: ([edges.which], (edges.members, edges.nodes, edges.made)),
     lambda children, rest: Edges(rest[0], rest[1], children[0], rest[2]),  # type: ignore[arg-type]
 )

@@ -20,13 +20,14 @@ _MIX2 = 0x94D049BB133111EB - (1 << 64)
 
 def key(seed: int) -> Tensor:
     """The root key of a run, from any integer."""
-    return _mix(torch.tensor(_signed(seed), dtype=torch.int64))
+    return _mix(torch.tensor(_signed(seed ^ 0x6A09E667F3BCC909), dtype=torch.int64))
 
 
 def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
     """A key for `purpose`, unrelated to those of other purposes and to `parent` itself.
 
-    A fixed purpose costs one multiplication and one shift, for steps derive many keys; the draws hash them in full.
+    A fixed purpose costs one multiplication and one shift, for steps derive many keys; the draws hash them in full. A
+    number and a tensor that holds it are different purposes.
     """
     out = parent
     for part in purpose:
@@ -76,13 +77,17 @@ def normal(source: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def keep(source: Tensor, shape: tuple[int, ...], rate: float) -> Tensor:
     """Bool of the given shape, True with probability `rate` rounded to 1/65536 (four draws per hashed word)."""
-    count = math.prod(shape)
+    count, threshold = math.prod(shape), round(rate * 65536) - 32768
+    if threshold > 32767:  # beyond int16
+        return torch.ones(shape, dtype=torch.bool, device=source.device)
     sixteenths = bits(source, -(-count // 4)).view(torch.int16)[:count]
-    return (sixteenths < round(rate * 65536) - 32768).reshape(shape)
+    return (sixteenths < threshold).reshape(shape)
 
 
 def dropout(source: Tensor, h: Tensor, rate: float) -> Tensor:
     """Zero each element of `h` with probability `rate` and rescale the rest so that the mean stays."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"the dropout rate is {rate}; it must be at least 0 and below 1")
     kept = round((1 - rate) * 65536) / 65536
     return h * keep(source, tuple(h.shape), kept) * (1 / kept)
 

@@ -30,7 +30,7 @@ class Replies:
     def __init__(self, clients: Sequence[str], batches: Sequence[Batch], missing: Mapping[str, str]) -> None:
         self.clients, self.missing = tuple(clients), dict(missing)
         self._batches = [(torch.tensor(batch.at), dict(leaves(batch.tree))) for batch in batches]
-        self._place = {at: (b, row) for b, batch in enumerate(batches) for row, at in enumerate(batch.at)}
+        self._place = {self.clients[at]: (b, row) for b, batch in enumerate(batches) for row, at in enumerate(batch.at)}
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -39,36 +39,48 @@ class Replies:
         return (self[client] for client in self.clients)
 
     def __getitem__(self, client: str) -> Tree:
-        """One client's reply."""
-        batch, row = self._place[self.clients.index(client)]
+        """One client's reply.
+
+        Raises:
+            FedweaveError: that client did not reply.
+        """
+        if client not in self._place:
+            raise FedweaveError(f"client {client!r} did not reply; these did: {', '.join(self.clients)}.")
+        batch, row = self._place[client]
         return nest({path: row_of(leaf, row) for path, leaf in self._batches[batch][1].items()})
 
     def stack(self, path: str) -> Tensor:
         """One leaf of all clients, [P, …] in client order.
 
         Raises:
-            FedweaveError: the clients' shapes differ; iterate over the replies instead.
+            FedweaveError: there is no such leaf, or the clients' shapes differ; iterate over the replies instead.
         """
+        self._paths(path)
         parts = [_stacked(flat[path], len(at)) for at, flat in self._batches]
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = sorted({str(list(part.shape[1:])) for part in parts})
             raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
         order = torch.cat([at for at, _ in self._batches]).argsort()
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return joined if torch.equal(order, torch.arange(len(order))) else joined[order]
+        return torch.cat(parts)[order]
 
-    def weighted_sum(self, key: str, weights: Tensor) -> Tree:
+    def weighted_sum(self, key: str, weights: Tensor) -> Any:
         """Σ_i weights[i] · reply_i[key], a subtree or leaf of tensors; weights [P] in client order.
 
         Accumulated in float64 and then rounded, so that neither the order nor the grouping of clients shows in the
         result, nor whether rows that a client never touched are stored (`TouchedRows`).
         """
         weights = weights.double()
+        if weights.shape != (len(self),):
+            raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
+        flat = {path: _weighted([(b[path], weights[at]) for at, b in self._batches]) for path in self._paths(key)}
+        return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
+
+    def _paths(self, key: str) -> list[str]:
+        """The leaves at or under `key`."""
         paths = [path for path in self._batches[0][1] if path == key or path.startswith(f"{key}/")]
         if not paths:
-            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self._batches[0][1])}.")
-        flat = {path: _weighted([(b[path], weights[at]) for at, b in self._batches]) for path in paths}
-        return flat[key] if paths == [key] else nest(flat)[key]
+            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self._batches[0][1]) or 'nothing'}.")
+        return paths
 
 
 # Elements converted to float64 at a time: the pieces stay in cache, so that memory is passed over once.
@@ -88,14 +100,16 @@ def _weighted(parts: list[tuple[Any, Tensor]]) -> Tensor:
             out[start : start + width] += weights @ flat[:, start : start + width].double()
     # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where the last
     # bit of the sum, hence the grouping, would decide. A nudge far below float32's resolution decides instead.
-    return (total * (1 + 2.0**-40)).to(like.dtype) if like.dtype == torch.float32 else total.to(like.dtype)
+    if like.dtype == torch.float32:
+        total = total * (1 + 2.0**-40)
+    return total.to(like.dtype) if like.dtype.is_floating_point else total
 
 
 def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
     """Add Σ_i w_i · (own rows where touched, the shared row elsewhere)."""
     own = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
     covered = total.new_zeros(len(total) + 1)
-    per = max(1, _PIECE // leaf.values[0].numel())
+    per = max(1, _PIECE // max(1, leaf.values[0].numel()))
     for start in range(0, len(weights), per):
         w, rows = weights[start : start + per], leaf.rows[start : start + per]
         values = leaf.values[start : start + per].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
@@ -115,4 +129,6 @@ def row_of(leaf: Any, row: int) -> Any:
 def _stacked(leaf: Any, count: int) -> Tensor:
     if isinstance(leaf, TouchedRows):
         return torch.stack([full(row_of(leaf, row)) for row in range(count)])
-    return leaf if isinstance(leaf, Tensor) else torch.tensor([leaf] * count)
+    if isinstance(leaf, Tensor):
+        return leaf
+    return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None)

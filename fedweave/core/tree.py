@@ -18,6 +18,10 @@ from fedweave.errors import ReplyRefused
 Leaf: TypeAlias = Tensor | TouchedRows | float | int | str
 Tree: TypeAlias = dict[str, Any]  # dict[str, Tree | Leaf]; the recursive form cannot be narrowed by type checkers
 
+_DTYPES = {
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+}  # fmt: skip
 _SIZES: dict[tuple[Any, ...], int] = {}
 
 
@@ -66,11 +70,21 @@ def check(tree: Any, what: str) -> Tree:
             raise ReplyRefused(f"{what} has the key {key!r}; keys are non-empty strings without '/'.")
         if isinstance(value, dict):
             check(value, f"{what}, under {key!r},")
-        elif not isinstance(value, Tensor | TouchedRows | float | int | str):
-            raise ReplyRefused(
-                f"{what} holds a {type(value).__name__} at {key!r}; only tensors, float, int, str and dicts of them cross."
-            )
+        elif fault := _fault(value):
+            raise ReplyRefused(f"{what} holds {fault} at {key!r}; only dense tensors, float, int, str and dicts of them cross.")
     return tree
+
+
+def _fault(leaf: Any) -> str:
+    """What is wrong with a leaf; empty if nothing is."""
+    if isinstance(leaf, Tensor | TouchedRows):
+        dense = leaf.layout == torch.strided and leaf.dtype in _DTYPES
+        return "" if dense else f"a tensor of {leaf.layout} and {leaf.dtype}"
+    if isinstance(leaf, str):
+        return "" if leaf.isascii() or leaf.encode("utf-8", "replace").decode() == leaf else "a string that is not Unicode"
+    if isinstance(leaf, int):
+        return "" if -(2**63) <= leaf < 2**63 else f"an integer beyond 64 bits ({leaf.bit_length()})"
+    return "" if isinstance(leaf, float) else f"a {type(leaf).__name__}"
 
 
 def encode(tree: Tree) -> bytes:
@@ -86,7 +100,7 @@ def encode(tree: Tree) -> bytes:
         if isinstance(leaf, Tensor | TouchedRows):
             tensors[path] = full(leaf).detach().cpu().contiguous().clone()  # a clone: views of one stack share memory
         else:
-            python[path] = type(leaf).__name__
+            python[path] = _kind(leaf)
             tensors[path] = _wrap(leaf)
     return save(tensors, {"python": json.dumps(python, sort_keys=True)})
 
@@ -101,7 +115,8 @@ def decode(blob: bytes) -> Tree:
         tensors = load(blob)
         head = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
         python = json.loads(head["__metadata__"]["python"])
-        return nest({path: _unwrap(tensor, python.get(path)) for path, tensor in sorted(tensors.items())})
+        tree = nest({path: _unwrap(tensor, python.get(path)) for path, tensor in sorted(tensors.items())})
+        return check(tree, "the tree")
     except Exception as error:  # whatever a hostile blob provokes in the parser is one refusal
         raise ReplyRefused(f"not a tree in fedweave's encoding ({len(blob)} bytes): {error}") from error
 
@@ -117,7 +132,12 @@ def encoded_size(tree: Tree) -> int:
 def _shape_of(leaf: Leaf) -> tuple[Any, ...]:
     if isinstance(leaf, Tensor | TouchedRows):
         return tuple(leaf.shape), leaf.dtype
-    return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8
+    return _kind(leaf), len(leaf.encode()) if isinstance(leaf, str) else 8
+
+
+def _kind(leaf: float | int | str) -> str:
+    """The Python type that a leaf comes back as; NumPy's numbers are subclasses."""
+    return next(kind.__name__ for kind in (str, bool, int, float) if isinstance(leaf, kind))
 
 
 def _wrap(value: float | int | str) -> Tensor:

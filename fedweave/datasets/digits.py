@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.neighbors import kneighbors_graph
 
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import undirected
@@ -29,6 +27,9 @@ class Digits:
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph: 1,797 nodes, 64 features, 10 classes."""
+        from sklearn.datasets import load_digits
+        from sklearn.neighbors import kneighbors_graph
+
         pixels, y = load_digits(return_X_y=True)
         nearest = kneighbors_graph(pixels, self.neighbours).tocoo()
         return Dataset(

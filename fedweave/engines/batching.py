@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
+from torch import Tensor
+
 from fedweave.core.graph import Graph, stack
 
 # A further batch costs about as much time as this many padded rows (measured: one vectorised training call of a 2-layer
@@ -10,7 +12,8 @@ from fedweave.core.graph import Graph, stack
 _ROWS_PER_BATCH = 4096
 # Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.
 _ROWS_AT_ONCE = 1 << 16
-_KEPT = 64  # stacked batches kept for reuse; every full round uses the same ones
+_KEPT = 64  # plans kept for reuse; every full round uses the same one
+_BYTES_KEPT = 1 << 30  # stacked batches kept for reuse
 
 
 class Batches:
@@ -27,15 +30,17 @@ class Batches:
         wanted = tuple(clients)
         if wanted not in self._plans:
             self._plans[wanted] = self._split(wanted)
-            _trim(self._plans)
+            while len(self._plans) > _KEPT:
+                self._plans.popitem(last=False)
         return self._plans[wanted]
 
     def graph(self, batch: tuple[str, ...]) -> Graph:
         """The clients' graphs, stacked."""
         if batch not in self._stacked:
             self._stacked[batch] = stack([self._graphs[client] for client in batch])
-            _trim(self._stacked)
         self._stacked.move_to_end(batch)
+        while len(self._stacked) > 1 and sum(_bytes(graph) for graph in self._stacked.values()) > _BYTES_KEPT:
+            self._stacked.popitem(last=False)
         return self._stacked[batch]
 
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -53,6 +58,7 @@ class Batches:
         return [tuple(sorted(batch, key=order.__getitem__)) for batch in batches]
 
 
-def _trim(kept: OrderedDict) -> None:  # type: ignore[type-arg]
-    while len(kept) > _KEPT:
-        kept.popitem(last=False)
+def _bytes(graph: Graph) -> int:
+    tensors = [graph.x, graph.y, graph.masks, graph.real]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, Tensor))
+

@@ -11,18 +11,20 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedweave.core import random
-from fedweave.core.federation import Client, Step, step_info, step_name
-from fedweave.core.replies import Batch, Replies, row_of
+from fedweave.core.federation import Client, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
+from fedweave.core.replies import Batch, Replies, row_of
 from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree, check, full, leaves, map_leaves, nest
 from fedweave.engines.batching import Batches
 from fedweave.engines.memory import keep_freed_memory
+from fedweave.engines.messages import Messages
 from fedweave.engines.states import States
 from fedweave.errors import ClientsMissing, ConfigError, FedweaveError, ReplyRefused, StepFailed
 
 MODES = ("vmap", "loop")
+Group = tuple[str, ...]
 
 
 class Simulation:
@@ -48,6 +50,8 @@ class Simulation:
             raise ConfigError(f"engine mode {mode!r} is unknown; choose one of {', '.join(MODES)}.")
         if not graphs:
             raise ConfigError("a federation needs at least one client.")
+        if bad := [client for client in graphs if not client or "/" in client]:
+            raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
         keep_freed_memory()
         self.clients, self.classes, self.test, self.mode = tuple(graphs), classes, test, mode
         self.dtype = next(iter(graphs.values())).x.dtype
@@ -61,7 +65,8 @@ class Simulation:
 
     def begin(self, round: int) -> None:
         """Start a round: the randomness of everything in it depends on its number."""
-        self.round, self._calls, self._times = round, 0, {}
+        self.round, self._calls = round, 0
+        self._times: dict[str, int] = {}
         self._round_key = random.fold(self._root, "round", round)
 
     def key(self, purpose: str) -> Tensor:
@@ -78,30 +83,33 @@ class Simulation:
         protect: Mapping[str, str] | None = None,
     ) -> Replies:
         """See `core.federation.Federation.map`."""
-        name, info = step_name(step), step_info(step)
-        here, missing = self._present(name, clients, quorum)
-        shared, each = check(shared or {}, f"the message of {name}"), each or {}
-        again = self._times[name] = self._times.get(name, -1) + 1
-        call = random.fold(self._round_key, "step", name, again)
-        batches: list[Batch] = []
+        call = _Call(step, self._key_of(step))
+        here, missing = self._present(call.name, clients, quorum)
+        messages = Messages(call.name, shared, each, [*here, *missing], self.clients)
         place = {client: at for at, client in enumerate(here)}
-        looped = self.mode == "loop" or info.ragged
+        batches: list[Batch] = []
+        looped = self.mode == "loop" or call.info.ragged or messages.ragged
         with torch.no_grad():
-            for group in self._groups(here, each, looped):
+            for group in [(client,) for client in here] if looped else self._groups(here):
                 began = time.perf_counter()
-                run = self._alone if looped else self._together
-                tree = run(step, name, group, shared, each, call)
+                tree = (self._alone if looped else self._together)(call, group, messages)
                 batches.append(Batch(tuple(place[client] for client in group), tree))
-                self._note(name, info, group, shared, each, tree, (time.perf_counter() - began) / len(group), protect)
+                self._note(call, group, messages, tree, (time.perf_counter() - began) / len(group), protect)
         self._calls += 1
         return Replies(here, batches, missing)
 
-    def _groups(self, here: list[str], each: Mapping[str, Tree], looped: bool) -> list[tuple[str, ...]]:
-        if looped:
-            return [(client,) for client in here]
+    def _key_of(self, step: Step) -> Tensor:
+        """Randomness of this call: f(seed, round, step, how often it ran in this round)."""
+        name = step_name(step)
+        again = self._times[name] = self._times.get(name, -1) + 1
+        return random.fold(self._round_key, "step", name, again)
+
+    def _groups(self, here: list[str]) -> list[Group]:
         return [part for group in self._batches.plan(here) for part in self._states.split(group)]
 
     def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
+        if not 0 <= quorum <= 1:
+            raise FedweaveError(f"the quorum of {name} is {quorum}; it is a share from 0 to 1.")
         called = self.clients if clients is None else tuple(clients)
         unknown = [client for client in called if client not in self._graphs]
         if unknown or len(set(called)) < len(called):
@@ -114,92 +122,82 @@ class Simulation:
             raise ClientsMissing(name, missing, wanted, len(called))
         return [client for client in called if client not in missing], missing
 
-    def _client_key(self, call: Tensor, ids: Tensor, purpose: str) -> Tensor:
-        return random.fold(call, purpose, ids)
-
-    def _alone(self, step: Step, name: str, group: Any, shared: Tree, each: Any, call: Tensor) -> Tree:
+    def _alone(self, call: "_Call", group: Group, messages: Messages) -> Tree:
         """The specification: one plain call."""
         (client,) = group
         me = self._ids[client]
-        view = Client(
-            self._graphs[client], self._states.one(client), self._client_key(call, me, "client"),
-            self._client_key(call, me, "secret"), self.test,
-        )  # fmt: skip
-        message = {**shared, **check(each.get(client, {}), f"the message of {name} to {client}")}
-        before = _versions(message)
+        view = Client(self._graphs[client], self._states.one(client), call.key("client", me), call.key("secret", me), self.test)
+        message = messages.one(client)
+        given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
         try:
-            reply = check(step(view, message), f"the reply of {name} from {client}")
-            check(view.state, f"the state that {name} keeps at {client}")
+            reply = check(call.step(view, message), f"the reply of {call.name} from {client!r}")
+            check(view.state, f"the state that {call.name} keeps at {client!r}")
         except ReplyRefused:
             raise
         except Exception as error:
-            raise StepFailed(f"step {name} failed on client {client!r}: {type(error).__name__}: {error}") from error
-        if _versions(message) != before:
-            raise StepFailed(f"step {name} changed its message in place on client {client!r}; copy the tensor first.")
-        self._states.put(group, map_leaves(_lead, view.state))
-        return map_leaves(_lead, reply)
+            raise StepFailed(f"step {call.name} failed on client {client!r}: {type(error).__name__}: {error}") from error
+        call.refuse_changes(before, messages)
+        own = _Own([*given, *self._graphs[client][2:4]])
+        self._states.put(group, map_leaves(lambda leaf: _lead(own.copy(leaf)), view.state))
+        return map_leaves(lambda leaf: _lead(own.copy(leaf)), reply)
 
-    def _together(self, step: Step, name: str, group: Any, shared: Tree, each: Any, call: Tensor) -> Tree:
+    def _together(self, call: "_Call", group: Group, messages: Messages) -> Tree:
         """The same for all clients of a batch at once."""
         ids = torch.stack([self._ids[client] for client in group])
-        own = [check(each.get(client, {}), f"the message of {name} to {client}") for client in group]
-        inputs = (
-            self._batches.graph(group), self._states.many(group), self._client_key(call, ids, "client"),
-            self._client_key(call, ids, "secret"), _stack_trees(own),
-        )  # fmt: skip
+        graphs, states, mine = self._batches.graph(group), self._states.many(group), messages.stacked(group)
+        inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
         found: dict[str, Any] = {}
 
         def one(graph: Graph, state: Tree, key: Tensor, secret: Tensor, mine: Tree) -> tuple[Tensor, ...]:
-            view = Client(graph, dict(state), key, secret, self.test)
-            reply = check(step(view, {**shared, **mine}), f"the reply of {name}")
-            check(view.state, f"the state that {name} keeps")
-            values, found["spec"] = pytree.tree_flatten((reply, view.state))
+            view = Client(graph, state, key, secret, self.test)
+            reply = check(call.step(view, messages.common() | mine), f"the reply of {call.name}")
+            kept = map_leaves(full, check(view.state, f"the state that {call.name} keeps"))
+            values, found["spec"] = pytree.tree_flatten((reply, kept))
             found["fixed"] = [None if isinstance(value, Tensor) else value for value in values]
             return tuple(value for value in values if isinstance(value, Tensor))
 
+        before = messages.versions()
         try:
             outputs = iter(vmap(one, in_dims=_dims(inputs))(*inputs))
         except ReplyRefused:
             raise
         except Exception as error:
-            self._find_culprit(step, name, group, shared, each, call)
+            self._find_culprit(call, group, messages)
             raise StepFailed(
-                f"step {name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on any of them "
-                f"alone: {type(error).__name__}: {error}. Mark it @on_client(ragged=True) if its shapes depend on data."
+                f"step {call.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on any "
+                f"of them alone: {type(error).__name__}: {error}. Mark it @on_client(ragged=True) if its shapes depend on "
+                "data."
             ) from error
+        call.refuse_changes(before, messages)
+        own = _Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared)) if isinstance(leaf, Tensor)])
         values = [next(outputs) if value is None else value for value in found["fixed"]]
         reply, state = pytree.tree_unflatten(values, found["spec"])
-        self._states.put(group, map_leaves(lambda leaf: leaf, _settle(state)))
-        return _settle(reply)
+        self._states.put(group, map_leaves(own.copy, state))
+        return nest({path: own.copy(_settled(leaf)) for path, leaf in leaves(reply)})
 
-    def _find_culprit(self, step: Step, name: str, group: Any, shared: Tree, each: Any, call: Tensor) -> None:
+    def _find_culprit(self, call: "_Call", group: Group, messages: Messages) -> None:
         """Raise the loop's error, which names the one client at fault, if the loop fails too."""
         kept = self._states
-        for client in group:
-            self._states = kept.copy()
-            try:
-                self._alone(step, name, (client,), shared, each, call)
-            finally:
-                self._states = kept
+        try:
+            for client in group:
+                self._states = kept.copy()
+                self._alone(call, (client,), messages)
+        finally:
+            self._states = kept
 
-    def _note(self, name: str, info: Any, group: Any, shared: Tree, each: Any, tree: Tree, seconds: float, protect: Any) -> None:
+    def _note(self, call: "_Call", group: Group, messages: Messages, tree: Tree, seconds: float, protect: Any) -> None:
         """Meter a batch: what its clients were sent and what they sent."""
         reply = nest({path: row_of(leaf, 0) for path, leaf in leaves(tree)})
-        undeclared = [key for key in reply if key not in info.sends]
-        if undeclared:
-            declared = ", ".join(info.sends) or "nothing"
+        if undeclared := [key for key in reply if key not in call.info.sends]:
+            declared = ", ".join(call.info.sends) or "nothing"
             raise ReplyRefused(
-                f"step {name} replies with {', '.join(undeclared)}, but declares {declared}. "
+                f"step {call.name} replies with {', '.join(undeclared)}, but declares {declared}. "
                 "Add it to @on_client(sends={…}) with what the receiver learns from it."
             )
-        where = (self.round, self._calls, name)
-        down = shared if not each else None
-        if down is not None:
-            self.ledger.record(*where, group, "down", down)
-        else:
-            for client in group:
-                self.ledger.record(*where, (client,), "down", {**shared, **each.get(client, {})})
-        self.ledger.record(*where, group, "up", reply, seconds, protect, info.sends)
+        where = (self.round, self._calls, call.name)
+        for part in [(client,) for client in group] if messages.ragged else [group]:
+            self.ledger.record(*where, part, "down", messages.one(part[0]))
+        self.ledger.record(*where, group, "up", reply, seconds, protect, call.info.sends)
 
     def snapshot(self) -> Tree:
         """All clients' private states, for a checkpoint."""
@@ -209,34 +207,53 @@ class Simulation:
         """Undo `snapshot`."""
         self._states = States()
         for client, state in tree.items():
-            self._states.put((client,), map_leaves(_lead, state))
+            self._states.put((client,), map_leaves(_lead, map_leaves(_Own([]).copy, state)))
+
+
+class _Call:
+    """One call of one step."""
+
+    def __init__(self, step: Step, key: Tensor) -> None:
+        self.step, self.name, self.info, self._key = step, step_name(step), step_info(step), key
+
+    info: StepInfo
+
+    def key(self, purpose: str, clients: Tensor) -> Tensor:
+        """Randomness of one client, or of several at once."""
+        return random.fold(self._key, purpose, clients)
+
+    def refuse_changes(self, before: list[int], messages: Messages) -> None:
+        """Raise if the step wrote into the shared part of its message."""
+        if messages.versions() != before:
+            raise StepFailed(f"step {self.name} changed its message in place; copy the tensor first.")
+
+
+class _Own:
+    """Copies what shares memory with anything handed out before, so that replies and states stand on their own."""
+
+    def __init__(self, others: Sequence[Any]) -> None:
+        self._taken = {tensor.untyped_storage().data_ptr() for tensor in others if isinstance(tensor, Tensor)}
+
+    def copy(self, leaf: Any) -> Any:
+        """`leaf` if nothing else holds its memory, else a copy; what all clients share is repeated for each."""
+        if not isinstance(leaf, Tensor):
+            return leaf
+        place = leaf.untyped_storage().data_ptr()
+        if place in self._taken or (leaf.dim() and 0 in leaf.stride() and leaf.numel()):
+            leaf = leaf.detach().clone(memory_format=torch.contiguous_format)
+            place = leaf.untyped_storage().data_ptr()
+        self._taken.add(place)
+        return leaf
 
 
 def _lead(leaf: Any) -> Any:
-    return leaf.detach().clone()[None] if isinstance(leaf, Tensor) else leaf
-
-
-def _versions(message: Tree) -> list[int]:
-    return [leaf._version for _, leaf in leaves(message) if isinstance(leaf, Tensor)]
+    return leaf[None] if isinstance(leaf, Tensor) else leaf
 
 
 def _dims(inputs: Any) -> Any:
     return pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, inputs)
 
 
-def _settle(tree: Tree) -> Tree:
+def _settled(leaf: Any) -> Any:
     """`vmap` repeats what all clients share; keep it once."""
-
-    def settled(leaf: Any) -> Any:
-        return TouchedRows(leaf.rest[0], leaf.rows, leaf.values) if isinstance(leaf, TouchedRows) else leaf
-
-    return nest({path: settled(leaf) for path, leaf in leaves(tree)})
-
-
-def _stack_trees(trees: list[Tree]) -> Tree:
-    """Per-client messages with equal structure, stacked; numbers become tensors."""
-    flats = [dict(leaves(tree)) for tree in trees]
-    if any(flat.keys() != flats[0].keys() for flat in flats):
-        raise FedweaveError("`each` must send the same keys to every client that it names, and name all called clients or none.")
-    stacked = {p: torch.stack([torch.as_tensor(full(flat[p])) for flat in flats]) for p in flats[0]}
-    return nest(stacked)
+    return TouchedRows(leaf.rest[0], leaf.rows, leaf.values) if isinstance(leaf, TouchedRows) else leaf

@@ -28,7 +28,7 @@ class States:
         """Store the states of `group`, tensors stacked [len(group), …]."""
         left = {self._home[client][0] for client in group if client in self._home} - {group}
         self._home.update({client: (group, row) for row, client in enumerate(group)})
-        self._stacks[group] = map_leaves(lambda leaf: leaf, stacked)
+        self._stacks[group] = stacked
         for old in left:
             if all(self._home[client][0] != old for client in old):
                 del self._stacks[old]
@@ -41,10 +41,10 @@ class States:
         return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, _row(self._stacks[group], row))
 
     def many(self, group: Group) -> Tree:
-        """The states of `group`, stacked; all must be of one `kind`."""
+        """A copy of the states of `group`, stacked; they must agree as in `split`."""
         homes = {self._home[client][0] for client in group if client in self._home}
         if homes == {group}:
-            return self._stacks[group]
+            return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self._stacks[group])
         flats = [dict(leaves(self.one(client))) for client in group]
         return nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
 
@@ -65,7 +65,7 @@ class States:
             return ()
         group, row = self._home[client]
         flat = ((path, row_of(leaf, row)) for path, leaf in leaves(self._stacks[group]))
-        return tuple((path, leaf.shape if isinstance(leaf, Tensor) else leaf) for path, leaf in flat)
+        return tuple((path, (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf) for path, leaf in flat)
 
     def dump(self) -> Tree:
         """{client: state} of all clients that hold one."""

@@ -6,7 +6,6 @@ dispatching them through `vmap` and autograd. Once a step has cost as much time 
 """
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -20,19 +19,16 @@ from fedweave.core.sparse import Sparse
 Function = Callable[..., tuple[Tensor, ...]]
 
 _SECONDS = 1.0  # eager time after which recording pays; it was measured to take 0.2 to 1 s
-_KEPT = 32
+_KEPT = 16  # per batch of clients
 
 
 class _Program:
     """One computation on one batch of clients."""
 
     def __init__(self, pinned: Any) -> None:
-        self.pinned = pinned  # kept alive, for the key holds their addresses and the recording their matrices
+        self.pinned = pinned  # kept alive, for the key holds addresses and the recording matrices
         self.seconds = 0.0
         self.replay: Function | None = None
-
-
-_PROGRAMS: OrderedDict[Any, _Program] = OrderedDict()
 
 
 def traced(
@@ -66,14 +62,13 @@ def traced(
 
 
 def _program(identity: tuple[Any, ...], names: tuple[Any, ...], graph: Graph, operands: list[Any]) -> _Program:
-    pinned = (identity, graph.edges.members, graph.x.blocks if isinstance(graph.x, Sparse) else None)
+    blocks = graph.x.blocks if isinstance(graph.x, Sparse) else None
     kinds = tuple((o.shape, o.dtype, o.device) if isinstance(o, Tensor) else (type(o), o) for o in operands)
-    key = (tuple(_address(f) for f in identity), names, id(pinned[1]), id(pinned[2]), kinds)
-    program = _PROGRAMS.setdefault(key, _Program(pinned))
-    _PROGRAMS.move_to_end(key)
-    while len(_PROGRAMS) > _KEPT:
-        _PROGRAMS.popitem(last=False)
-    return program
+    key = (tuple(_address(f) for f in identity), names, id(blocks), kinds)
+    programs = graph.edges.made.recordings
+    if key not in programs and len(programs) >= _KEPT:
+        del programs[next(iter(programs))]
+    return programs.setdefault(key, _Program((identity, blocks)))
 
 
 def _record(function: Function, *example: Tensor) -> Function:

@@ -7,7 +7,7 @@ from fedweave.partition.base import Part, Partition
 from fedweave.partition.dirichlet import Dirichlet
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
-from fedweave.partition.statistics import statistics, table, totals
+from fedweave.partition.statistics import statistics, totals
 from fedweave.partition.uniform import Random
 
 PARTITIONS: dict[str, type] = {
@@ -26,6 +26,5 @@ __all__ = [
     "Partition",
     "Random",
     "statistics",
-    "table",
     "totals",
 ]

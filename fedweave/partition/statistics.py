@@ -4,12 +4,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from rich.table import Table
 
 from fedweave.datasets.base import Dataset
 from fedweave.partition.base import Partition
-
-_ROWS = 20
 
 
 def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
@@ -56,27 +53,6 @@ def totals(data: Dataset, partition: Partition) -> dict[str, int]:
         "edges_kept": seen,
         "edges_lost": edges - seen,
     }
-
-
-def table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table:
-    """The results of `statistics` and `totals` for the terminal: at most 20 clients, then a summary line."""
-    share = whole["edges_lost"] / max(whole["edges"], 1)
-    shown = Table(caption=f"{whole['edges_lost']:,} of {whole['edges']:,} edges ({share:.1%}) are lost to all clients")
-    for name in columns:
-        shown.add_column(name.replace("_", " "), justify="left" if name == "labels" else "right")
-    clients = len(columns["client"])
-    for row in range(min(clients, _ROWS)):
-        shown.add_row(*(_cell(column[row]) for column in columns.values()))
-    if clients > _ROWS:
-        shown.add_section()
-        means = (f"{np.mean(column):.1f}" for name, column in columns.items() if name not in ("client", "labels"))
-        labels = np.mean(columns["labels"], axis=0)
-        shown.add_row(f"mean of {clients:,}", *means, " ".join(f"{count:.1f}" for count in labels))
-    return shown
-
-
-def _cell(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"
 
 
 def _holders(data: Dataset, partition: Partition) -> sp.csr_matrix:

@@ -1,20 +1,18 @@
-"""What the command line shows: a run while it goes on, its result, its ledger, and the plug-ins there are."""
+"""What the command line shows of a run: how it goes, its result, and its ledger."""
 
-import dataclasses
-import inspect
 import signal
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedweave.config import Config, Parameter
+from fedweave.config import Config
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
@@ -39,7 +37,8 @@ class Terminal:
 
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
-        from fedweave.partition.statistics import statistics, table, totals
+        from fedweave.partition.statistics import statistics, totals
+        from fedweave.report.clients import clients_table
 
         self._rounds, self._done = config.general.rounds, done
         engine = config.engine.plain()
@@ -53,7 +52,7 @@ class Terminal:
         ]
         self._console.print(" · ".join(parts), highlight=False, soft_wrap=True)
         cut = built.data, built.partition
-        self._console.print(table(statistics(*cut), totals(*cut)))
+        self._console.print(clients_table(statistics(*cut), totals(*cut)))
         if done:
             self._console.print(f"continuing after round {done} of {self._rounds}", highlight=False)
         if self._console.is_terminal:
@@ -65,9 +64,9 @@ class Terminal:
     def step(self, reached: Any) -> None:
         """One more round."""
         note = f"{reached.seconds / reached.round:.3g} s/round"
-        for name in ("global/accuracy", "local/accuracy"):
-            if name in reached.summary:
-                note += f"  {name} {reached.summary[name]:.4f}"
+        accuracy = {name: reached.summary.get(f"{name}/accuracy") for name in ("global", "local")}
+        if known := [f"{name} {value:.4f}" for name, value in accuracy.items() if value is not None]:
+            note += f", accuracy {', '.join(known)}"
         if self._bar is not None:
             self._bar.update(self._task, completed=reached.round, note=note)
         elif reached.round == self._rounds or reached.round % max(1, self._rounds // LINES) == 0:
@@ -88,21 +87,21 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     """The final model on the test split, what it cost, and where the files are."""
     metrics = summary["metrics"]
     names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.startswith(("global/", "local/")))
-    table = Table("", "global", "local", title="test split, final model", title_justify="left")
+    table = Table("test split", box=SIMPLE_HEAD)
+    for heading in ("global", "local"):
+        table.add_column(heading, justify="right")
     for name in names:
         table.add_row(name, _number(metrics.get(f"global/{name}")), _number(metrics.get(f"local/{name}")))
-    console.print(table)
+    tables = [table]
     fairness = {key.partition("/")[2]: value for key, value in metrics.items() if key.startswith("fairness/")}
     if fairness:
-        table = Table("fairness", "", title_justify="left")
+        tables.append(Table("fairness", "", box=SIMPLE_HEAD))
         for name, value in fairness.items():
-            table.add_row(name, _number(value))
-        console.print(table)
-    up, down = decimal(summary["bytes_up"]), decimal(summary["bytes_down"])
+            tables[1].add_row(name, _number(value))
+    console.print(Columns(tables))
     cost = f"{summary['rounds']} rounds in {summary['seconds']:.1f} s ({summary['seconds_per_round']:.3g} s each)"
-    console.print(
-        f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak; clients sent {up}, received {down}", highlight=False
-    )
+    traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
+    console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
     console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -127,26 +126,6 @@ def show_ledger(console: Console, ledger: Any) -> None:
     )
 
 
-def show_list(console: Console, kinds: Iterable[tuple[str, str, Mapping[str, Parameter]]], verbose: bool) -> None:
-    """Name and one line for each plug-in; with `verbose` its parameters, their types and defaults."""
-    rows = list(kinds)
-    width = max(len(name) for name, _, _ in rows)
-    for name, about, parameters in rows:
-        line = f"{name:<{width}}  {about}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-        for key, parameter in parameters.items() if verbose else ():
-            missing = parameter.default is dataclasses.MISSING
-            default = "required" if missing else f"= {_default(parameter, parameter.default)}"
-            line = f"{'':<{width}}    {key}: {_type_name(parameter)} {default}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def one_line(kind: type) -> str:
-    """The first sentence of a plug-in's docstring."""
-    paragraph = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
-    return paragraph.partition(". ")[0]
-
-
 def _decoded(schema: Any) -> Any:
     """`schema` with dictionary-encoded columns as plain ones."""
     import pyarrow as pa
@@ -157,30 +136,3 @@ def _decoded(schema: Any) -> Any:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _type_name(parameter: Parameter) -> str:
-    if parameter.family is not None:
-        return f"{'list of ' if parameter.many else ''}{' | '.join(parameter.family)}"
-    return _hint_name(parameter.hint)
-
-
-def _hint_name(hint: Any) -> str:
-    if get_origin(hint) is Annotated:
-        return _hint_name(get_args(hint)[0])
-    if get_origin(hint) is Literal:
-        return " | ".join(repr(option) for option in get_args(hint))
-    if get_origin(hint) is types.UnionType:
-        return " | ".join(_hint_name(option) for option in get_args(hint) if option is not type(None))
-    return inspect.formatannotation(hint)
-
-
-def _default(parameter: Parameter, value: Any) -> str:
-    """A default as it would stand in the configuration."""
-    if value is None:
-        return "(none)"
-    if parameter.family is not None:
-        values = value if isinstance(value, tuple) else (value,)
-        names = [name for one in values for name, kind in parameter.family.items() if type(one) is kind]
-        return f"[{', '.join(names)}]" if parameter.many else names[0]
-    return repr(list(value) if isinstance(value, tuple) else value)

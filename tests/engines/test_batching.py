@@ -47,7 +47,10 @@ def test_one_client_larger_than_memory_allows_runs_alone() -> None:
     assert plan([batching._ROWS_AT_ONCE * 2, batching._ROWS_AT_ONCE * 2]) == [(0,), (1,)]
 
 
-def test_stacks_are_kept_for_the_next_round_and_bounded(make_graphs: Callable[..., dict[str, Graph]]) -> None:
+def test_stacks_are_kept_for_the_next_round_and_bounded(
+    make_graphs: Callable[..., dict[str, Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "_BYTES_KEPT", 50_000)
     graphs = make_graphs([5] * 12)
     batches = Batches(graphs, 0)
     names = tuple(graphs)
@@ -56,7 +59,8 @@ def test_stacks_are_kept_for_the_next_round_and_bounded(make_graphs: Callable[..
     for i in range(12):
         for j in range(i):
             batches.graph((names[j], names[i]))
-    assert len(batches._stacked) <= batching._KEPT
+    assert 2 <= len(batches._stacked) < 60
+    assert sum(batching._bytes(graph) for graph in batches._stacked.values()) <= 50_000
 
 
 @pytest.mark.parametrize("called", [["c", "a"], ["a", "c"]])

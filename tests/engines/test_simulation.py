@@ -200,7 +200,7 @@ def test_messages_that_are_no_trees_are_refused(make: Make) -> None:
     fed = make()
     with pytest.raises(ReplyRefused, match="the message of echo holds a list at 'x'"):
         fed.map(echo, {"x": [1]})
-    with pytest.raises(ReplyRefused, match="the message of echo to site0 holds a list at 'x'"):
+    with pytest.raises(ReplyRefused, match="the message of echo to 'site0' holds a list at 'x'"):
         fed.map(echo, each={client: {"x": [1]} for client in fed.clients})
 
 

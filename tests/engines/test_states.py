@@ -11,7 +11,7 @@ from fedweave.engines.states import States
 
 
 def stacked(*values: float) -> Tree:
-    return {"w": torch.tensor(values).view(-1, 1).repeat(1, 2), "n": 3}
+    return {"w": torch.tensor(values, dtype=torch.float32).view(-1, 1).repeat(1, 2), "n": 3}
 
 
 def test_a_client_starts_with_nothing() -> None:

@@ -1,0 +1,66 @@
+"""What a run continues from, in one file."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedweave.core.tree import Tree, decode, encode, leaves, nest
+from fedweave.errors import ReplyRefused
+from fedweave.files import damaged, read, write
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run continues from.
+
+    seconds: of training, evaluation and writing so far, over all sessions. metrics, ledger: rows of the two tables that
+    belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`).
+    """
+
+    round: int = 0
+    seconds: float = 0.0
+    metrics: int = 0
+    ledger: int = 0
+    summary: dict[str, float] = field(default_factory=dict)
+    state: Tree = field(default_factory=dict)
+    fed: Tree = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write the one file, with a digest of its content.
+
+        `encode` keeps neither the order of keys nor empty subtrees, so the structure is noted too: sums over leaves
+        must run in the same order after resuming.
+        """
+        tree = {**self.__dict__, "summary": nest(self.summary)}
+        tree["structure"] = json.dumps(_structure(tree))
+        tree["digest"] = hashlib.sha256(encode(tree)).hexdigest()
+        blob = encode(tree)
+        write(path, lambda file: file.write(blob))
+
+    @classmethod
+    def load(cls, path: Path) -> "Checkpoint":
+        """Read what `save` wrote.
+
+        Raises:
+            FedweaveError: the file is damaged.
+        """
+        blob = read(path)
+        try:
+            tree = decode(blob)
+            if tree.pop("digest", None) != hashlib.sha256(encode(tree)).hexdigest():
+                raise ReplyRefused("its content does not match its digest")
+            tree = _arranged(json.loads(tree["structure"]), tree)
+            return cls(**{**tree, "summary": dict(leaves(tree["summary"]))})
+        except (ReplyRefused, TypeError, KeyError) as error:
+            raise damaged(path, str(error)) from error
+
+
+def _structure(tree: Tree) -> dict[str, Any]:
+    return {key: _structure(value) if isinstance(value, dict) else None for key, value in tree.items()}
+
+
+def _arranged(structure: dict[str, Any], tree: Tree) -> Tree:
+    """`tree` with its keys in the order of `structure`, empty subtrees included."""
+    return {k: tree[k] if below is None else _arranged(below, tree.get(k, {})) for k, below in structure.items()}

@@ -1,0 +1,27 @@
+"""Configuration: from a TOML file and the command line's overrides to checked, resolved settings."""
+
+from fedweave.config.choice import Choice
+from fedweave.config.experiment import Config, read, resolve, with_algorithm
+from fedweave.config.plugins import Parameter, own_parameters, parameters, registry
+from fedweave.config.settings import ENGINES, General, SimulationEngine
+from fedweave.config.toml import Document, differences, dumps, load, override
+
+__all__ = [
+    "ENGINES",
+    "Choice",
+    "Config",
+    "Document",
+    "General",
+    "Parameter",
+    "SimulationEngine",
+    "differences",
+    "dumps",
+    "load",
+    "override",
+    "own_parameters",
+    "parameters",
+    "read",
+    "registry",
+    "resolve",
+    "with_algorithm",
+]

@@ -1,0 +1,127 @@
+"""A plug-in chosen by name: its values checked against the types of its fields, its parts chosen likewise."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedweave.config.names import check_keys, check_name
+from fedweave.config.plugins import Parameter, own_parameters
+from fedweave.config.toml import Document
+from fedweave.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plug-in chosen by name, with every parameter checked; parts among `values` are Choices themselves."""
+
+    path: str
+    name: str
+    kind: type
+    values: dict[str, Any]
+
+    def make(self, *given: Any) -> Any:
+        """The plug-in itself; `given` are the leading fields that the program provides.
+
+        Raises:
+            ConfigError: the plug-in refuses the values.
+        """
+        values = {key: _made(value) for key, value in self.values.items()}
+        try:
+            return self.kind(*given, **values)
+        except ValueError as error:
+            raise ConfigError(f"{self.path}: {error}") from error
+
+    def plain(self) -> Document:
+        """The TOML table that resolves to this choice; None has no TOML form and is left out, being a default."""
+        values = {key: _plain(value) for key, value in self.values.items()}
+        return {"name": self.name, **{key: value for key, value in values.items() if value is not None}}
+
+
+def choose(
+    path: str, name: str, kind: type, own: Mapping[str, Parameter], table: Document, more: Sequence[str] = ()
+) -> Choice:
+    """The choice of `kind` with its parameters `own` as the TOML table at `path` sets them; `more` are keys that the
+    table may have besides.
+
+    Raises:
+        ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
+    """
+    given = {key: value for key, value in table.items() if key != "name"}
+    check_keys(path, given, ["name", *more, *own], f" of {name}")
+    return Choice(path, name, kind, checked_values(f"{path}.", given, own))
+
+
+def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -> dict[str, Any]:
+    """A value for each of the parameters `own`, from `given` or its default; a key's path is `prefix` and the key.
+
+    Raises:
+        ConfigError: a key is missing, or its value is not of the parameter's type.
+    """
+    values = {}
+    for key, parameter in own.items():
+        path = prefix + key
+        if parameter.family is not None:
+            values[key] = _parts(path, given.get(key, parameter.default), parameter.family, parameter.many)
+        elif key in given:
+            values[key] = _checked(path, given[key], parameter.hint)
+        elif parameter.default is dataclasses.MISSING:
+            raise ConfigError(f"{path}: is missing and has no default")
+        else:
+            values[key] = parameter.default
+    return values
+
+
+def _checked(path: str, value: Any, hint: Any) -> Any:
+    # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
+    try:
+        return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+    except TypeError as error:
+        raise ConfigError(f"{path}: {value!r} is of a type that no setting has") from error
+    except ValidationError as error:
+        problems = sorted({problem["msg"].replace("Input should", "must") for problem in error.errors()})
+        raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}") from error
+
+
+def _parts(path: str, value: Any, family: Mapping[str, type], many: bool) -> Any:
+    if not many:
+        return _part(path, value, family)
+    return tuple(_part(path, item, family) for item in (value if isinstance(value, list | tuple) else [value]))
+
+
+def _part(path: str, value: Any, family: Mapping[str, Any]) -> Any:
+    """A part from its TOML form, or from the instance that is an algorithm's default."""
+    if value is None:
+        return None
+    if value is dataclasses.MISSING:
+        raise ConfigError(f"{path}: is missing; choose one of {', '.join(family)}")
+    for name, kind in family.items():
+        if type(value) is kind:
+            return Choice(path, name, kind, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    table = value if isinstance(value, dict) else {"name": value}
+    if "name" not in table:
+        raise ConfigError(f"{path}: {value!r} has no name; choose one of {', '.join(family)}")
+    name = table["name"]
+    check_name(path, name, family)
+    choice = choose(path, name, family[name], own_parameters(family[name]), table)
+    choice.make()
+    return choice
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_made(item) for item in value)
+    return value.make() if isinstance(value, Choice) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Choice):
+        table = value.plain()
+        return value.name if len(table) == 1 else table
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,113 @@
+"""One experiment: from its document to every section resolved."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedweave.config.choice import Choice, checked_values, choose
+from fedweave.config.names import check_keys, check_name
+from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, own_parameters, parameters, registry
+from fedweave.config.settings import General
+from fedweave.config.toml import Document, load, override, section
+from fedweave.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None."""
+
+    general: General
+    data: Choice
+    partition: Choice
+    model: Choice
+    algorithm: Choice
+    engine: Choice
+    folder: str | None = None
+
+    def plain(self) -> Document:
+        """The TOML document that resolves to this config."""
+        sections = {name: getattr(self, name).plain() for name in REGISTRIES}
+        if self.folder is not None:
+            sections["data"]["path"] = self.folder
+        return {**dataclasses.asdict(self.general), **sections, "privacy": {}}
+
+
+def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None) -> tuple[Config, tuple[str, ...]]:
+    """Resolve the TOML file at `path`, with `algorithm` in place of its own and then `overrides` ("section.key=value").
+
+    Returns the config and the keys of [algorithm] that the other algorithm does not have, which were dropped.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key, name or value is not valid; names it and what is.
+    """
+    document = load(path)
+    dropped: tuple[str, ...] = ()
+    if algorithm is not None:
+        document, dropped = with_algorithm(document, algorithm)
+    for text in overrides:
+        override(document, text)
+    try:
+        return resolve(document), dropped
+    except ConfigError as error:
+        about = re.findall(r"\w+", str(error))[:3]  # every message begins with section and key
+        for text in overrides:
+            if re.split(r"\W+", text.partition("=")[0].strip())[-1] in about:
+                raise ConfigError(f"--set {text}: {error}") from error
+        raise
+
+
+def with_algorithm(document: Document, name: str) -> tuple[Document, tuple[str, ...]]:
+    """The same experiment with another algorithm: NAME's defaults, keeping the keys that NAME has too.
+
+    Returns the new document and the dropped keys.
+
+    Raises:
+        ConfigError: there is no such algorithm, or the section to be replaced is itself not valid.
+    """
+    table = section(document, "algorithm")
+    _chosen("algorithm", table)
+    kinds = registry("algorithm")
+    check_name("--algorithm", name, kinds)
+    own = parameters("algorithm", kinds[name])
+    kept = {key: value for key, value in table.items() if key in own}
+    dropped = tuple(key for key in table if key not in own and key != "name")
+    return {**document, "algorithm": {"name": name, **kept}}, dropped
+
+
+def resolve(document: Document) -> Config:
+    """Check a document and fill in every default.
+
+    Raises:
+        ConfigError: a key, name or value is not valid; names its path, the value and what is allowed.
+    """
+    general = own_parameters(General)
+    check_keys("", document, [*general, *REGISTRIES, "privacy"])
+    top = checked_values("", document, general)
+    data = dict(section(document, "data"))
+    folder = data.pop("path", None)
+    if folder is not None and (not isinstance(folder, str) or not folder):
+        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}")
+    if folder is not None:
+        data.setdefault("name", "folder")
+    sections = {name: _chosen(name, data if name == "data" else section(document, name)) for name in REGISTRIES}
+    for key in section(document, "privacy"):
+        raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
+    return Config(General(**top), **sections, folder=folder)
+
+
+def _chosen(path: str, table: Document) -> Choice:
+    """The plug-in that a section chooses."""
+    kinds = registry(path)
+    name = table.get("name", DEFAULT_NAMES.get(path))
+    if name is None:
+        raise ConfigError(
+            f"{path}.name: is missing; choose one of {', '.join(kinds)}, or give your own folder as {path}.path"
+        )
+    check_name(f"{path}.name", name, kinds)
+    more = ["path"] if path == "data" else []
+    choice = choose(path, name, kinds[name], parameters(path, kinds[name]), table, more)
+    if path != "algorithm":  # an algorithm is given its model, so `build` checks it
+        choice.make()
+    return choice

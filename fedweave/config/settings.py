@@ -1,0 +1,37 @@
+"""The settings that no plug-in brings along: the top level and the engines."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+
+@dataclass(frozen=True)
+class General:
+    """The top-level keys: `seed` of everything random, `rounds` of training, rounds between evaluations (0: only
+    at the end)."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    rounds: Annotated[int, Field(ge=1)] = 100
+    eval_every: Annotated[int, Field(ge=0)] = 1
+
+
+@dataclass(frozen=True)
+class SimulationEngine:
+    """All clients in this process.
+
+    mode:               "vmap" runs a step for many clients at once, "loop" for one after the other.
+    chunk:              clients run at once, 0 chooses.
+    checkpoint_seconds: least time between two checkpoints.
+    threads:            of torch, 0 leaves its default.
+    dtype:              of features and weights.
+    """
+
+    mode: Literal["vmap", "loop"] = "vmap"
+    chunk: Annotated[int, Field(ge=0)] = 0
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
+    threads: Annotated[int, Field(ge=0)] = 0
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+ENGINES: dict[str, type] = {"simulation": SimulationEngine}

@@ -1,0 +1,143 @@
+"""The files of a run: replaced as a whole, locked while they are written, and read with damage named.
+
+Nothing here needs torch, so that looking into a finished run starts quickly.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedweave.errors import FedweaveError, UserError
+
+CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
+CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
+
+
+def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
+    """Replace `path` by what `fill` writes, such that after a crash either the old or the new content is there.
+
+    Raises:
+        FedweaveError: the disk is full; UserError: the place cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with plain_errors(path):
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with open(temporary, "wb") as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            _sync(path.parent)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """`write` a Parquet file."""
+    write(path, lambda file: pq.write_table(table, file, compression="zstd"))
+
+
+def read(path: Path) -> bytes:
+    """The content of a run's file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    with plain_errors(path):
+        return path.read_bytes()
+
+
+def read_table(directory: Path, name: str) -> pa.Table:
+    """One of a run's Parquet files.
+
+    Raises:
+        UserError: there is none.
+        FedweaveError: it is damaged.
+    """
+    path = directory / name
+    if not path.exists():
+        raise UserError(f"there is no {path}; give the directory of a run (the --out of `fedweave run`).")
+    blob = read(path)
+    try:
+        return pq.read_table(pa.BufferReader(blob))
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(path, str(error)) from error
+
+
+def is_used(directory: Path) -> bool:
+    """Whether `directory` is a file, or holds more than what an attempt to run leaves that wrote nothing."""
+    with plain_errors(directory):
+        if not directory.is_dir():
+            return directory.exists()
+        return any(entry.is_file() and entry.name != LOCK and entry.suffix != ".tmp" for entry in directory.rglob("*"))
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a killed run was about to write."""
+    for stray in [*directory.glob(".*.tmp"), *directory.glob("checkpoint/.*.tmp")]:
+        stray.unlink()
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Create `directory` and keep other processes from writing it; the system frees the lock of a killed process.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    with plain_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        file = open(directory / LOCK, "a+")  # noqa: SIM115
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise UserError(
+                f"process {file.read() or '(unknown)'} is writing {directory}. Wait for it, or choose another --out."
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+@contextmanager
+def plain_errors(path: Path) -> Iterator[None]:
+    """Say in plain words what the system refused.
+
+    Raises:
+        FedweaveError: the disk is full; UserError: anything else about `path`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            reason = f"the disk is full ({error.strerror})"
+            raise FedweaveError(f"{path} cannot be written, {reason}. Free some space and use --resume.") from error
+        raise UserError(
+            f"{path} cannot be used: {error.strerror or error}. Choose another directory with --out."
+        ) from error
+
+
+def damaged(path: Path, reason: str) -> FedweaveError:
+    """The error for a file of a run that cannot be read."""
+    remedy = "Restore it from a copy, or run again from the start in another directory (--out)"
+    return FedweaveError(f"{path} is damaged: {reason}. {remedy}.")
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

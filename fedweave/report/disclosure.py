@@ -1,0 +1,168 @@
+"""What left whom, in plain words and in numbers: nothing is said that the ledger does not show."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.filesize import decimal
+
+from fedweave.core.ledger import FRAMING
+from fedweave.report.reading import Run
+
+# A declaration with one of these stems may concern features, labels or edges; then nothing is claimed to be absent.
+SENSITIVE = re.compile(
+    r"\b(feature|attribut|label|class|edge|link|neighbo|adjacen|subgraph|topolog|structur|motif|ego|embedding|"
+    r"representation|identit|degree|raw|data\b|input)",
+    re.IGNORECASE,
+)
+BY_KEY = ("direction", "step", "key", "mechanism", "reveals")
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """The ledger of a run, aggregated.
+
+    sentences: what clients sent and received, in plain words. rows: one per direction, step, key, mechanism and
+    declaration, with "shapes" (a list), "clients", "messages" and the "least", "most" and "total" bytes.
+    """
+
+    sentences: tuple[str, ...]
+    rows: tuple[dict[str, Any], ...]
+
+
+def disclose(run: Run) -> Disclosure:
+    """Aggregate a run's ledger."""
+    rows = _by_key(run.ledger)
+    sent, received = (_by_message(run.ledger, way) for way in ("up", "down"))
+    everyone = run.summary["clients"]
+    total = {way: sum(row["total"] for row in rows if row["direction"] == way) for way in ("up", "down")}
+    sentences = [_sent(row, everyone) for row in sent]
+    if not sent:
+        sentences.append("No client sent anything but empty replies.")
+    sentences.append(
+        f"Nothing else left a client: together {decimal(total['up'])}, counting the names and framing of the messages."
+    )
+    sentences += _protection(sent)
+    sentences += _declared(sent)
+    clients = pc.count_distinct(run.ledger["client"]).as_py()
+    keys = ", ".join(dict.fromkeys(row["key"] for row in received)) or "nothing but empty messages"
+    sentences.append(f"{_who(clients, everyone)} received {keys}: together {decimal(total['down'])}.")
+    return Disclosure(tuple(sentences), tuple(rows))
+
+
+def _by_key(ledger: pa.Table) -> list[dict[str, Any]]:
+    measures = [("bytes", "count"), ("bytes", "sum"), ("bytes", "min"), ("bytes", "max")]
+    fine = ledger.group_by([*BY_KEY, "shape", "client"]).aggregate(measures)
+    coarse = fine.group_by(list(BY_KEY)).aggregate(
+        [
+            ("shape", "distinct"),
+            ("client", "count_distinct"),
+            ("bytes_count", "sum"),
+            ("bytes_sum", "sum"),
+            ("bytes_min", "min"),
+            ("bytes_max", "max"),
+        ]
+    )
+    rows = [
+        {name: str(row[name]) for name in BY_KEY}
+        | {
+            "shapes": sorted(map(str, row["shape_distinct"]), key=_natural),
+            "clients": row["client_count_distinct"],
+            "messages": row["bytes_count_sum"],
+            "total": row["bytes_sum_sum"],
+            "least": row["bytes_min_min"],
+            "most": row["bytes_max_max"],
+        }
+        for row in coarse.to_pylist()
+    ]
+    return sorted(
+        rows, key=lambda row: (row["direction"] != "up", row["step"], row["key"] == FRAMING, _natural(row["key"]))
+    )
+
+
+def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
+    """One row per step and top-level key: clients, messages per client, bytes per message and per client."""
+    index, keys = _top(ledger["key"])
+    ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", pa.DictionaryArray.from_arrays(index, keys))
+    ledger = ledger.filter((pc.field("direction") == direction) & (pc.field("key") != FRAMING))
+    what = ["step", "key", "mechanism", "reveals"]
+    messages = ledger.group_by([*what, "client", "round", "call"]).aggregate([("bytes", "sum")])
+    clients = messages.group_by([*what, "client"]).aggregate(
+        [("bytes_sum", "count"), ("bytes_sum", "sum"), ("bytes_sum", "min"), ("bytes_sum", "max")]
+    )
+    columns = ["bytes_sum_count", "bytes_sum_sum", "bytes_sum_min", "bytes_sum_max"]
+    both = [(name, how) for name in columns for how in ("min", "max")]
+    totals = clients.group_by(what).aggregate([("client", "count"), *both])
+    rows = [
+        {name: str(row[name]) for name in what}
+        | {
+            "clients": row["client_count"],
+            "times": (row["bytes_sum_count_min"], row["bytes_sum_count_max"]),
+            "each": (row["bytes_sum_min_min"], row["bytes_sum_max_max"]),
+            "all": (row["bytes_sum_sum_min"], row["bytes_sum_sum_max"]),
+        }
+        for row in totals.to_pylist()
+    ]
+    return sorted(rows, key=lambda row: (-row["all"][1], row["step"], row["key"]))
+
+
+def _top(keys: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    """Dictionary indices and values of the keys' first parts; "(names and framing)" stays whole."""
+    encoded = keys.cast(pa.dictionary(pa.int32(), pa.string())).combine_chunks()
+    names = [key if key == FRAMING else key.split("/")[0] for key in encoded.dictionary.to_pylist()]
+    tops = list(dict.fromkeys(names))
+    place = np.array([tops.index(name) for name in names], np.int32)
+    return pa.array(place[encoded.indices.to_numpy(zero_copy_only=False)], pa.int32()), pa.array(tops, pa.string())
+
+
+def _sent(row: dict[str, Any], everyone: int) -> str:
+    what = row["reveals"] or "something that is not described"
+    low, high = row["times"]
+    often = "once" if low == high == 1 else _between(low, high, "{:,}") + " times"
+    protected = "" if row["mechanism"] == "none" else f", protected by {row['mechanism']}"
+    size = f"{_size(row['each'])} each time" if high > 1 else _size(row["each"])
+    whole = f", {_size(row['all'])} per client in all" if high > 1 else ""
+    return f"{_who(row['clients'], everyone)} sent {what} ({row['step']}: {row['key']}) {often}{protected}: {size}{whole}."
+
+
+def _who(clients: int, everyone: int) -> str:
+    if everyone == clients == 1:
+        return "The one client"
+    return f"Each of the {everyone:,} clients" if clients == everyone else f"{clients:,} of the {everyone:,} clients"
+
+
+def _protection(sent: list[dict[str, Any]]) -> list[str]:
+    bare = [f"{row['step']}: {row['key']}" for row in sent if row["mechanism"] == "none"]
+    if not bare:
+        return []
+    every = len(bare) == len(sent)
+    return [f"No privacy mechanism was applied to {'any of it' if every else ', '.join(bare)}."]
+
+
+def _declared(sent: list[dict[str, Any]]) -> list[str]:
+    """Whether the declarations concern features, labels or edges; undecided ones are named, never passed over."""
+    if not sent:
+        return []
+    unknown = [f"{row['step']}: {row['key']}" for row in sent if not row["reveals"]]
+    if unknown:
+        return [f"The ledger does not say what these reveal: {', '.join(unknown)}."]
+    marked = [f"{row['step']}: {row['key']} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
+    if marked:
+        return [f"To be looked at: the description mentions features, labels, edges or the like in {'; '.join(marked)}."]
+    return ["By their descriptions, none of these messages holds node features, labels or edges."]
+
+
+def _between(low: Any, high: Any, form: str) -> str:
+    return form.format(low) if low == high else f"{form.format(low)} to {form.format(high)}"
+
+
+def _size(bounds: tuple[int, int]) -> str:
+    return _between(*map(decimal, bounds), "{}")
+
+
+def _natural(text: str) -> list[Any]:
+    """Sort key: numbers in a text by value."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text)]

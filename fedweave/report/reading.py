@@ -1,0 +1,214 @@
+"""Reads the directories of runs and groups those that repeat one experiment with other seeds."""
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.config import Document, differences, load
+from fedweave.errors import UserError
+from fedweave.runs import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
+from fedweave.training import GLOBAL
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its directory tells it.
+
+    summary:   content of summary.json; of an unfinished run, the same as far as its tables give it.
+    partition: partition.parquet, or None where there is none.
+    finished:  whether there was a summary.json. done: rounds done. when: of the last file, seconds since 1970.
+    """
+
+    directory: Path
+    config: Document
+    summary: dict[str, Any]
+    metrics: pa.Table
+    ledger: pa.Table
+    partition: pa.Table | None
+    finished: bool
+    done: int
+    when: float
+
+    @cached_property
+    def evaluated(self) -> int:
+        """The last round that was evaluated."""
+        return int(pc.max(self.metrics["round"]).as_py())
+
+    def section(self, name: str) -> Document:
+        """A section of the configuration, empty if it is absent."""
+        found = self.config.get(name, {})
+        return found if isinstance(found, dict) else {}
+
+    def curve(self, metric: str, split: str, pooled: bool) -> dict[int, float]:
+        """{round: value} of the global row (`pooled`) or of the mean over clients; empty if it was not measured."""
+        rows = _rows(self.metrics, metric, split, pooled)
+        means = rows.group_by("round").aggregate([("value", "mean")]).sort_by("round")
+        return dict(zip(means["round"].to_pylist(), means["value_mean"].to_pylist(), strict=True))
+
+    def clients(self, metric: str, split: str = "test") -> dict[str, float]:
+        """{client: value} of the last evaluation; clients where the metric is not defined are absent."""
+        rows = _rows(self.metrics.filter(pc.field("round") == self.evaluated), metric, split, False)
+        return dict(zip(rows["client"].to_pylist(), rows["value"].to_pylist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one experiment that differ only in the seed, and the name that tells it from the other groups."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        """The run that stands for the group where only one can be shown."""
+        return self.runs[0]
+
+    def values(self, name: str) -> list[float | None]:
+        """One entry of every run's summary, or of its metrics; None where it is absent."""
+        return [run.summary.get(name, run.summary["metrics"].get(name)) for run in self.runs]
+
+
+def read_run(directory: Path) -> Run:
+    """Read a run, finished or not.
+
+    Raises:
+        UserError: it is not the directory of a run, or nothing has been measured yet; says what is missing.
+        FedweaveError: a file is damaged.
+    """
+    missing = [name for name in (CONFIG, METRICS, LEDGER) if not (directory / name).is_file()]
+    if missing:
+        if CONFIG not in missing:
+            state = f"has no {' and no '.join(missing)} yet: no round of this run is saved"
+        else:
+            state = f"is not the directory of a run: it has no {', no '.join(missing)}"
+        raise UserError(f"{directory} {state}. Give the directory that `fedweave run … --out DIR` wrote.")
+    config = load(directory / CONFIG)
+    metrics, ledger = read_table(directory, METRICS), read_table(directory, LEDGER)
+    if not len(metrics):
+        raise UserError(f"{directory} has no evaluated round in {METRICS} yet. Continue it with --resume.")
+    finished = (directory / SUMMARY).is_file()
+    done = max(pc.max(metrics["round"]).as_py(), pc.max(ledger["round"]).as_py() or 0)
+    return Run(
+        directory=directory,
+        config=config,
+        summary=_summary(directory / SUMMARY) if finished else _so_far(config, metrics, ledger, done),
+        metrics=metrics,
+        ledger=ledger.unify_dictionaries().combine_chunks(),
+        partition=read_table(directory, PARTITION) if (directory / PARTITION).is_file() else None,
+        finished=finished,
+        done=done,
+        when=(directory / (SUMMARY if finished else METRICS)).stat().st_mtime,
+    )
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """Runs that differ only in the seed together, in the order given; a seed that comes twice begins another group.
+
+    An unfinished run is only grouped with runs that reached the same round.
+    """
+    together: dict[tuple[Any, ...], list[Run]] = {}
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for run in runs:
+        alike = {key: value for key, value in run.config.items() if key != "seed"}
+        same = (json.dumps(alike, sort_keys=True, default=str), run.finished, run.done)
+        occurrence = seen[(*same, run.config.get("seed"))]
+        seen[(*same, run.config.get("seed"))] += 1
+        together.setdefault((*same, occurrence), []).append(run)
+    members = [tuple(found) for found in together.values()]
+    return [Group(label, found) for label, found in zip(_labels(members), members, strict=True)]
+
+
+def distinct(items: Iterable[T], same: Callable[[T, T], bool]) -> list[list[T]]:
+    """Partition `items` into lists of equal ones, in order of first appearance."""
+    found: list[list[T]] = []
+    for item in items:
+        for alike in found:
+            if same(alike[0], item):
+                alike.append(item)
+                break
+        else:
+            found.append([item])
+    return found
+
+
+def spread(values: Iterable[float | None]) -> tuple[float, float, int]:
+    """Mean, sample standard deviation (n - 1; NaN for n < 2) and number n of the values that are finite."""
+    kept = [value for value in values if value is not None and math.isfinite(value)]
+    mean = statistics.fmean(kept) if kept else math.nan
+    return mean, statistics.stdev(kept) if len(kept) > 1 else math.nan, len(kept)
+
+
+def _rows(metrics: pa.Table, metric: str, split: str, pooled: bool) -> pa.Table:
+    who = pc.field("client") == GLOBAL
+    return metrics.filter((pc.field("metric") == metric) & (pc.field("split") == split) & (who if pooled else ~who))
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary["metrics"].keys()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(path, f"{type(error).__name__} {error}") from error
+    return dict(summary)
+
+
+def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> dict[str, Any]:
+    """What summary.json would say after the last evaluation; what only a finished run knows is absent."""
+    last = metrics.filter(pc.field("round") == pc.max(metrics["round"]))
+    pooled, own = last.filter(pc.field("client") == GLOBAL), last.filter(pc.field("client") != GLOBAL)
+    found = {
+        name if name.startswith("fairness/") else f"{GLOBAL}/{name}": value
+        for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
+        if split == "test" or name.startswith("fairness/")
+    }
+    means = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "mean")])
+    found |= {f"local/{row['metric']}": row["value_mean"] for row in means.to_pylist()}
+    sent = dict.fromkeys(("up", "down"), 0)
+    for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
+        sent[row["direction"]] = row["bytes_sum"]
+    return {
+        "algorithm": config.get("algorithm", {}).get("name"),
+        "dataset": config.get("data", {}).get("name"),
+        "clients": len(pc.unique(own["client"])),
+        "rounds": done,
+        "seed": config.get("seed"),
+        "bytes_up": sent["up"],
+        "bytes_down": sent["down"],
+        "metrics": found,
+    }
+
+
+def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
+    """The algorithm's name, and as much more as it takes to tell the groups apart."""
+    datasets = {found[0].summary["dataset"] for found in groups}
+    on = [f" on {found[0].summary['dataset']}" if len(datasets) > 1 else "" for found in groups]
+    labels = [f"{found[0].summary['algorithm']}{where}" for found, where in zip(groups, on, strict=True)]
+    for label in [label for label, count in Counter(labels).items() if count > 1]:
+        same = [at for at, other in enumerate(labels) if other == label]
+        flat = [_flat(groups[at][0].config) for at in same]
+        apart = sorted({key for one in flat for key in differences(flat[0], one) if key != "seed"})
+        for at, config in zip(same, flat, strict=True):
+            labels[at] += "".join(f", {key}={config.get(key)}" for key in apart)
+    clash = Counter(labels)
+    return [
+        f"{label} ({found[0].directory})" if clash[label] > 1 else label
+        for label, found in zip(labels, groups, strict=True)
+    ]
+
+
+def _flat(config: Document, prefix: str = "") -> Document:
+    flat: Document = {}
+    for key, value in config.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

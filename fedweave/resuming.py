@@ -1,0 +1,56 @@
+"""Which directories a run may be started or continued in."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedweave.config import Config, differences, load
+from fedweave.errors import UserError
+from fedweave.files import CONFIG, SUMMARY, damaged, is_used, read
+
+
+def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | None:
+    """Check, by reading only, that `config` may be run in `directory`; returns the summary if that is done already.
+
+    Raises:
+        UserError: it may not; says why and what to do.
+        FedweaveError: the summary is damaged.
+    """
+    if not is_used(directory):
+        return None
+    if not resume:
+        raise UserError(
+            f"{directory} is not empty. Continue its run with --resume, or choose another directory with --out."
+        )
+    if not (directory / CONFIG).exists():
+        raise UserError(f"{directory} is not the directory of a run: it has no {CONFIG}. Choose another with --out.")
+    saved, wanted = load(directory / CONFIG), config.plain()
+    changed = [key for key in differences(saved, wanted) if key == "engine.dtype" or not _may_change(key)]
+    if changed:
+        raise UserError(
+            f"{directory} holds another run, which differs in {', '.join(changed)} (see its {CONFIG}). Resume it with "
+            "the same settings (rounds, eval_every and [engine] may change, not the dtype), or choose another --out."
+        )
+    if not (directory / SUMMARY).exists():
+        return None
+    try:
+        summary: dict[str, Any] = json.loads(read(directory / SUMMARY))
+        done = summary["rounds"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(directory / SUMMARY, f"{type(error).__name__} {error}") from error
+    check_rounds(done, config, directory)
+    return summary if done == config.general.rounds else None
+
+
+def check_rounds(done: int, config: Config, directory: Path) -> None:
+    """Refuse a run that has gone further than is asked for.
+
+    Raises:
+        UserError: more than `config`'s rounds are done.
+    """
+    if done > config.general.rounds:
+        raise UserError(f"{directory} has done {done} rounds already, more than the {config.general.rounds} asked for.")
+
+
+def _may_change(key: str) -> bool:
+    return key in ("rounds", "eval_every") or key.split(".")[0] == "engine"
