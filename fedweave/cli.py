@@ -114,7 +114,7 @@ def run(
 @app.command("list")
 def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the parameters and their defaults.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show parameters, defaults and parts.")] = False,
 ) -> None:
     """List the algorithms, datasets, partitions or models there are."""
     from fedweave import config

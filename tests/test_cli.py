@@ -1,24 +1,23 @@
 """The command line as its user meets it: exit codes, messages, and files or their absence."""
 
-import io
+import itertools
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fedweave import config
+from fedweave.algorithms import parts
 from fedweave.cli import app
-from fedweave.core.ledger import SCHEMA
 from fedweave.report import terminal
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -103,6 +102,11 @@ def test_another_algorithm_says_what_it_drops(small: Path) -> None:
     [
         (["small.toml", "--set", "algorithm.epocs=3"], "Did you mean 'epochs'?"),
         (["small.toml", "--set", "algorithm.epochs=0"], "epochs is 0"),
+        (["small.toml", "--set", "algorithm.lr=-1"], "algorithm: lr is -1.0"),
+        (["small.toml", "--set", "algorithm.release={name='clip', norm=-1.0}"], "algorithm.release: norm is -1.0"),
+        (["small.toml", "--set", "algorithm.start={name='mixed', alpha=2}"], "algorithm.start: alpha is 2.0"),
+        (["small.toml", "--set", "algorithm.objective=[{name='proximal', mu=-1}]"], "algorithm.objective: mu is -1.0"),
+        (["small.toml", "--set", "algorithm.objective=['proximal']"], "algorithm: objective has no term"),
         (["small.toml", "--set", "partition.clients=61"], "61"),
         (["small.toml", "--set", "data={path = 'nowhere'}"], "nowhere"),
         (["small.toml", "--algorithm", "fedavgg"], "Did you mean 'fedavg'?"),
@@ -158,30 +162,6 @@ def test_ledger_of_a_run(small: Path) -> None:
     assert "nowhere/ledger.parquet" in err
 
 
-def test_ledger_adds_up_messages_of_equal_kind() -> None:
-    def row(round: int, client: str, direction: str, key: str, size: int, reveals: str) -> tuple[Any, ...]:
-        return (round, 0, "Alg.train", client, direction, key, "[2] float32", size, "none", reveals, 0.0)
-
-    rows = [
-        row(1, "a", "up", "w", 1000, "weights"),
-        row(2, "a", "up", "w", 1000, "weights"),
-        row(2, "b", "up", "w", 1000, "weights"),
-        row(1, "a", "up", "n", 8, "training nodes"),
-        row(1, "a", "down", "w", 500, ""),
-    ]
-    table = pa.table(
-        [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)], SCHEMA
-    )
-    shown = io.StringIO()
-    terminal.show_ledger(Console(width=200, file=shown), table)
-    lines = [re.split(r"  +", line.strip()) for line in shown.getvalue().splitlines()]
-    assert [line for line in lines if line[0] in ("up", "down")] == [
-        ["up", "Alg.train", "w", "[2] float32", "none", "weights", "2", "3", "3.0 kB"],
-        ["up", "Alg.train", "n", "[2] float32", "none", "training nodes", "1", "1", "8 bytes"],
-        ["down", "Alg.train", "w", "[2] float32", "none", "1", "1", "500 bytes"],
-    ]
-
-
 @pytest.mark.parametrize("kind", ["algorithms", "datasets", "partitions", "models"])
 def test_list_names_everything_in_one_line_each(kind: str) -> None:
     section = {"algorithms": "algorithm", "datasets": "data", "partitions": "partition", "models": "model"}[kind]
@@ -191,13 +171,18 @@ def test_list_names_everything_in_one_line_each(kind: str) -> None:
     assert all(len(line.split()) > 2 for line in out.splitlines())
 
 
-def test_list_verbose_shows_types_and_defaults() -> None:
+def test_list_verbose_shows_types_defaults_and_parts() -> None:
     lines = [line.strip() for line in fedweave("list", "algorithms", "-v")[1].splitlines()]
     assert "optimizer: 'adam' | 'sgd' = 'adam'" in lines
     assert "epochs: int = 3" in lines
     assert any(line.startswith("weigh: size | uniform") and line.endswith("= size") for line in lines)
     assert any(line.startswith("objective: list of ") and line.endswith("= [cross_entropy]") for line in lines)
     assert not any(line.startswith("model:") for line in lines)
+    for family, choices in parts.PARTS.items():
+        at = next(n for n, line in enumerate(lines) if line.startswith(f"{family}, given by name"))
+        below = itertools.takewhile(bool, lines[at + 1 :])
+        assert {line.split()[0] for line in below if ": " not in line} >= choices.keys()
+    assert {"mu: float = 0.01", "alpha: float = 0.5", "norm: float = 1.0"} <= set(lines)
     code, _, err = fedweave("list", "algorithm")
     assert code == 2
     assert "algorithms" in err
@@ -217,8 +202,10 @@ def test_help_and_version_start_quickly() -> None:
         assert imported(*words) & {"torch", "pyarrow", "numpy", "sklearn", "networkx"} == set()
 
 
-def test_list_leaves_heavy_libraries_alone() -> None:
+def test_commands_leave_heavy_libraries_alone(small: Path) -> None:
     assert imported("list", "algorithms") & {"torch_geometric", "sklearn", "networkx"} == set()
+    fedweave("run", "small.toml", "--out", "here", "-q")
+    assert imported("ledger", "here") & {"torch", "scipy", "sklearn", "networkx"} == set()
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda path: path.stem)
@@ -231,6 +218,47 @@ def test_digits_runs_without_any_file(small: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("FEDWEAVE_DATA", str(small))
     code, _, err = fedweave("run", str(EXPERIMENTS / "digits.toml"), "--set", "rounds=2", "--out", "d", "-q")
     assert (code, err) == (0, "")
+
+
+PARTS_TABLE = """
+[algorithm]
+epochs = 1
+objective = ["cross_entropy", {name = "proximal", mu = 0.1}]
+weigh = "uniform"
+start = {name = "mixed", alpha = 0.3}
+release = {name = "clip", norm = 1.0}
+"""
+
+
+def test_composed_algorithm_is_repeated_by_its_resolved_config(small: Path) -> None:
+    document = "rounds = 3\n[data]\nname = 'digits'\n[partition]\nclients = 4\n[model]\nhidden = 8\n"
+    (small / "composed.toml").write_text(document + PARTS_TABLE)
+    assert fedweave("run", "composed.toml", "--out", "one", "-q")[::2] == (0, "")
+    assert fedweave("run", "one/config.toml", "--out", "two", "-q")[::2] == (0, "")
+    tables = [pq.read_table(small / run / "metrics.parquet").to_pylist() for run in ("one", "two")]
+    assert tables[0] == tables[1]
+    assert (small / "one/config.toml").read_text() == (small / "two/config.toml").read_text()
+    saved, _ = config.read(small / "two/config.toml")
+    wanted = tomllib.loads(PARTS_TABLE)["algorithm"]
+    wanted["objective"][1]["adaptive"] = False  # the default, written out
+    assert {key: saved.plain()["algorithm"][key] for key in wanted} == wanted
+    ledger = pq.read_table(small / "one/ledger.parquet").to_pylist()
+    sent = [row for row in ledger if row["direction"] == "up" and row["step"] == "FedAvg.train"]
+    assert {row["mechanism"] for row in sent if row["key"].startswith("w")} == {"clipped to L2 norm 1"}
+    assert not [row for row in sent if row["key"] == "n"], "the plain mean asks for no sizes"
+
+
+@pytest.mark.parametrize(
+    "part", ["objective=['cross_entropy']", "weigh='size'", "start='global'", "release='plain'"], ids=lambda p: p[:5]
+)
+def test_every_part_has_an_effect(small: Path, part: str) -> None:
+    (small / "small.toml").write_text(SMALL.replace("[algorithm]\nepochs = 1", PARTS_TABLE.replace("1.0", "0.01")))
+    losses = []
+    for out, change in (("whole", "algorithm.epochs=2"), ("without", f"algorithm.{part}")):
+        changes = ["partition={name='dirichlet', clients=3}", "algorithm.epochs=2", change]
+        assert fedweave("run", "small.toml", *(f"--set={text}" for text in changes), "--out", out, "-q")[0] == 0
+        losses.append(json.loads((small / out / "summary.json").read_text())["metrics"]["local/loss"])
+    assert losses[0] != losses[1]
 
 
 @pytest.mark.skipif(not (DATA / "cora").exists(), reason="Cora is not in FEDWEAVE_DATA")

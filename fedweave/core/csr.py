@@ -68,7 +68,7 @@ class Pair:
 
 # The product is an operator of its own, which names its matrix by a number, so that a recording can hold it (`learn.trace`).
 _PAIRS: "WeakValueDictionary[int, Pair]" = WeakValueDictionary()
-_LIBRARY = torch.library.Library("fedweave", "DEF")
+_LIBRARY = torch.library.Library("fedweave", "FRAGMENT")
 _LIBRARY.define("product(Tensor dense, int matrix, bool transposed) -> Tensor")
 
 

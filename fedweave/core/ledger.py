@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedweave.core.tree import Tree, encoded_size, full, leaves
+from fedweave.core.tree import Tree, encoded_size, leaves
 
 SCHEMA = pa.schema(
     [
@@ -97,11 +97,7 @@ class Ledger:
 
 def _measure(leaf: Any) -> tuple[str, int]:
     if hasattr(leaf, "shape"):
-        tensor = leaf if hasattr(leaf, "element_size") else full(leaf)
-        count = 1
-        for length in leaf.shape:
-            count *= length
-        return f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}", count * tensor.dtype.itemsize
+        return f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}", leaf.shape.numel() * leaf.dtype.itemsize
     return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8
 
 

@@ -89,7 +89,7 @@ def dropout(source: Tensor, h: Tensor, rate: float) -> Tensor:
     if not 0 <= rate < 1:
         raise ValueError(f"the dropout rate is {rate}; it must be at least 0 and below 1")
     kept = round((1 - rate) * 65536) / 65536
-    return h * keep(source, tuple(h.shape), kept) * (1 / kept)
+    return h * (keep(source, tuple(h.shape), kept).to(h.dtype) * (1 / kept))
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -42,6 +42,8 @@ def nest(flat: dict[str, Any]) -> Tree:
         node = tree
         for key in above:
             node = node.setdefault(key, {})
+            if not isinstance(node, dict):
+                raise ValueError(f"{path!r} is both under a leaf and a leaf")
         node[name] = leaf
     return tree
 
@@ -77,7 +79,9 @@ def check(tree: Any, what: str) -> Tree:
 
 def _fault(leaf: Any) -> str:
     """What is wrong with a leaf; empty if nothing is."""
-    if isinstance(leaf, Tensor | TouchedRows):
+    if isinstance(leaf, TouchedRows):
+        return ""
+    if isinstance(leaf, Tensor):
         dense = leaf.layout == torch.strided and leaf.dtype in _DTYPES
         return "" if dense else f"a tensor of {leaf.layout} and {leaf.dtype}"
     if isinstance(leaf, str):

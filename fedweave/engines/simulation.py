@@ -22,6 +22,7 @@ from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages
 from fedweave.engines.states import States
 from fedweave.errors import ClientsMissing, ConfigError, FedweaveError, ReplyRefused, StepFailed
+from fedweave.learn.trace import traced
 
 MODES = ("vmap", "loop")
 Group = tuple[str, ...]
@@ -146,19 +147,12 @@ class Simulation:
         ids = torch.stack([self._ids[client] for client in group])
         graphs, states, mine = self._batches.graph(group), self._states.many(group), messages.stacked(group)
         inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
-        found: dict[str, Any] = {}
-
-        def one(graph: Graph, state: Tree, key: Tensor, secret: Tensor, mine: Tree) -> tuple[Tensor, ...]:
-            view = Client(graph, state, key, secret, self.test)
-            reply = check(call.step(view, messages.common() | mine), f"the reply of {call.name}")
-            kept = map_leaves(full, check(view.state, f"the state that {call.name} keeps"))
-            values, found["spec"] = pytree.tree_flatten((reply, kept))
-            found["fixed"] = [None if isinstance(value, Tensor) else value for value in values]
-            return tuple(value for value in values if isinstance(value, Tensor))
-
+        operands, spec = pytree.tree_flatten((inputs, messages.common()))
+        names = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
+        run = traced(lambda *flat: self._vectorised(call, *pytree.tree_unflatten(flat, spec)), (call.step,), names, graphs, operands)
         before = messages.versions()
         try:
-            outputs = iter(vmap(one, in_dims=_dims(inputs))(*inputs))
+            reply, state = run()
         except ReplyRefused:
             raise
         except Exception as error:
@@ -170,10 +164,23 @@ class Simulation:
             ) from error
         call.refuse_changes(before, messages)
         own = _Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared)) if isinstance(leaf, Tensor)])
-        values = [next(outputs) if value is None else value for value in found["fixed"]]
-        reply, state = pytree.tree_unflatten(values, found["spec"])
         self._states.put(group, map_leaves(own.copy, state))
         return nest({path: own.copy(_settled(leaf)) for path, leaf in leaves(reply)})
+
+    def _vectorised(self, call: "_Call", inputs: Any, shared: Tree) -> tuple[Tree, Tree]:
+        """Replies and states of a batch, stacked."""
+        found: dict[str, Any] = {}
+
+        def one(graph: Graph, state: Tree, key: Tensor, secret: Tensor, mine: Tree) -> tuple[Tensor, ...]:
+            view = Client(graph, state, key, secret, self.test)
+            reply = check(call.step(view, nest(dict(leaves(shared))) | mine), f"the reply of {call.name}")
+            kept = map_leaves(full, check(view.state, f"the state that {call.name} keeps"))
+            values, found["spec"] = pytree.tree_flatten((reply, kept))
+            found["fixed"] = [None if isinstance(value, Tensor) else (value,) for value in values]
+            return tuple(value for value in values if isinstance(value, Tensor))
+
+        outputs = iter(vmap(one, in_dims=_dims(inputs))(*inputs))
+        return pytree.tree_unflatten([next(outputs) if v is None else v[0] for v in found["fixed"]], found["spec"])
 
     def _find_culprit(self, call: "_Call", group: Group, messages: Messages) -> None:
         """Raise the loop's error, which names the one client at fault, if the loop fails too."""

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from fedweave.core.sparse import Sparse
 from fedweave.core.tree import leaves, nest
 from fedweave.learn.descent import Plan, Stored, differentiate
-from fedweave.learn.trace import traced
+from fedweave.learn.trace import stay_eager, traced
 
 Given = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
 
@@ -23,6 +23,7 @@ def train_batch(
     Weights named in `plan.rows` that all clients start from alike are kept twice: the rows that a client's features
     touch, per client, and once for all a copy in which every row moves as an untouched one does.
     """
+    stay_eager()
     batch = _Batch(plan, clients, w, anchor, graph, args)
     operands, spec = pytree.tree_flatten((batch.graph[0], args[0], batch.fixed))
     own, rest = batch.own, batch.rest

@@ -1,22 +1,20 @@
 """Recording a repeated computation once and replaying its kernels without Python's dispatch in between.
 
-A vectorised training step runs the same few dozen kernels every time, and for small clients most of its time goes into
-dispatching them through `vmap` and autograd. Once a step has cost as much time as recording it would, it is recorded with
-`make_fx` and replayed from then on. The kernels and their order are the same, so are all bits of the result.
+A vectorised step runs the same few dozen kernels every time, and for small clients most of its time goes into dispatching
+them through `vmap` and autograd. Once a computation has cost as much time as recording it would, it is recorded
+with `make_fx` and replayed from then on. The kernels and their order are the same, so are all bits of the result.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import Graph
 from fedweave.core.sparse import Sparse
-
-Function = Callable[..., tuple[Tensor, ...]]
 
 _SECONDS = 1.0  # eager time after which recording pays; it was measured to take 0.2 to 1 s
 _KEPT = 16  # per batch of clients
@@ -28,13 +26,30 @@ class _Program:
     def __init__(self, pinned: Any) -> None:
         self.pinned = pinned  # kept alive, for the key holds addresses and the recording matrices
         self.seconds = 0.0
-        self.replay: Function | None = None
+        self.eager_only = False
+        self.replay: Callable[..., tuple[Tensor, ...]] | None = None
+        self.form: tuple[Any, list[Any]] = (None, [])  # how a result is put together: its tree, and what is no tensor
+
+    def flat(self, result: Any) -> tuple[Tensor, ...]:
+        """The tensors of a result."""
+        values, spec = pytree.tree_flatten(result)
+        self.form = spec, [None if isinstance(value, Tensor) else (value,) for value in values]
+        return tuple(value for value in values if isinstance(value, Tensor))
+
+    def whole(self, tensors: Iterable[Tensor]) -> Any:
+        """The result that the tensors belong to."""
+        fresh = iter(tensors)
+        spec, fixed = self.form
+        return pytree.tree_unflatten([next(fresh) if value is None else value[0] for value in fixed], spec)
+
+
+_RUNNING: list[_Program] = []
 
 
 def traced(
-    function: Function, identity: tuple[Any, ...], names: tuple[Any, ...], graph: Graph, operands: list[Any]
-) -> Function:
-    """`function` (key, *tensors, *operands) with the operands given, recorded once that pays.
+    function: Callable[..., Any], identity: tuple[Any, ...], names: tuple[Any, ...], graph: Graph, operands: list[Any]
+) -> Callable[..., Any]:
+    """`function` (*own tensors, *operands) with the operands given, recorded once that pays.
 
     identity: the functions that decide what `function` computes; a new function object counts as a new computation.
     names:    what the tensors and operands are called, their shapes, and which of them differ between clients.
@@ -44,21 +59,31 @@ def traced(
     program = _program(identity, names, graph, operands)
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
 
-    def whole(key: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+    def compute(*given: Tensor) -> tuple[Tensor, ...]:
         own, fresh = given[: len(given) - len(tensors)], iter(given[len(given) - len(tensors) :])
-        return function(key, *own, *(next(fresh) if isinstance(o, Tensor) else o for o in operands))
+        return program.flat(function(*own, *(next(fresh) if isinstance(o, Tensor) else o for o in operands)))
 
-    def run(key: Tensor, *own: Tensor) -> tuple[Tensor, ...]:
-        if program.replay is None and program.seconds <= _SECONDS:
-            began = time.perf_counter()
-            result = whole(key, *own, *tensors)
+    def run(*own: Tensor) -> Any:
+        if program.replay is not None:
+            return program.whole(program.replay(*own, *tensors))
+        if program.seconds > _SECONDS and not program.eager_only:
+            program.replay = _record(compute, *own, *tensors)
+            return run(*own)
+        _RUNNING.append(program)
+        began = time.perf_counter()
+        try:
+            return program.whole(compute(*own, *tensors))
+        finally:
             program.seconds += time.perf_counter() - began
-            return result
-        if program.replay is None:
-            program.replay = _record(whole, key, *own, *tensors)
-        return program.replay(key, *own, *tensors)
+            _RUNNING.remove(program)
 
     return run
+
+
+def stay_eager() -> None:
+    """Say that the computation under way changes tensors in place, and must not be recorded as a whole."""
+    for program in _RUNNING:
+        program.eager_only = True
 
 
 def _program(identity: tuple[Any, ...], names: tuple[Any, ...], graph: Graph, operands: list[Any]) -> _Program:
@@ -71,7 +96,7 @@ def _program(identity: tuple[Any, ...], names: tuple[Any, ...], graph: Graph, op
     return programs.setdefault(key, _Program((identity, blocks)))
 
 
-def _record(function: Function, *example: Tensor) -> Function:
+def _record(function: Callable[..., Any], *example: Tensor) -> Callable[..., tuple[Tensor, ...]]:
     function(*example)  # matrices that are built on first use must not become part of the recording
     module = make_fx(function)(*example)
     module.graph.eliminate_dead_code()

@@ -21,7 +21,7 @@ _HEADINGS = {
 
 
 def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table:
-    """The results of `partition.statistics` and `partition.totals`: a line for each of at most 20 clients, then the mean.
+    """The results of `partition.statistics` and `partition.totals`: a line per client, 20 at most, then the mean.
 
     Counts of the last classes are left out where the terminal is too narrow for all.
     """

@@ -47,9 +47,9 @@ def disclose(run: Run) -> Disclosure:
     )
     sentences += _protection(sent)
     sentences += _declared(sent)
-    clients = pc.count_distinct(run.ledger["client"]).as_py()
-    keys = ", ".join(dict.fromkeys(row["key"] for row in received)) or "nothing but empty messages"
-    sentences.append(f"{_who(clients, everyone)} received {keys}: together {decimal(total['down'])}.")
+    clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
+    keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
+    sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}.")
     return Disclosure(tuple(sentences), tuple(rows))
 
 
@@ -119,13 +119,15 @@ def _top(keys: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
 
 
 def _sent(row: dict[str, Any], everyone: int) -> str:
-    what = row["reveals"] or "something that is not described"
+    what = f"“{row['reveals']}”" if row["reveals"] else "something that is not described"
     low, high = row["times"]
     often = "once" if low == high == 1 else _between(low, high, "{:,}") + " times"
     protected = "" if row["mechanism"] == "none" else f", protected by {row['mechanism']}"
     size = f"{_size(row['each'])} each time" if high > 1 else _size(row["each"])
     whole = f", {_size(row['all'])} per client in all" if high > 1 else ""
-    return f"{_who(row['clients'], everyone)} sent {what} ({row['step']}: {row['key']}) {often}{protected}: {size}{whole}."
+    return (
+        f"{_who(row['clients'], everyone)} sent {what} ({row['step']}: {row['key']}) {often}{protected}: {size}{whole}."
+    )
 
 
 def _who(clients: int, everyone: int) -> str:
@@ -151,7 +153,9 @@ def _declared(sent: list[dict[str, Any]]) -> list[str]:
         return [f"The ledger does not say what these reveal: {', '.join(unknown)}."]
     marked = [f"{row['step']}: {row['key']} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
     if marked:
-        return [f"To be looked at: the description mentions features, labels, edges or the like in {'; '.join(marked)}."]
+        return [
+            f"To be looked at: the description mentions features, labels, edges or the like in {'; '.join(marked)}."
+        ]
     return ["By their descriptions, none of these messages holds node features, labels or edges."]
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from fedweave.config import Document, differences, load
 from fedweave.errors import UserError
-from fedweave.runs import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
+from fedweave.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
 from fedweave.training import GLOBAL
 
 T = TypeVar("T")
@@ -110,6 +110,18 @@ def read_run(directory: Path) -> Run:
         done=done,
         when=(directory / (SUMMARY if finished else METRICS)).stat().st_mtime,
     )
+
+
+def read_runs(directories: Sequence[Path]) -> list[Run]:
+    """Read several runs.
+
+    Raises:
+        UserError: see `read_run`; or a directory is given twice.
+    """
+    twice = [str(path) for path, count in Counter(path.resolve() for path in directories).items() if count > 1]
+    if twice:
+        raise UserError(f"{', '.join(twice)} is given twice; name every directory once.")
+    return [read_run(directory) for directory in directories]
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:

@@ -1,12 +1,9 @@
 """Statistics of a cut, worked by hand."""
 
-import io
-
 import numpy as np
-from rich.console import Console
 
 from fedweave.datasets.base import Dataset
-from fedweave.partition import Part, Partition, statistics, table, totals
+from fedweave.partition import Part, Partition, statistics, totals
 
 # 0 - 1 - 2 - 3 - 4, 1 - 3, and 5 alone
 PAIRS = np.array([[0, 1, 2, 3, 1], [1, 2, 3, 4, 3]])
@@ -58,28 +55,3 @@ def test_without_edges() -> None:
     cut = Partition((part([0, 1]), part([2, 3, 4, 5])))
     assert statistics(bare, cut)["edges_cut"] == [0, 0]
     assert totals(bare, cut)["edges_lost"] == 0
-    assert "0 of 0 edges (0.0%)" in rendered(bare, cut)
-
-
-def rendered(data: Dataset, cut: Partition) -> str:
-    console = Console(width=160, record=True, file=io.StringIO())
-    console.print(table(statistics(data, cut), totals(data, cut)))
-    return console.export_text()
-
-
-def test_table_shows_every_client_of_a_small_cut() -> None:
-    text = rendered(DATA, Partition((part([0, 1, 2], 2), part([3, 4, 5], 1))))
-    assert "2 of 5 edges (40.0%) are lost to all clients" in text
-    assert "1 2 0" in text
-    assert "mean of" not in text
-
-
-def test_table_of_many_clients_ends_in_their_mean() -> None:
-    nodes = 60
-    data = Dataset("many", np.zeros((nodes, 1)), np.zeros((2, 0), np.int64), np.arange(nodes) % 2, 2)
-    cut = Partition(tuple(part([2 * i, 2 * i + 1], 1) for i in range(30)))
-    shown = table(statistics(data, cut), totals(data, cut))
-    assert shown.row_count == 21
-    text = rendered(data, cut)
-    assert "mean of 30" in text
-    assert "1.0 1.0" in text

@@ -1,0 +1,139 @@
+"""The report: one HTML page that holds all it needs."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from plotly.graph_objects import Figure
+from plotly.offline import get_plotlyjs
+
+from fedweave.config import dumps
+from fedweave.report import figures, tables
+from fedweave.report.disclosure import disclose
+from fedweave.report.reading import Group, Run, distinct, grouped
+from fedweave.report.template import PAGE, STYLE
+
+Owner = tuple[Group, Run]
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation."""
+    groups = grouped(runs)
+    owners = [(group, run) for group in groups for run in group.runs]
+    accuracies = [[run.clients("accuracy") for run in group.runs] for group in groups]
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    return environment.from_string(PAGE).render(
+        title=_title(groups),
+        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [],
+        warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished],
+        style=STYLE,
+        script=get_plotlyjs(),
+        version=version("fedweave"),
+        facts=tables.facts(groups),
+        summary=tables.metrics(groups, ("global", "local")),
+        costs=tables.costs(groups),
+        fairness=tables.metrics(groups, ("fairness",)),
+        seeds=any(len(group.runs) > 1 for group in groups),
+        several=len(groups) > 1,
+        marked=tables.comparable(groups),
+        curves=_drawn(figures.curves(groups), "curves"),
+        accuracy=_drawn(figures.client_accuracy(groups), "accuracy"),
+        accuracy_caption=_accuracy_caption(accuracies),
+        extremes=tables.extremes(groups),
+        disclosures=_disclosures(owners),
+        repeats=[_repeat(group, run) for group, run in owners],
+        **_splits(owners),
+    )
+
+
+def _title(groups: Sequence[Group]) -> str:
+    algorithms = ", ".join(dict.fromkeys(str(group.first.summary["algorithm"]) for group in groups))
+    datasets = ", ".join(dict.fromkeys(str(group.first.summary["dataset"]) for group in groups))
+    return f"{algorithms} on {datasets}"
+
+
+def _lead(run: Run) -> str:
+    """The result of one run in a sentence."""
+    found, accuracy = run.summary["metrics"], run.clients("accuracy")
+    parts = [
+        f"{words} {found[name]:.3f}"
+        for name, words in (("global/accuracy", "global test accuracy"), ("local/accuracy", "mean over clients"))
+        if found.get(name) is not None
+    ]
+    if accuracy:
+        low, high = min(accuracy.values()), max(accuracy.values())
+        worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
+        parts.append(f"from {low:.3f} ({worst}) to {high:.3f} ({best})")
+    result = ", ".join(parts) or "no accuracy was measured"
+    return f"After {run.evaluated:,} rounds: {result}."
+
+
+def _drawn(figure: Figure | None, name: str) -> str:
+    if figure is None:
+        return ""
+    html: str = figure.to_html(
+        full_html=False,
+        include_plotlyjs=False,
+        include_mathjax=False,
+        div_id=f"figure-{name}",
+        config={"responsive": True, "displaylogo": False, "displayModeBar": False},
+    )
+    return html
+
+
+def _accuracy_caption(groups: Sequence[Sequence[dict[str, float]]]) -> str:
+    drawn = [seeds for seeds in groups if all(seeds)]
+    captions = ["Test accuracy of the final model on each client's own test nodes."]
+    if any(figures.is_histogram(seeds) for seeds in drawn):
+        captions.append("Histogram: share of clients in steps of 0.05, all seeds together.")
+    if any(len(seeds) > 1 and not figures.is_histogram(seeds) for seeds in drawn):
+        captions.append("With several seeds a bar is the mean ± deviation of the client of that rank, lowest first.")
+    return " ".join(captions)
+
+
+def _splits(owners: Sequence[Owner]) -> dict[str, Any]:
+    """Every different split in a table; those of the groups' first runs as figures too."""
+    known = [owner for owner in owners if owner[1].partition is not None]
+    found = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
+    parts = [
+        {
+            "whose": _whose(alike),
+            "figure": _drawn(figures.split(alike[0][1]), f"split-{number}"),
+            "caption": f"Clients as in seed {alike[0][1].summary.get('seed')}." if len(owners) > 1 else "",
+            "clients": tables.clients(alike[0][1]),
+        }
+        for number, alike in enumerate(found)
+        if any(group.first is run for group, run in alike)
+    ]
+    return {"splits": tables.splits((_whose(alike), alike[0][1].partition) for alike in found), "parts": parts}
+
+
+def _disclosures(owners: Sequence[Owner]) -> list[dict[str, Any]]:
+    """What left whom, once for all runs whose ledgers add up to the same."""
+    found = distinct(((owner, disclose(owner[1])) for owner in owners), lambda one, other: one[1] == other[1])
+    return [
+        {
+            "whose": _whose([owner for owner, _ in alike]),
+            "sentences": alike[0][1].sentences,
+            "table": tables.ledger(alike[0][1]),
+        }
+        for alike in found
+    ]
+
+
+def _whose(owners: Sequence[Owner]) -> str:
+    """"fedavg (seeds 0, 1); local (seed 0)"."""
+    seeds: dict[str, list[str]] = {}
+    for group, run in owners:
+        seeds.setdefault(group.label, []).append(str(run.summary.get("seed")))
+    return "; ".join(f"{label} (seed{'s'[: len(of) > 1]} {', '.join(of)})" for label, of in seeds.items())
+
+
+def _repeat(group: Group, run: Run) -> dict[str, str]:
+    return {
+        "name": f"{group.label}, seed {run.summary.get('seed')}",
+        "command": tables.command(run),
+        "directory": str(run.directory),
+        "config": dumps(run.config),
+    }

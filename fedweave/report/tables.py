@@ -1,0 +1,241 @@
+"""The tables of the report as plain data; the page's template escapes and lays them out."""
+
+import math
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.filesize import decimal
+
+from fedweave.report.disclosure import Disclosure
+from fedweave.report.reading import Group, Run, spread
+
+# Which way is better, by the last part of a metric's name; others are not marked.
+HIGHER = ("accuracy", "f1", "macro_f1", "auc", "worst_accuracy", "best_accuracy", "loss_entropy", "tradeoff_accuracy")
+LOWER = ("loss", "loss_variance", "sp", "eo")
+NOTES = {
+    "loss": "mean cross-entropy, nats",
+    "f1": "micro average",
+    "macro_f1": "mean over classes",
+    "auc": "one class against the rest",
+    "loss_variance": "0 if every client has the same training loss",
+    "loss_entropy": "nats; highest, log of the number of clients, if all training losses are equal",
+    "worst_accuracy": "of the client served worst",
+    "best_accuracy": "of the client served best",
+    "undefined_clients": "without a loss or a test accuracy",
+    "sp": "statistical parity gap; 0 is fair",
+    "eo": "equal opportunity gap; 0 is fair",
+    "pearson": "correlation of contribution and reward",
+}
+PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its text, the unrounded value shown on pointing at it, small print below, and whether it is the best."""
+
+    text: str
+    exact: str = ""
+    note: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; its first `words` columns hold words, the others numbers."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    words: int = 1
+
+
+def facts(groups: Sequence[Group]) -> Table:
+    """What was run: one column per group."""
+    rows: dict[str, list[str]] = {}
+    for group in groups:
+        run = group.first
+        engine = run.section("engine")
+        seeds = ", ".join(str(one.summary.get("seed", NONE)) for one in group.runs)
+        entries = {
+            "Dataset": run.summary["dataset"],
+            "Algorithm": run.summary["algorithm"],
+            "Model": run.section("model").get("name", NONE),
+            "Clients": f"{run.summary['clients']:,} by {run.section('partition').get('name', 'their own data')}",
+            "Rounds": rounds(run),
+            "Seeds" if any(len(one.runs) > 1 for one in groups) else "Seed": seeds,
+            "Engine": " ".join(str(engine[key]) for key in ("name", "mode", "dtype") if key in engine) or NONE,
+            "When": when(max(one.when for one in group.runs)),
+            "Directory": ", ".join(str(one.directory) for one in group.runs),
+        }
+        for name, entry in entries.items():
+            rows.setdefault(name, []).append(str(entry))
+    head = ("", *(group.label for group in groups)) if len(groups) > 1 else ()
+    found = tuple(tuple(map(Cell, (name, *entries))) for name, entries in rows.items())
+    return Table(head, found, words=len(groups) + 1)
+
+
+def rounds(run: Run) -> str:
+    """"30", or "unfinished: round 12 of 30"."""
+    if run.finished:
+        return f"{run.done:,}"
+    late = "" if run.evaluated == run.done else f", evaluated after round {run.evaluated:,}"
+    return f"unfinished: round {run.done:,} of {run.config.get('rounds', '?')}{late}"
+
+
+def when(moment: float) -> str:
+    """A moment in universal time."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moment))
+
+
+def command(run: Run) -> str:
+    """The command that repeats a run."""
+    return shlex.join(["fedweave", "run", str(run.directory / "config.toml"), "--out", f"{run.directory}-again"])
+
+
+def comparable(groups: Sequence[Group]) -> bool:
+    """Whether a best value means something: finished runs on the same data with as many clients."""
+    about = {(group.first.summary["dataset"], group.first.summary["clients"]) for group in groups}
+    return len(groups) > 1 and len(about) == 1 and all(group.first.finished for group in groups)
+
+
+def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
+    """The metrics "family/…" of the final models: a row per metric, a column per group."""
+    names = dict.fromkeys(
+        name
+        for family in families
+        for group in groups
+        for run in group.runs
+        for name in run.summary["metrics"]
+        if name.startswith(f"{family}/")
+    )
+    rows = []
+    for name in names:
+        family, _, last = name.partition("/")
+        form = (lambda value: f"{value:.10g}") if last == "undefined_clients" else number
+        cells = [measured(group.values(name), form) for group in groups]
+        if comparable(groups):
+            cells = _marked(cells, [spread(group.values(name))[0] for group in groups], last)
+        rows.append((Cell(_readable(last if family == "fairness" else name), note=NOTES.get(last, "")), *cells))
+    return Table(_heads(groups), tuple(rows))
+
+
+def costs(groups: Sequence[Group]) -> Table:
+    """Time, memory and traffic: a column per group."""
+    forms: dict[str, tuple[str, str, Callable[[float], str]]] = {
+        "seconds": ("Seconds", "training, evaluation and writing", lambda value: f"{value:,.1f}"),
+        "seconds_per_round": ("Seconds per round", "", number),
+        "peak_rss_mb": ("Peak memory", "of the process, MB", lambda value: f"{value:,.0f}"),
+        "bytes_up": ("Sent by all clients", "", lambda value: decimal(round(value))),
+        "bytes_down": ("Received by all clients", "", lambda value: decimal(round(value))),
+    }
+    rows = [
+        (Cell(title, note=note), *(measured(group.values(name), form) for group in groups))
+        for name, (title, note, form) in forms.items()
+    ]
+    return Table(_heads(groups), tuple(rows))
+
+
+def measured(values: Sequence[float | None], form: Callable[[float], str]) -> Cell:
+    """One value, or mean ± sample standard deviation over the runs where it is defined."""
+    mean, deviation, n = spread(values)
+    if not n:
+        return Cell(NONE)
+    note = f"in {n} of {len(values)} runs" if n < len(values) else ""
+    exact = ", ".join(NONE if value is None else repr(value) for value in values)
+    if n == 1:
+        return Cell(form(mean), exact, note)
+    digits = f"{deviation:.4f}" if form is number and abs(mean) >= 0.001 and deviation >= 0.00005 else form(deviation)
+    return Cell(f"{form(mean)} ± {digits if deviation else 0}", exact, note)
+
+
+def number(value: float) -> str:
+    """Four decimals, or three digits of what is smaller than that can show."""
+    return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.2e}"
+
+
+def extremes(groups: Sequence[Group]) -> Table:
+    """The clients that the final model serves worst and best, named; a row per run."""
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            accuracy = run.clients("accuracy")
+            if accuracy:
+                ends = (end(accuracy.values()) for end in (min, max))
+                named = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in ends]
+                mean = spread(accuracy.values())[0]
+                about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
+                rows.append((*about, named[0], Cell(number(mean), repr(mean)), named[1]))
+    return Table(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
+
+
+def named_clients(accuracy: Mapping[str, float], value: float) -> str:
+    """The clients that have `value`: "client-2", "client-2, client-9" or "client-2 and 4 more"."""
+    names = [client for client, own in accuracy.items() if own == value]
+    return ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
+
+
+def splits(parts: Iterable[tuple[str, Any]]) -> Table:
+    """Sizes of each split, given as (whose, partition.parquet)."""
+    rows = []
+    for whose, table in parts:
+        nodes, kept, cut = (table[name].to_pylist() for name in ("nodes", "edges_kept", "edges_cut"))
+        ends = 2 * sum(kept) + sum(cut)
+        share = f"{sum(cut) / ends:.1%}" if ends else NONE
+        sizes = (f"{min(nodes):,}", f"{sorted(nodes)[len(nodes) // 2]:,}", f"{max(nodes):,}") if nodes else (NONE,) * 3
+        rows.append(tuple(map(Cell, (whose, f"{len(nodes):,}", *sizes, f"{sum(kept):,}", f"{sum(cut):,}", share))))
+    head = ("split of", "clients", "fewest nodes", "median", "most", "edges kept", "edge ends cut", "share cut")
+    return Table(head, tuple(rows))
+
+
+def clients(run: Run) -> Table:
+    """One row per client of a run: its part of the data and the final test accuracy there."""
+    accuracy, rows = run.clients("accuracy"), []
+    if run.partition is None:
+        return Table((), ())
+    for part in run.partition.to_pylist():
+        counts = [f"{part[name]:,}" for name in ("nodes", "edges_kept", "edges_cut", "train", "val", "test")]
+        own = accuracy.get(part["client"])
+        last = Cell(NONE) if own is None else Cell(number(own), repr(own))
+        rows.append((Cell(part["client"]), *map(Cell, counts), last))
+    head = ("client", "nodes", "edges kept", "edges cut", "train", "val", "test", "test accuracy")
+    return Table(head, tuple(rows))
+
+
+def ledger(found: Disclosure) -> Table:
+    """The ledger's rows of a disclosure."""
+    rows = []
+    for row in found.rows:
+        way = "sent" if row["direction"] == "up" else "received"
+        names = (Cell(way), Cell(row["step"]), Cell(row["key"], note=row["reveals"]), Cell(_shapes(row["shapes"])))
+        sizes = dict.fromkeys(decimal(row[bound]) for bound in ("least", "most"))
+        counts = (f"{row['clients']:,}", f"{row['messages']:,}", " to ".join(sizes))
+        total = Cell(decimal(row["total"]), f"{row['total']} bytes")
+        rows.append((*names, Cell(row["mechanism"]), *map(Cell, counts), total))
+    head = ("by clients", "step", "key and what it reveals", "shape", "mechanism", "clients", "messages", "size", "total")
+    return Table(head, tuple(rows), words=5)
+
+
+def _shapes(shapes: list[str]) -> str:
+    return shapes[0] if len(shapes) == 1 else f"{len(shapes):,} shapes, {shapes[0]} to {shapes[-1]}"
+
+
+def _heads(groups: Sequence[Group]) -> tuple[str, ...]:
+    counted = (f"{group.label} ({len(group.runs)} seeds)" if len(group.runs) > 1 else group.label for group in groups)
+    return ("", *counted)
+
+
+def _marked(cells: list[Cell], means: list[float], last: str) -> list[Cell]:
+    """Mark the best mean, and those that look the same as shown."""
+    if last not in HIGHER + LOWER or sum(map(math.isfinite, means)) < 2:
+        return cells
+    best = (max if last in HIGHER else min)(mean for mean in means if math.isfinite(mean))
+    return [replace(cell, best=number(mean) == number(best)) for cell, mean in zip(cells, means, strict=True)]
+
+
+def _readable(name: str) -> str:
+    words = [PROPER.get(word, word) for word in name.replace("/", "_").split("_")]
+    text = " ".join(words)
+    return text[0].upper() + text[1:]

@@ -1,0 +1,179 @@
+"""The page's layout: a Jinja template, rendered with everything escaped that is not marked as safe."""
+
+STYLE = """
+:root { --ink: #1a1a1a; --grey: #666; --line: #d9d9d9; --pale: #f6f7f8; --blue: #0072B2; }
+* { box-sizing: border-box; }
+body { max-width: 1000px; margin: 0 auto; padding: 2.5rem 1.5rem 4rem; color: var(--ink); background: #fff;
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; letter-spacing: -.01em; overflow-wrap: anywhere; }
+h2 { font-size: 1.25rem; margin: 2.8rem 0 .7rem; padding-top: .9rem; border-top: 2px solid var(--ink); }
+h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
+p, ul { margin: .5rem 0; max-width: 48rem; overflow-wrap: anywhere; }
+ul { padding-left: 1.2rem; }
+li { margin: .2rem 0; }
+.lead { font-size: 1.06rem; }
+.small, figcaption, .note { color: var(--grey); font-size: .84rem; line-height: 1.4; }
+.note { display: block; font-weight: 400; }
+tbody th:not(.dense *) .note { display: inline; margin-left: .5em; }
+.warn { border-left: 4px solid #D55E00; padding: .4rem .8rem; background: #fdf3ec; }
+.scroll { overflow-x: auto; }
+.side { display: flex; flex-wrap: wrap; gap: 0 3.5rem; align-items: start; }
+table.narrow { width: auto; min-width: 24rem; }
+table { border-collapse: collapse; margin: .8rem 0; font-size: .9rem; line-height: 1.35; width: 100%;
+  font-variant-numeric: tabular-nums; }
+th, td { padding: .38rem .7rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
+th.word, td.word { text-align: left; overflow-wrap: anywhere; }
+th:first-child, td:first-child { padding-left: 0; }
+th:last-child, td:last-child { padding-right: 0; }
+thead th, thead th.word { overflow-wrap: normal; }
+thead th { border-bottom: 1.5px solid var(--ink); font-weight: 600; vertical-align: bottom; }
+tbody th { font-weight: 500; text-align: left; }
+td { white-space: nowrap; }
+td.word { white-space: normal; }
+.facts { table-layout: fixed; }
+.facts th:first-child { width: 7.5rem; color: var(--grey); font-weight: 400; }
+.dense { font-size: .8rem; }
+.dense th, .dense td { padding: .3rem .45rem; }
+.best { font-weight: 700; }
+.best::before { content: "★ "; color: var(--blue); font-size: .75em; vertical-align: .1em; }
+figure { margin: .8rem 0 0; }
+details { margin: .7rem 0; }
+summary { cursor: pointer; font-weight: 500; }
+pre { background: var(--pale); padding: .8rem 1rem; font-size: .8rem; line-height: 1.45; white-space: pre-wrap;
+  overflow-wrap: anywhere; border-radius: 4px; }
+code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+footer { margin-top: 3rem; padding-top: .8rem; border-top: 1px solid var(--line); }
+@media print {
+  body { max-width: none; padding: 0; font-size: 10.5pt; }
+  h2, h3 { break-after: avoid; } figure, tr { break-inside: avoid; } .scroll { overflow: visible; }
+  details::details-content { content-visibility: visible; height: auto; }
+  @page { margin: 16mm 14mm; }
+}
+"""
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
+style-src 'unsafe-inline'; img-src data: blob:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }} – fedweave report</title>
+<style>{{ style | safe }}</style>
+<script>{{ script | safe }}</script>
+</head>
+<body>
+{%- macro grid(table, kind="") %}
+<div class="scroll"><table class="{{ kind }}">
+{%- if table.head %}
+<thead><tr>
+{%- for name in table.head %}<th scope="col"{% if loop.index <= table.words %} class="word"{% endif %}>{{ name }}</th>{% endfor -%}
+</tr></thead>
+{%- endif %}
+<tbody>
+{%- for row in table.rows %}
+<tr>
+{%- for cell in row %}
+{%- set tag = "th" if loop.first else "td" -%}
+<{{ tag }}{% if loop.first %} scope="row"{% endif %} class="{{ "word" if loop.index <= table.words }}{{ " best" if cell.best }}"
+{%- if cell.exact %} title="{{ cell.exact }}"{% endif %}>{{ cell.text }}
+{%- if cell.note %}<span class="note">{{ cell.note }}</span>{% endif %}</{{ tag }}>
+{%- endfor -%}
+</tr>
+{%- endfor %}
+</tbody></table></div>
+{%- endmacro %}
+{%- macro figure(drawn, caption) %}
+{%- if drawn %}<figure>{{ drawn | safe }}<figcaption>{{ caption }}</figcaption></figure>{% endif %}
+{%- endmacro %}
+
+<header>
+<h1>{{ title }}</h1>
+{%- for sentence in leads %}
+<p class="lead">{{ sentence }}</p>
+{%- endfor %}
+{%- for warning in warnings %}
+<p class="warn">{{ warning }}</p>
+{%- endfor %}
+{{ grid(facts, "facts") }}
+</header>
+
+<section id="summary">
+<h2>Summary</h2>
+<p class="small">Test nodes, model after the last evaluated round. “Global” is the global test graph or, where the
+experiment has none, the test nodes of all clients together; “local” is the mean over clients of the result on their own
+test nodes. Point at a number for all its digits.
+{%- if seeds %} Mean ± sample standard deviation over seeds.{% endif %}
+{%- if marked %} ★ marks the best value.{% elif several %} No best value is marked: the runs differ in data or number of
+clients, or one is unfinished.{% endif %}</p>
+<div class="side">{{ grid(summary, "narrow") }}{{ grid(costs, "narrow") }}</div>
+</section>
+
+<section id="curves">
+<h2>Learning curves</h2>
+{{ figure(curves, "Bands: mean ± one sample standard deviation over seeds." if seeds else "") }}
+{%- if not curves %}<p>No accuracy or loss was measured.</p>{% endif %}
+</section>
+
+<section id="clients">
+<h2>Clients</h2>
+{{ figure(accuracy, accuracy_caption) }}
+{%- if not accuracy %}<p>No client has a test accuracy.</p>{% endif %}
+{%- if extremes.rows %}{{ grid(extremes) }}{% endif %}
+</section>
+
+{%- if fairness.rows %}
+<section id="fairness">
+<h2>Fairness between clients</h2>
+{{ grid(fairness, "narrow") }}
+</section>
+{%- endif %}
+
+<section id="split">
+<h2>How the data is split</h2>
+{%- if splits.rows %}
+<p class="small">An edge is cut at a client that holds one of its ends only; it counts once at each such client. The
+share is of the ends of edges.</p>
+{{ grid(splits) }}
+{%- for part in parts %}
+{%- if parts | length > 1 %}<h3>{{ part.whose }}</h3>{% endif %}
+{{ figure(part.figure, part.caption) }}
+{%- if part.clients.rows %}
+<details><summary>Every client</summary>{{ grid(part.clients, "dense") }}</details>
+{%- endif %}
+{%- endfor %}
+{%- else %}<p>The runs have no partition.parquet, so the split is not known.</p>{% endif %}
+</section>
+
+<section id="ledger">
+<h2>What left whom</h2>
+{%- for one in disclosures %}
+{%- if disclosures | length > 1 %}<h3>{{ one.whose }}</h3>{% endif %}
+<ul>
+{%- for sentence in one.sentences %}
+<li>{{ sentence }}</li>
+{%- endfor %}
+</ul>
+<details{% if disclosures | length == 1 %} open{% endif %}><summary>The ledger, added up</summary>
+{{ grid(one.table, "dense") }}</details>
+{%- endfor %}
+<p class="small">The ledger records the name, shape and size of everything that crossed a boundary, and what the
+algorithm declares that the receiver learns from it. It does not look into the contents. Kilo is 1,000.</p>
+</section>
+
+<section id="repeat">
+<h2>How to repeat this</h2>
+{%- for run in repeats %}
+<details{% if repeats | length == 1 %} open{% endif %}><summary>{{ run.name }}</summary>
+<pre>{{ run.command }}</pre>
+<p class="small">{{ run.directory }}/config.toml, with every default written out:</p>
+<pre>{{ run.config }}</pre>
+</details>
+{%- endfor %}
+</section>
+
+<footer class="small">Written by fedweave {{ version }}. This page loads nothing from elsewhere.
+<noscript>The figures need JavaScript; all numbers are in the tables.</noscript></footer>
+</body>
+</html>
+"""

@@ -1,0 +1,56 @@
+"""The table of clients: one line each, whatever the terminal."""
+
+import io
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fedweave.report.clients import clients_table
+
+
+def lines(columns: dict[str, Any], width: int = 80, **whole: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(clients_table(columns, {"edges": 0, "edges_lost": 0} | whole))
+    return [line.strip() for line in console.export_text().splitlines() if line.strip()]
+
+
+def cut(clients: int, labels: np.ndarray) -> dict[str, Any]:
+    numbers = ("nodes", "edges_kept", "edges_cut", "train", "val", "test")
+    columns = {name: [1000 * i + at for at in range(clients)] for i, name in enumerate(numbers)}
+    return {"client": list(range(clients)), **columns, "labels": labels.tolist()}
+
+
+def test_every_number_of_a_small_cut_stands_in_its_column() -> None:
+    shown = lines(cut(2, np.array([[1, 200, 0], [10, 2, 3]])), edges=1005, edges_lost=402)
+    assert [line.split() for line in shown[-3:-1]] == [
+        ["0", "0", "1,000", "2,000", "3,000", "4,000", "5,000", "1", "200", "0"],
+        ["1", "1", "1,001", "2,001", "3,001", "4,001", "5,001", "10", "2", "3"],
+    ]
+    assert shown[-3].endswith(" 1 200 0")
+    assert shown[-2].endswith("10   2 3"), "classes stand below each other"
+    assert shown[-1] == "402 of 1,005 edges (40.0%) are lost to all clients"
+
+
+def test_ten_clients_of_ten_classes_fit_into_80_columns() -> None:
+    columns = cut(10, np.full((10, 10), 99)) | {"val": [500] * 10, "test": [1500] * 10}
+    shown = lines(columns)
+    assert len(shown) == 2 + 1 + 10 + 1
+    assert all(line.endswith(" ".join(["99"] * 10)) for line in shown[3:-1])
+
+
+def test_what_does_not_fit_is_marked_and_costs_no_line() -> None:
+    shown = lines(cut(10, np.full((10, 70), 99)))
+    assert len(shown) == 2 + 1 + 10 + 1
+    assert all(line.endswith("…") and "5,00" in line for line in shown[3:-1])
+
+
+def test_many_clients_end_in_their_mean() -> None:
+    shown = lines(cut(30, np.arange(60).reshape(30, 2)), edges=4)
+    assert [line.split()[0] for line in shown[3:-3] if line[0].isdigit()] == [str(i) for i in range(20)]
+    [mean] = [line for line in shown if line.startswith("mean")]
+    assert mean.split() == ["mean", "14.5", "1014.5", "2014.5", "3014.5", "4014.5", "5014.5", "29.0", "30.0"]
+    assert shown[-2:] == [
+        "the first 20 of 30 clients, and the mean of all",
+        "0 of 4 edges (0.0%) are lost to all clients",
+    ]

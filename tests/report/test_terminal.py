@@ -1,0 +1,64 @@
+"""What the terminal shows of a run's result and ledger."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from fedweave.core.ledger import SCHEMA
+from fedweave.report import terminal
+
+SUMMARY: dict[str, Any] = {
+    "rounds": 30,
+    "seconds": 12.0,
+    "seconds_per_round": 0.4,
+    "peak_rss_mb": 475.2,
+    "bytes_up": 629_800,
+    "bytes_down": 1_200_000,
+    "metrics": {
+        "global/accuracy": 0.5575,
+        "local/accuracy": 0.5541,
+        "local/auc": None,
+        "fairness/loss_variance": 0.0048,
+    },
+}
+
+
+def test_result_stands_side_by_side_in_80_columns() -> None:
+    console = Console(width=80, file=io.StringIO(), record=True)
+    terminal.show_result(console, SUMMARY, Path("runs/one"))
+    shown = [re.split(r"  +", line.strip()) for line in console.export_text().splitlines() if line.strip()]
+    assert shown[0] == ["test split", "global", "local", "fairness"]
+    assert shown[2:4] == [["accuracy", "0.5575", "0.5541", "loss_variance", "0.0048"], ["auc", "-", "-"]]
+    assert [" ".join(line) for line in shown[4:]] == [
+        "30 rounds in 12.0 s (0.4 s each), 475 MB at peak",
+        "clients sent 629.8 kB, received 1.2 MB",
+        "files: runs/one",
+    ]
+
+
+def test_ledger_adds_up_messages_of_equal_kind() -> None:
+    def row(round: int, client: str, direction: str, key: str, size: int, reveals: str) -> tuple[Any, ...]:
+        return (round, 0, "Alg.train", client, direction, key, "[2] float32", size, "none", reveals, 0.0)
+
+    rows = [
+        row(1, "a", "up", "w", 1000, "weights"),
+        row(2, "a", "up", "w", 1000, "weights"),
+        row(2, "b", "up", "w", 1000, "weights"),
+        row(1, "a", "up", "n", 8, "training nodes"),
+        row(1, "a", "down", "w", 500, ""),
+    ]
+    table = pa.table(
+        [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)], SCHEMA
+    )
+    shown = io.StringIO()
+    terminal.show_ledger(Console(width=200, file=shown), table)
+    lines = [re.split(r"  +", line.strip()) for line in shown.getvalue().splitlines()]
+    assert [line for line in lines if line[0] in ("up", "down")] == [
+        ["up", "Alg.train", "w", "[2] float32", "none", "weights", "2", "3", "3.0 kB"],
+        ["up", "Alg.train", "n", "[2] float32", "none", "training nodes", "1", "1", "8 bytes"],
+        ["down", "Alg.train", "w", "[2] float32", "none", "1", "1", "500 bytes"],
+    ]

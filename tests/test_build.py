@@ -1,0 +1,76 @@
+"""From a config to what a run needs: clients' graphs as cut, the pooled client, ids."""
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from fedweave import build, config
+from fedweave.core.graph import SPLITS
+from fedweave.datasets.base import Dataset
+from fedweave.partition.base import Part, Partition
+
+PATH = Dataset(
+    name="path of 5 nodes and a chord 1-4",
+    x=np.arange(10, dtype=np.float32).reshape(5, 2),
+    edges=np.array([[0, 1, 1, 1, 2, 2, 3, 3, 4, 4], [1, 0, 2, 4, 1, 3, 2, 4, 1, 3]]),
+    y=np.array([0, 1, -1, 0, 1]),
+    classes=2,
+    sens=np.array([1, 0, -1, 1, 0]),
+)
+
+
+def part(nodes: list[int], **splits: Any) -> Part:
+    masks = np.array([[node in splits.get(split, ()) for node in nodes] for split in SPLITS])
+    return Part(np.array(nodes), masks)
+
+
+def test_clients_are_induced_subgraphs_and_may_share_nodes() -> None:
+    cut = Partition((part([0, 1, 4], train=[0], test=[1, 4]), part([1, 3, 4], train=[1, 3])), np.array([2, 3]))
+    one, other = cast(Any, build.client_graphs(PATH, cut).values())
+    assert one.edges.members[0].index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    assert other.edges.members[0].index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
+    assert one.x[:3].tolist() == [[0, 1], [2, 3], [8, 9]]
+    assert one.y[:3].tolist() == [0, 1, 1]
+    assert one.sens[:3].tolist() == [1, 0, 0]
+    assert one.masks[:, :3].tolist() == [[True, False, False], [False] * 3, [False, True, True]]
+    test = cast(Any, build.global_test_graph(PATH, cut, torch.float64))
+    assert test.x.dtype == torch.float64
+    assert test.edges.members[0].index.tolist() == [[0, 1], [1, 0]]
+    assert test.masks[:, :2].tolist() == [[False] * 2, [False] * 2, [False, True]]
+    assert build.global_test_graph(PATH, Partition(cut.parts), torch.float32) is None
+
+
+def test_induced_edges_against_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    dense = np.triu(rng.random((40, 40)) < 0.2, 1)
+    data = Dataset("random", np.zeros((40, 1), np.float32), np.stack(np.nonzero(dense | dense.T)), np.zeros(40), 1)
+    groups = [np.flatnonzero(rng.random(40) < share) for share in (0.0, 0.1, 0.5, 0.9, 1.0)]
+    for nodes, edges in zip(groups, build.induced_edges(data, groups), strict=True):
+        wanted = np.stack(np.nonzero((dense | dense.T)[np.ix_(nodes, nodes)]))
+        assert edges.tolist() == wanted.tolist()
+
+
+def test_pooled_client_has_every_edge_and_never_trains_on_test_nodes() -> None:
+    cut = Partition((part([0, 1, 2], train=[0, 1]), part([1, 3, 4], train=[3], val=[4], test=[1])))
+    [pooled] = build.pooled(cut).parts
+    assert pooled.nodes.tolist() == [0, 1, 2, 3, 4]
+    used = {split: pooled.nodes[mask].tolist() for split, mask in zip(SPLITS, pooled.masks, strict=True)}
+    assert used == {"train": [0, 3], "val": [4], "test": [1]}
+    graph = build.client_graphs(PATH, build.pooled(cut))["client-0"]
+    assert graph.edges.members[0].index.shape[1] == PATH.edges.shape[1]
+
+
+def test_centralized_is_given_the_union() -> None:
+    sections = {"data": {"name": "synthetic", "nodes": 90}, "partition": {"clients": 3}}
+    built = build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
+    assert built.fed.clients == ("client-0",)
+    assert len(built.partition.parts) == 3
+
+
+def test_ids_sort_as_they_count() -> None:
+    for count in (1, 10, 11, 1000):
+        ids = build.client_ids(count)
+        assert ids == sorted(ids)
+        assert len(set(ids)) == count
+    assert build.client_ids(11)[3] == "client-03"

@@ -1,0 +1,50 @@
+"""Checkpoints: what comes back is what went in, in the same order, or it is called damaged."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedweave.checkpoint import Checkpoint
+from fedweave.core.tree import leaves
+from fedweave.errors import FedweaveError
+
+WEIGHTS = {"z": {"w": torch.arange(6.0).reshape(2, 3)}, "a": {"b": torch.tensor([1.5])}, "none": {}, "mu": 0.1}
+REACHED = Checkpoint(
+    round=3, seconds=1.25, metrics=7, ledger=5, summary={"local/f1": 0.25, "global/f1": 0.5}, state=WEIGHTS
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file of a saved checkpoint."""
+    REACHED.save(tmp_path / "checkpoint" / "state.safetensors")
+    return tmp_path / "checkpoint" / "state.safetensors"
+
+
+def test_round_trip_keeps_values_and_their_order(path: Path) -> None:
+    found = Checkpoint.load(path)
+    assert (found.round, found.seconds, found.metrics, found.ledger) == (3, 1.25, 7, 5)
+    assert list(found.summary.items()) == list(REACHED.summary.items())
+    assert list(found.state) == ["z", "a", "none", "mu"], "sums over leaves run in this order"
+    assert found.state["none"] == {}
+    for (one, value), (other, expected) in zip(leaves(found.state), leaves(WEIGHTS), strict=True):
+        assert one == other
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(expected))
+
+
+@pytest.mark.parametrize("at", [-1, 40, 0])
+def test_one_flipped_bit_is_damage(path: Path, at: int) -> None:
+    blob = bytearray(path.read_bytes())
+    blob[at] ^= 1
+    path.write_bytes(blob)
+    with pytest.raises(FedweaveError, match=r"state\.safetensors is damaged"):
+        Checkpoint.load(path)
+
+
+def test_a_whole_file_of_other_content_is_damage(path: Path, tmp_path: Path) -> None:
+    blob = path.read_bytes()
+    assert blob.count(bytes(torch.tensor([1.5]).numpy())) == 1
+    path.write_bytes(blob.replace(bytes(torch.tensor([1.5]).numpy()), bytes(torch.tensor([2.5]).numpy())))
+    with pytest.raises(FedweaveError, match="digest"):
+        Checkpoint.load(path)

@@ -1,0 +1,79 @@
+"""Files of a run: whole or not at all, one writer, and reading without torch."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pytest
+
+from fedweave import files
+from fedweave.errors import FedweaveError, UserError
+
+TABLE = pa.table({"round": [1, 2], "value": [0.5, 0.25]})
+
+
+def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
+    files.write(tmp_path / "file", lambda file: file.write(b"old"))
+
+    def fill(file: BinaryIO) -> None:
+        file.write(b"half of the n")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(FedweaveError, match=r"disk is full.*--resume") as error:
+        files.write(tmp_path / "file", fill)
+    assert not isinstance(error.value, UserError)
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_place_that_cannot_be_written_is_the_users_matter(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    for path in (tmp_path / "thesis.txt" / "file", tmp_path / "not" / "there" / "file"):
+        with pytest.raises(UserError, match=r"cannot be used.*--out"):
+            files.write(path, lambda file: file.write(b"new"))
+
+
+def test_tables_come_back_or_are_named(tmp_path: Path) -> None:
+    files.write_table(tmp_path / "t.parquet", TABLE)
+    assert files.read_table(tmp_path, "t.parquet").equals(TABLE)
+    with pytest.raises(UserError, match=r"there is no .*u\.parquet"):
+        files.read_table(tmp_path, "u.parquet")
+    (tmp_path / "t.parquet").write_bytes((tmp_path / "t.parquet").read_bytes()[:-9])
+    with pytest.raises(FedweaveError, match=r"t\.parquet is damaged") as error:
+        files.read_table(tmp_path, "t.parquet")
+    assert not isinstance(error.value, UserError)
+
+
+def test_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom fedweave.files import locked\n"
+        "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    try:
+        with pytest.raises(UserError, match=f"process {holder.pid} is writing"), files.locked(tmp_path / "run"):
+            pass
+    finally:
+        holder.kill()
+        holder.communicate()
+    with files.locked(tmp_path / "run"):
+        assert (tmp_path / "run" / files.LOCK).read_text() == str(os.getpid())
+
+
+def test_what_an_attempt_leaves_does_not_count_as_used(tmp_path: Path) -> None:
+    assert not files.is_used(tmp_path / "absent")
+    with files.locked(tmp_path / "run"):
+        (tmp_path / "run" / "checkpoint").mkdir()
+        (tmp_path / "run" / "checkpoint" / ".state.safetensors.1.tmp").write_bytes(b"half")
+    assert not files.is_used(tmp_path / "run")
+    files.remove_leftovers(tmp_path / "run")
+    assert list((tmp_path / "run" / "checkpoint").iterdir()) == []
+    (tmp_path / "run" / "checkpoint" / "other").touch()
+    assert files.is_used(tmp_path / "run")
+    assert files.is_used(tmp_path / "run" / "checkpoint" / "other")

@@ -1,0 +1,58 @@
+"""Which directories a run may be continued in."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedweave import config
+from fedweave.errors import FedweaveError, UserError
+from fedweave.resuming import examine
+
+
+def resolved(**changes: Any) -> config.Config:
+    return config.resolve({"rounds": 4, "data": {"name": "synthetic"}} | changes)
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """What `examine` looks at in the directory of a finished run."""
+    (tmp_path / "config.toml").write_text(config.dumps(resolved().plain()))
+    (tmp_path / "summary.json").write_text('{"rounds": 4, "metrics": {}}')
+    return tmp_path
+
+
+def test_a_finished_run_is_told_from_one_that_can_go_on(finished: Path) -> None:
+    assert examine(resolved(), finished, True) == {"rounds": 4, "metrics": {}}
+    assert examine(resolved(rounds=6), finished, True) is None
+    with pytest.raises(UserError, match="done 4 rounds already, more than the 3"):
+        examine(resolved(rounds=3), finished, True)
+    (finished / "summary.json").unlink()
+    assert examine(resolved(), finished, True) is None
+    with pytest.raises(UserError, match="--resume"):
+        examine(resolved(), finished, False)
+
+
+def test_other_settings_are_named(finished: Path) -> None:
+    changes = {"seed": 6, "algorithm": {"lr": 0.5}, "engine": {"dtype": "float64", "threads": 2}}
+    with pytest.raises(UserError, match=r"differs in algorithm\.lr, engine\.dtype, seed \("):
+        examine(resolved(**changes), finished, True)
+
+
+def test_what_changes_no_number_may_change(finished: Path) -> None:
+    changes = {"eval_every": 2, "engine": {"mode": "loop", "chunk": 3, "threads": 1, "checkpoint_seconds": 1.0}}
+    assert examine(resolved(**changes), finished, True) is not None
+
+
+def test_an_absent_or_empty_directory_is_free(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for directory in (tmp_path / "absent", tmp_path / "empty"):
+        for resume in (True, False):
+            assert examine(resolved(), directory, resume) is None
+
+
+@pytest.mark.parametrize("bad", ["", "[]", "{}", "\x00"])
+def test_damaged_summary_is_named(finished: Path, bad: str) -> None:
+    (finished / "summary.json").write_text(bad)
+    with pytest.raises(FedweaveError, match=r"summary\.json is damaged"):
+        examine(resolved(), finished, True)
