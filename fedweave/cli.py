@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from fedweave.errors import FedweaveError, UserError
+from fedweave.report.command import report
 
 
 class Commands(TyperGroup):
@@ -136,6 +137,9 @@ def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The di
     from fedweave.report.terminal import screen, show_ledger
 
     show_ledger(screen(), read_table(directory, LEDGER))
+
+
+app.command()(report)
 
 
 def main() -> NoReturn:

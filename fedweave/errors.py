@@ -32,6 +32,6 @@ class ClientsMissing(FedweaveError):
         self.step, self.missing = step, dict(missing)
         named = "; ".join(f"{client}: {reason}" for client, reason in missing.items())
         super().__init__(
-            f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. Missing: {named}. "
-            "Lower the quorum or bring the clients back."
+            f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. "
+            f"Missing: {named}. Lower the quorum or bring the clients back."
         )

@@ -16,7 +16,13 @@ from fedweave.metrics.classification import values
 from fedweave.metrics.client_fairness import client_fairness
 
 METRICS_SCHEMA = pa.schema(
-    [("round", pa.int32()), ("client", pa.string()), ("split", pa.string()), ("metric", pa.string()), ("value", pa.float64())]
+    [
+        ("round", pa.int32()),
+        ("client", pa.string()),
+        ("split", pa.string()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+    ]
 )
 GLOBAL = "global"
 
@@ -39,12 +45,14 @@ class Step:
 def train(
     algorithm: Algorithm, fed: Any, rounds: int, eval_every: int = 1, resume: tuple[int, Tree] | None = None
 ) -> Iterator[Step]:
-    """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never but at the end) and at the end.
+    """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too.
     """
     if rounds < 1 or eval_every < 0:
-        raise UserError(f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0.")
+        raise UserError(
+            f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0."
+        )
     done, state = resume or (0, None)
     if state is None:
         fed.begin(0)
@@ -84,7 +92,9 @@ def _outside(evaluation: Evaluation) -> dict[str, np.ndarray] | None:
     if evaluation.server is not None:
         return values({name: pair.numpy() for name, pair in evaluation.server.items()})
     personal = _pairs(evaluation.clients, "global_test")
-    return {name: np.apply_along_axis(_mean, 0, value) for name, value in values(personal).items()} if personal else None
+    return (
+        {name: np.apply_along_axis(_mean, 0, value) for name, value in values(personal).items()} if personal else None
+    )
 
 
 def _mean(of_clients: np.ndarray) -> float:
@@ -93,7 +103,11 @@ def _mean(of_clients: np.ndarray) -> float:
 
 
 def _rows(
-    round: int, clients: tuple[str, ...], own: dict[str, np.ndarray], pooled: dict[str, np.ndarray], fairness: dict[str, float]
+    round: int,
+    clients: tuple[str, ...],
+    own: dict[str, np.ndarray],
+    pooled: dict[str, np.ndarray],
+    fairness: dict[str, float],
 ) -> pa.Table:
     """Long rows: every client and "global", every split, every metric that is defined there."""
     who: list[str] = []

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedweave.learn import trace
 from fedweave.core import random
 from fedweave.core.federation import on_client
 from fedweave.core.graph import TRAIN, Graph, stack
@@ -19,7 +18,7 @@ from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree, full, map_leaves
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
-from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit
+from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit, trace
 
 KEY = random.key(3)
 ROWS = frozenset({"0/weight"})

@@ -1,10 +1,11 @@
-"""FedAvg: McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data", algorithm 1.
+"""FedAvg: McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data",
+algorithm 1.
 
 Deviations: optimisers other than SGD are allowed and start afresh each round; a client's epoch is one full-batch step,
 because its graph is one sample.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -19,7 +20,7 @@ from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.learn import OPTIMISERS, fit
+from fedweave.learn import OPTIMISERS, check_training, fit
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class FedAvg:
     participation: float = 1.0
     quorum: float = 1.0
     objective: tuple[parts.Objective, ...] = (parts.CrossEntropy(),)
-    start: parts.Start = parts.GlobalStart()
-    weigh: parts.Weigh = parts.BySize()
-    release: parts.Release = parts.Plain()
-    reward: parts.Reward = parts.SameForAll()
+    start: parts.Start = field(default_factory=parts.GlobalStart)
+    weigh: parts.Weigh = field(default_factory=parts.BySize)
+    release: parts.Release = field(default_factory=parts.Plain)
+    reward: parts.Reward = field(default_factory=parts.SameForAll)
 
     def __post_init__(self) -> None:
-        check_training(self)
+        check_training(self.epochs, self.lr, self.weight_decay)
         for name in ("participation", "quorum"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
@@ -115,7 +116,9 @@ class FedAvg:
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's model on its own nodes; the global model on the global test graph."""
-        replies = fed.map(self.score, self.reward.shared(state), self.reward.each(state, fed.clients), quorum=self.quorum)
+        replies = fed.map(
+            self.score, self.reward.shared(state), self.reward.each(state, fed.clients), quorum=self.quorum
+        )
         return Evaluation(replies, on_global_test(self.model, state["w"], fed))
 
     @on_client(sends=SCORES)
@@ -129,13 +132,3 @@ def sample(fed: Federation, share: float) -> list[str]:
     count = max(1, round(share * len(fed.clients)))
     order = torch.argsort(random.bits(fed.key("participation"), len(fed.clients)))
     return [fed.clients[at] for at in sorted(order[:count].tolist())]
-
-
-def check_training(algorithm: "FedAvg | Local") -> None:  # type: ignore[name-defined] # noqa: F821
-    """Refuse impossible training parameters."""
-    if algorithm.epochs < 1:
-        raise ValueError(f"epochs is {algorithm.epochs}; it must be at least 1")
-    if not algorithm.lr > 0 or algorithm.weight_decay < 0:
-        raise ValueError(
-            f"lr is {algorithm.lr} and weight_decay {algorithm.weight_decay}; lr must be positive, weight_decay not negative"
-        )

@@ -5,7 +5,6 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedweave.algorithms.fedavg import check_training
 from fedweave.algorithms.parts import CrossEntropy
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
@@ -15,7 +14,7 @@ from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.learn import OPTIMISERS, fit
+from fedweave.learn import OPTIMISERS, check_training, fit
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Local:
     quorum: float = 1.0
 
     def __post_init__(self) -> None:
-        check_training(self)
+        check_training(self.epochs, self.lr, self.weight_decay)
 
     def init(self, fed: Federation) -> Tree:
         """The server holds nothing."""

@@ -1,0 +1,1 @@
+"""The small core: trees, randomness, graphs, models, clients, and the one primitive `Federation.map`."""

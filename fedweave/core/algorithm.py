@@ -20,7 +20,7 @@ class Evaluation(NamedTuple):
 
 
 class Algorithm(Protocol):
-    """A frozen dataclass whose fields are the paper's hyperparameters with the paper's defaults; the first is the model.
+    """A frozen dataclass: fields are the paper's hyperparameters with the paper's defaults; the first is the model.
 
     All splits are evaluated in one call, because one forward pass serves them all.
     """

@@ -66,7 +66,8 @@ class Pair:
         _PAIRS[id(self)] = self
 
 
-# The product is an operator of its own, which names its matrix by a number, so that a recording can hold it (`learn.trace`).
+# The product is an operator of its own, which names its matrix by a number, so that a recording (`learn.trace`) can
+# hold it.
 _PAIRS: "WeakValueDictionary[int, Pair]" = WeakValueDictionary()
 _LIBRARY = torch.library.Library("fedweave", "FRAGMENT")
 _LIBRARY.define("product(Tensor dense, int matrix, bool transposed) -> Tensor")

@@ -37,9 +37,9 @@ Step = Callable[[Client, Tree], Tree]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What `on_client` notes at a step."""
+    """What a step declares: its `sends`, worked out, and whether it is `ragged` (see `on_client`)."""
 
-    sends: Mapping[str, str] | Callable[[Any], Mapping[str, str]]
+    sends: Mapping[str, str]
     ragged: bool
 
 
@@ -54,14 +54,14 @@ def on_client(
     """
 
     def mark(step: Any) -> Any:
-        step.on_client = StepInfo(sends or {}, ragged)
+        step.on_client = (sends or {}, ragged)
         return step
 
     return mark
 
 
 def step_name(step: Any) -> str:
-    """"FedAvg.train" for a bound method, "function" for a plain one."""
+    """ "FedAvg.train" for a bound method, "function" for a plain one."""
     owner = getattr(step, "__self__", None)
     return step.__name__ if owner is None else f"{type(owner).__name__}.{step.__name__}"
 
@@ -72,20 +72,21 @@ def step_info(step: Any) -> StepInfo:
     Raises:
         FedweaveError: the function is not marked with `on_client`.
     """
-    info = getattr(step, "on_client", None)
-    if not isinstance(info, StepInfo):
+    declared = getattr(step, "on_client", None)
+    if not isinstance(declared, tuple):
         raise FedweaveError(
-            f"{step_name(step)} is not marked @on_client, so it may not run on clients. Decorate it and declare what it sends."
+            f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
+            "Decorate it and declare what it sends."
         )
-    owner = getattr(step, "__self__", None)
-    return StepInfo(info.sends(owner), info.ragged) if callable(info.sends) else info
+    sends, ragged = declared
+    return StepInfo(sends(getattr(step, "__self__", None)) if callable(sends) else sends, ragged)
 
 
 class Federation(Protocol):
     """What an algorithm may do. An engine implements it; no algorithm knows which.
 
-    clients: ids in client order. classes: number of classes. dtype: of weights and features. test: the global test graph
-    or None.
+    clients: ids in client order. classes: number of classes. dtype: of weights and features. test: the global test
+    graph or None.
     """
 
     clients: tuple[str, ...]

@@ -86,8 +86,8 @@ class Edges:
     def operator(self, kind: str) -> Sparse:
         """A message-passing matrix [n, n].
 
-        "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~ the
-        degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two.
+        "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~
+        the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two.
         """
         made = self.made.operators
         if kind not in made:
@@ -124,9 +124,9 @@ def make_graph(
     n = len(y)
     rows = -(-max(n, 1) // BLOCK) * BLOCK
     if sp.issparse(x):
-        csr = Csr.of(x.tocsr())
+        csr = Csr.of(sp.csr_matrix(x))
         starts = torch.cat([csr.starts, csr.starts[-1:].expand(rows - n)])
-        features = Sparse.of(csr._replace(starts=starts, rows=rows, values=csr.values.to(dtype)))
+        features: Tensor | Sparse = Sparse.of(csr._replace(starts=starts, rows=rows, values=csr.values.to(dtype)))
     else:
         features = _padded(torch.as_tensor(np.asarray(x)).to(dtype), rows, 0)
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
@@ -141,8 +141,10 @@ def make_graph(
 
 
 def stack(graphs: Sequence[Graph]) -> Graph:
-    """Stack P clients' graphs along a new first axis, each padded to the largest; for `torch.func.vmap`, whose in_dims are
-    0 for the tensors and None for the rest."""
+    """Stack P clients' graphs along a new first axis, each padded to the largest.
+
+    For `torch.func.vmap`, whose in_dims are then 0 for the tensors and None for the rest.
+    """
     rows = max(len(graph.y) for graph in graphs)
     edges = Edges.of([member for graph in graphs for member in graph.edges.members])
     if isinstance(graphs[0].x, Sparse):
@@ -178,5 +180,5 @@ def _padded(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:
 pytree.register_pytree_node(
     Edges,
     lambda edges: ([edges.which], (edges.members, edges.nodes, edges.made)),
-    lambda children, rest: Edges(rest[0], rest[1], children[0], rest[2]),  # type: ignore[arg-type]
+    lambda children, rest: Edges(rest[0], rest[1], next(iter(children)), rest[2]),
 )

@@ -67,7 +67,12 @@ class Ledger:
         """Note that each of `clients` exchanged a tree of the structure of `message`."""
         size = encoded_size(message)
         keys = tuple(
-            (path, *_measure(leaf), (mechanisms or {}).get(path.split("/")[0], "none"), (reveals or {}).get(path.split("/")[0], ""))
+            (
+                path,
+                *_measure(leaf),
+                (mechanisms or {}).get(path.split("/")[0], "none"),
+                (reveals or {}).get(path.split("/")[0], ""),
+            )
             for path, leaf in leaves(message)
         )
         self._entries.append(Entry(round, call, step, tuple(clients), direction, keys, size, seconds))

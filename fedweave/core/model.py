@@ -15,8 +15,8 @@ class Layer(NamedTuple):
     """One layer.
 
     init:        (key) -> weights of this layer, a flat dict of tensors; {} if it has none.
-    apply:       (weights, graph, h, key) -> h, with h [n, in] (dense, or the graph's sparse features in the first layer)
-                 and the result [n, out]. `key` is None in evaluation: no dropout.
+    apply:       (weights, graph, h, key) -> h, with h [n, in] (dense, or the graph's sparse features in the first
+                 layer) and the result [n, out]. `key` is None in evaluation: no dropout.
     by_feature:  names of the weights [in, ...] whose row j meets the layer's input only as column j of `h @ weight`.
     """
 

@@ -14,8 +14,8 @@ from fedweave.errors import FedweaveError
 
 @dataclass(frozen=True)
 class Batch:
-    """Replies of some clients: `at` their positions among the repliers, `tree` with leaves stacked [len(at), …] (numbers
-    and strings as they are: equal for all of the batch)."""
+    """Replies of some clients: `at` their positions among the repliers, `tree` with leaves stacked [len(at), …]
+    (numbers and strings as they are: equal for all of the batch)."""
 
     at: tuple[int, ...]
     tree: Tree
@@ -79,7 +79,9 @@ class Replies:
         """The leaves at or under `key`."""
         paths = [path for path in self._batches[0][1] if path == key or path.startswith(f"{key}/")]
         if not paths:
-            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self._batches[0][1]) or 'nothing'}.")
+            raise FedweaveError(
+                f"the replies have no {key!r}; they have {', '.join(self._batches[0][1]) or 'nothing'}."
+            )
         return paths
 
 

@@ -97,5 +97,5 @@ class _Product(torch.autograd.Function):
 pytree.register_pytree_node(
     Sparse,
     lambda matrix: ([matrix.which], matrix.blocks),
-    lambda children, blocks: Sparse(blocks, children[0]),  # type: ignore[arg-type]
+    lambda children, blocks: Sparse(blocks, next(iter(children))),
 )

@@ -51,7 +51,6 @@ def full(leaf: Any) -> Any:
     return leaf.full() if isinstance(leaf, TouchedRows) else leaf
 
 
-
 pytree.register_pytree_node(
     TouchedRows,
     lambda rows: ([rows.rest, rows.rows, rows.values], None),

@@ -25,7 +25,7 @@ _DTYPES = {
 _SIZES: dict[tuple[Any, ...], int] = {}
 
 
-def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
+def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield ("path/of/leaf", leaf) in the tree's own order."""
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -73,7 +73,9 @@ def check(tree: Any, what: str) -> Tree:
         if isinstance(value, dict):
             check(value, f"{what}, under {key!r},")
         elif fault := _fault(value):
-            raise ReplyRefused(f"{what} holds {fault} at {key!r}; only dense tensors, float, int, str and dicts of them cross.")
+            raise ReplyRefused(
+                f"{what} holds {fault} at {key!r}; only dense tensors, float, int, str and dicts of them cross."
+            )
     return tree
 
 
@@ -85,7 +87,9 @@ def _fault(leaf: Any) -> str:
         dense = leaf.layout == torch.strided and leaf.dtype in _DTYPES
         return "" if dense else f"a tensor of {leaf.layout} and {leaf.dtype}"
     if isinstance(leaf, str):
-        return "" if leaf.isascii() or leaf.encode("utf-8", "replace").decode() == leaf else "a string that is not Unicode"
+        return (
+            "" if leaf.isascii() or leaf.encode("utf-8", "replace").decode() == leaf else "a string that is not Unicode"
+        )
     if isinstance(leaf, int):
         return "" if -(2**63) <= leaf < 2**63 else f"an integer beyond 64 bits ({leaf.bit_length()})"
     return "" if isinstance(leaf, float) else f"a {type(leaf).__name__}"

@@ -61,4 +61,3 @@ class Batches:
 def _bytes(graph: Graph) -> int:
     tensors = [graph.x, graph.y, graph.masks, graph.real]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, Tensor))
-

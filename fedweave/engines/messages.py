@@ -21,14 +21,21 @@ class Messages:
     """
 
     def __init__(
-        self, step: str, shared: Tree | None, each: Mapping[str, Tree] | None, called: Sequence[str], known: Sequence[str]
+        self,
+        step: str,
+        shared: Tree | None,
+        each: Mapping[str, Tree] | None,
+        called: Sequence[str],
+        known: Sequence[str],
     ) -> None:
         self.shared = check(shared or {}, f"the message of {step}")
         self.each = {c: check(tree, f"the message of {step} to {c!r}") for c, tree in (each or {}).items()}
         if not self.each:
             return
         if absent := set(called) - set(self.each):
-            raise FedweaveError(f"`each` of {step} has no part for {sorted(absent)}; give one to every called client or to none.")
+            raise FedweaveError(
+                f"`each` of {step} has no part for {sorted(absent)}; give one to every called client or to none."
+            )
         if unknown := set(self.each) - set(known):
             raise FedweaveError(f"`each` of {step} names {sorted(unknown)}, which are no clients of this federation.")
         kinds = {tuple(sorted(path for path, _ in leaves(tree))) for tree in self.each.values()}
@@ -47,7 +54,9 @@ class Messages:
 
     def one(self, client: str) -> Tree:
         """One client's message, in dicts of its own."""
-        own = {path: leaf if isinstance(leaf, str) else _tensor(leaf) for path, leaf in leaves(self.each.get(client, {}))}
+        own = {
+            path: leaf if isinstance(leaf, str) else _tensor(leaf) for path, leaf in leaves(self.each.get(client, {}))
+        }
         return self.common() | nest(own)
 
     def stacked(self, group: Sequence[str]) -> Tree:

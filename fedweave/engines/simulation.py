@@ -127,7 +127,9 @@ class Simulation:
         """The specification: one plain call."""
         (client,) = group
         me = self._ids[client]
-        view = Client(self._graphs[client], self._states.one(client), call.key("client", me), call.key("secret", me), self.test)
+        view = Client(
+            self._graphs[client], self._states.one(client), call.key("client", me), call.key("secret", me), self.test
+        )
         message = messages.one(client)
         given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
         try:
@@ -136,7 +138,9 @@ class Simulation:
         except ReplyRefused:
             raise
         except Exception as error:
-            raise StepFailed(f"step {call.name} failed on client {client!r}: {type(error).__name__}: {error}") from error
+            raise StepFailed(
+                f"step {call.name} failed on client {client!r}: {type(error).__name__}: {error}"
+            ) from error
         call.refuse_changes(before, messages)
         own = _Own([*given, *self._graphs[client][2:4]])
         self._states.put(group, map_leaves(lambda leaf: _lead(own.copy(leaf)), view.state))
@@ -149,7 +153,13 @@ class Simulation:
         inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
         operands, spec = pytree.tree_flatten((inputs, messages.common()))
         names = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
-        run = traced(lambda *flat: self._vectorised(call, *pytree.tree_unflatten(flat, spec)), (call.step,), names, graphs, operands)
+        run = traced(
+            lambda *flat: self._vectorised(call, *pytree.tree_unflatten(flat, spec)),
+            (call.step,),
+            names,
+            graphs,
+            operands,
+        )
         before = messages.versions()
         try:
             reply, state = run()
@@ -158,9 +168,9 @@ class Simulation:
         except Exception as error:
             self._find_culprit(call, group, messages)
             raise StepFailed(
-                f"step {call.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on any "
-                f"of them alone: {type(error).__name__}: {error}. Mark it @on_client(ragged=True) if its shapes depend on "
-                "data."
+                f"step {call.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on "
+                f"any of them alone: {type(error).__name__}: {error}. "
+                "Mark it @on_client(…, ragged=True) if its shapes depend on data."
             ) from error
         call.refuse_changes(before, messages)
         own = _Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared)) if isinstance(leaf, Tensor)])
@@ -221,9 +231,8 @@ class _Call:
     """One call of one step."""
 
     def __init__(self, step: Step, key: Tensor) -> None:
-        self.step, self.name, self.info, self._key = step, step_name(step), step_info(step), key
-
-    info: StepInfo
+        self.step, self.name, self._key = step, step_name(step), key
+        self.info: StepInfo = step_info(step)
 
     def key(self, purpose: str, clients: Tensor) -> Tensor:
         """Randomness of one client, or of several at once."""

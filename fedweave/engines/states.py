@@ -38,7 +38,9 @@ class States:
         if client not in self._home:
             return {}
         group, row = self._home[client]
-        return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, _row(self._stacks[group], row))
+        return map_leaves(
+            lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, _row(self._stacks[group], row)
+        )
 
     def many(self, group: Group) -> Tree:
         """A copy of the states of `group`, stacked; they must agree as in `split`."""

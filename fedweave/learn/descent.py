@@ -41,8 +41,8 @@ class Plan:
 class Stored:
     """Weights as the optimiser holds them: every client's share of a tensor fills whole vector registers.
 
-    Fused kernels round the last elements of a tensor, those that fill no register, differently. With padding, one client
-    alone and the same client in a batch get the same bits.
+    Fused kernels round the last elements of a tensor, those that fill no register, differently. With padding, one
+    client alone and the same client in a batch get the same bits.
     """
 
     WIDTH = 16

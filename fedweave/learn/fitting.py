@@ -29,15 +29,15 @@ def fit(
 ) -> tuple[Tree, Tensor]:
     """Train `w` on one client for `steps` optimiser steps.
 
-    loss:    (w, graph, key of the step, args) -> scalar. It must read everything that changes from call to call from its
-             arguments: inside a vectorised call its kernels are recorded once and replayed.
+    loss:    (w, graph, key of the step, args) -> scalar. It must read everything that changes from call to call from
+             its arguments: inside a vectorised call its kernels are recorded once and replayed.
     penalty: (leaf of w, leaf of anchor, args) -> scalar, summed over leaves; must be a sum over elements.
     rows:    paths of weights [features, …] that meet only `graph.x @ weight` (`core.model.feature_rows`). When all
              clients start from the same values, only the rows that a client's features touch are trained per client,
              and these weights come back as `TouchedRows`.
 
-    Returns the trained weights and the last step's loss (scalar, without the penalty). Training cannot be differentiated
-    through.
+    Returns the trained weights and the last step's loss (scalar, without the penalty). Training cannot be
+    differentiated through.
     """
     if penalty is not None and anchor is None:
         raise ValueError("a penalty needs the anchor that it pulls to; give fit(…, anchor=…)")
@@ -64,8 +64,9 @@ class _Fit(torch.autograd.Function):
         def objective(key: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
             current = own.shaped(tensors)
             last = total = plan.loss(nest(current), graph, key, args)
-            for path, value in current.items() if plan.penalty else ():
-                total = total + plan.penalty(value, fixed[path], args)
+            if plan.penalty is not None:
+                for path, value in current.items():
+                    total = total + plan.penalty(value, fixed[path], args)
             return last, total
 
         last = plan.descend(own.tensors, differentiate(objective, len(own.tensors)), key)

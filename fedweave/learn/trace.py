@@ -1,8 +1,8 @@
 """Recording a repeated computation once and replaying its kernels without Python's dispatch in between.
 
-A vectorised step runs the same few dozen kernels every time, and for small clients most of its time goes into dispatching
-them through `vmap` and autograd. Once a computation has cost as much time as recording it would, it is recorded
-with `make_fx` and replayed from then on. The kernels and their order are the same, so are all bits of the result.
+A vectorised step runs the same few dozen kernels every time, and for small clients most of its time goes into
+dispatching them through `vmap` and autograd. Once a computation has cost as much time as recording it would, it is
+recorded with `make_fx` and replayed from then on. The kernels and their order are the same, so are the result's bits.
 """
 
 import time
@@ -64,11 +64,10 @@ def traced(
         return program.flat(function(*own, *(next(fresh) if isinstance(o, Tensor) else o for o in operands)))
 
     def run(*own: Tensor) -> Any:
+        if program.replay is None and program.seconds > _SECONDS and not program.eager_only:
+            program.replay = _record(compute, *own, *tensors)
         if program.replay is not None:
             return program.whole(program.replay(*own, *tensors))
-        if program.seconds > _SECONDS and not program.eager_only:
-            program.replay = _record(compute, *own, *tensors)
-            return run(*own)
         _RUNNING.append(program)
         began = time.perf_counter()
         try:

@@ -7,10 +7,12 @@ import typer
 
 
 def report(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="The directories of runs.")],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="The directories of runs.")],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE.html", help="Where to write (DIR/report.html; of several, report.html)."),
+        typer.Option(
+            "-o", "--out", metavar="FILE.html", help="Where to write (DIR/report.html; of several, report.html)."
+        ),
     ] = None,
 ) -> None:
     """Write a page about one or several runs: results, clients, fairness, split, and what left whom."""

@@ -43,7 +43,8 @@ def disclose(run: Run) -> Disclosure:
     if not sent:
         sentences.append("No client sent anything but empty replies.")
     sentences.append(
-        f"Nothing else left a client: together {decimal(total['up'])}, counting the names and framing of the messages."
+        "The ledger shows nothing else that left a client; "
+        f"all of it is {decimal(total['up'])}, counting the names and framing of the messages."
     )
     sentences += _protection(sent)
     sentences += _declared(sent)
@@ -78,8 +79,9 @@ def _by_key(ledger: pa.Table) -> list[dict[str, Any]]:
         }
         for row in coarse.to_pylist()
     ]
+    steps = pc.unique(ledger["step"]).to_pylist()
     return sorted(
-        rows, key=lambda row: (row["direction"] != "up", row["step"], row["key"] == FRAMING, _natural(row["key"]))
+        rows, key=lambda r: (r["direction"] != "up", steps.index(r["step"]), r["key"] == FRAMING, _natural(r["key"]))
     )
 
 
@@ -156,7 +158,7 @@ def _declared(sent: list[dict[str, Any]]) -> list[str]:
         return [
             f"To be looked at: the description mentions features, labels, edges or the like in {'; '.join(marked)}."
         ]
-    return ["By their descriptions, none of these messages holds node features, labels or edges."]
+    return ["None of these descriptions mentions node features, labels or edges."]
 
 
 def _between(low: Any, high: Any, form: str) -> str:
@@ -164,7 +166,7 @@ def _between(low: Any, high: Any, form: str) -> str:
 
 
 def _size(bounds: tuple[int, int]) -> str:
-    return _between(*map(decimal, bounds), "{}")
+    return _between(decimal(bounds[0]), decimal(bounds[1]), "{}")
 
 
 def _natural(text: str) -> list[Any]:

@@ -31,9 +31,7 @@ def curves(groups: Sequence[Group]) -> go.Figure | None:
         "Local test accuracy, mean over clients": ("accuracy", "test", False),
         "Training loss, mean over clients": ("loss", "train", False),
     }
-    found = {
-        title: [[run.curve(*which) for run in group.runs] for group in groups] for title, which in wanted.items()
-    }
+    found = {title: [[run.curve(*which) for run in group.runs] for group in groups] for title, which in wanted.items()}
     found = {title: lines for title, lines in found.items() if any(any(line) for line in lines)}
     if not found:
         return None

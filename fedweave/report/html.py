@@ -35,6 +35,7 @@ def render(runs: Sequence[Run]) -> str:
         costs=tables.costs(groups),
         fairness=tables.metrics(groups, ("fairness",)),
         seeds=any(len(group.runs) > 1 for group in groups),
+        unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
         several=len(groups) > 1,
         marked=tables.comparable(groups),
         curves=_drawn(figures.curves(groups), "curves"),
@@ -98,9 +99,8 @@ def _splits(owners: Sequence[Owner]) -> dict[str, Any]:
     found = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
     parts = [
         {
-            "whose": _whose(alike),
             "figure": _drawn(figures.split(alike[0][1]), f"split-{number}"),
-            "caption": f"Clients as in seed {alike[0][1].summary.get('seed')}." if len(owners) > 1 else "",
+            "caption": f"Split of {_whose(alike)}." if len(found) > 1 else "",
             "clients": tables.clients(alike[0][1]),
         }
         for number, alike in enumerate(found)
@@ -123,7 +123,7 @@ def _disclosures(owners: Sequence[Owner]) -> list[dict[str, Any]]:
 
 
 def _whose(owners: Sequence[Owner]) -> str:
-    """"fedavg (seeds 0, 1); local (seed 0)"."""
+    """ "fedavg (seeds 0, 1); local (seed 0)"."""
     seeds: dict[str, list[str]] = {}
     for group, run in owners:
         seeds.setdefault(group.label, []).append(str(run.summary.get("seed")))

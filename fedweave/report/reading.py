@@ -86,6 +86,8 @@ def read_run(directory: Path) -> Run:
         UserError: it is not the directory of a run, or nothing has been measured yet; says what is missing.
         FedweaveError: a file is damaged.
     """
+    if not directory.is_dir():
+        raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` wrote.")
     missing = [name for name in (CONFIG, METRICS, LEDGER) if not (directory / name).is_file()]
     if missing:
         if CONFIG not in missing:

@@ -1,27 +1,23 @@
 """The tables of the report as plain data; the page's template escapes and lays them out."""
 
-import math
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.filesize import decimal
 
+from fedweave.report.cells import NONE, Cell, Table, marked, measured, number
 from fedweave.report.disclosure import Disclosure
 from fedweave.report.reading import Group, Run, spread
 
-# Which way is better, by the last part of a metric's name; others are not marked.
-HIGHER = ("accuracy", "f1", "macro_f1", "auc", "worst_accuracy", "best_accuracy", "loss_entropy", "tradeoff_accuracy")
-LOWER = ("loss", "loss_variance", "sp", "eo")
 NOTES = {
     "loss": "mean cross-entropy, nats",
     "f1": "micro average",
     "macro_f1": "mean over classes",
     "auc": "one class against the rest",
     "loss_variance": "0 if every client has the same training loss",
-    "loss_entropy": "nats; highest, log of the number of clients, if all training losses are equal",
+    "loss_entropy": "nats; highest if all training losses are equal",
     "worst_accuracy": "of the client served worst",
     "best_accuracy": "of the client served best",
     "undefined_clients": "without a loss or a test accuracy",
@@ -30,26 +26,6 @@ NOTES = {
     "pearson": "correlation of contribution and reward",
 }
 PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
-NONE = "–"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell: its text, the unrounded value shown on pointing at it, small print below, and whether it is the best."""
-
-    text: str
-    exact: str = ""
-    note: str = ""
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; its first `words` columns hold words, the others numbers."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    words: int = 1
 
 
 def facts(groups: Sequence[Group]) -> Table:
@@ -78,7 +54,7 @@ def facts(groups: Sequence[Group]) -> Table:
 
 
 def rounds(run: Run) -> str:
-    """"30", or "unfinished: round 12 of 30"."""
+    """ "30", or "unfinished: round 12 of 30"."""
     if run.finished:
         return f"{run.done:,}"
     late = "" if run.evaluated == run.done else f", evaluated after round {run.evaluated:,}"
@@ -117,7 +93,7 @@ def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
         form = (lambda value: f"{value:.10g}") if last == "undefined_clients" else number
         cells = [measured(group.values(name), form) for group in groups]
         if comparable(groups):
-            cells = _marked(cells, [spread(group.values(name))[0] for group in groups], last)
+            cells = marked(cells, [spread(group.values(name))[0] for group in groups], last)
         rows.append((Cell(_readable(last if family == "fairness" else name), note=NOTES.get(last, "")), *cells))
     return Table(_heads(groups), tuple(rows))
 
@@ -136,24 +112,6 @@ def costs(groups: Sequence[Group]) -> Table:
         for name, (title, note, form) in forms.items()
     ]
     return Table(_heads(groups), tuple(rows))
-
-
-def measured(values: Sequence[float | None], form: Callable[[float], str]) -> Cell:
-    """One value, or mean ± sample standard deviation over the runs where it is defined."""
-    mean, deviation, n = spread(values)
-    if not n:
-        return Cell(NONE)
-    note = f"in {n} of {len(values)} runs" if n < len(values) else ""
-    exact = ", ".join(NONE if value is None else repr(value) for value in values)
-    if n == 1:
-        return Cell(form(mean), exact, note)
-    digits = f"{deviation:.4f}" if form is number and abs(mean) >= 0.001 and deviation >= 0.00005 else form(deviation)
-    return Cell(f"{form(mean)} ± {digits if deviation else 0}", exact, note)
-
-
-def number(value: float) -> str:
-    """Four decimals, or three digits of what is smaller than that can show."""
-    return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.2e}"
 
 
 def extremes(groups: Sequence[Group]) -> Table:
@@ -214,7 +172,17 @@ def ledger(found: Disclosure) -> Table:
         counts = (f"{row['clients']:,}", f"{row['messages']:,}", " to ".join(sizes))
         total = Cell(decimal(row["total"]), f"{row['total']} bytes")
         rows.append((*names, Cell(row["mechanism"]), *map(Cell, counts), total))
-    head = ("by clients", "step", "key and what it reveals", "shape", "mechanism", "clients", "messages", "size", "total")
+    head = (
+        "by clients",
+        "step",
+        "key and what it reveals",
+        "shape",
+        "mechanism",
+        "clients",
+        "messages",
+        "size",
+        "total",
+    )
     return Table(head, tuple(rows), words=5)
 
 
@@ -225,14 +193,6 @@ def _shapes(shapes: list[str]) -> str:
 def _heads(groups: Sequence[Group]) -> tuple[str, ...]:
     counted = (f"{group.label} ({len(group.runs)} seeds)" if len(group.runs) > 1 else group.label for group in groups)
     return ("", *counted)
-
-
-def _marked(cells: list[Cell], means: list[float], last: str) -> list[Cell]:
-    """Mark the best mean, and those that look the same as shown."""
-    if last not in HIGHER + LOWER or sum(map(math.isfinite, means)) < 2:
-        return cells
-    best = (max if last in HIGHER else min)(mean for mean in means if math.isfinite(mean))
-    return [replace(cell, best=number(mean) == number(best)) for cell, mean in zip(cells, means, strict=True)]
 
 
 def _readable(name: str) -> str:

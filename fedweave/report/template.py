@@ -22,10 +22,9 @@ table.narrow { width: auto; min-width: 24rem; }
 table { border-collapse: collapse; margin: .8rem 0; font-size: .9rem; line-height: 1.35; width: 100%;
   font-variant-numeric: tabular-nums; }
 th, td { padding: .38rem .7rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
-th.word, td.word { text-align: left; overflow-wrap: anywhere; }
+th.word, td.word { text-align: left; overflow-wrap: break-word; }
 th:first-child, td:first-child { padding-left: 0; }
 th:last-child, td:last-child { padding-right: 0; }
-thead th, thead th.word { overflow-wrap: normal; }
 thead th { border-bottom: 1.5px solid var(--ink); font-weight: 600; vertical-align: bottom; }
 tbody th { font-weight: 500; text-align: left; }
 td { white-space: nowrap; }
@@ -34,6 +33,8 @@ td.word { white-space: normal; }
 .facts th:first-child { width: 7.5rem; color: var(--grey); font-weight: 400; }
 .dense { font-size: .8rem; }
 .dense th, .dense td { padding: .3rem .45rem; }
+.dense td.word { min-width: 4.2rem; }
+.dense th { white-space: nowrap; }
 .best { font-weight: 700; }
 .best::before { content: "★ "; color: var(--blue); font-size: .75em; vertical-align: .1em; }
 figure { margin: .8rem 0 0; }
@@ -47,6 +48,7 @@ footer { margin-top: 3rem; padding-top: .8rem; border-top: 1px solid var(--line)
   body { max-width: none; padding: 0; font-size: 10.5pt; }
   h2, h3 { break-after: avoid; } figure, tr { break-inside: avoid; } .scroll { overflow: visible; }
   details::details-content { content-visibility: visible; height: auto; }
+  figure { zoom: .7; } /* drawn for the screen's width */
   @page { margin: 16mm 14mm; }
 }
 """
@@ -58,7 +60,7 @@ PAGE = """<!DOCTYPE html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
 style-src 'unsafe-inline'; img-src data: blob:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }} – fedweave report</title>
+<title>{{ title }} · fedweave report</title>
 <style>{{ style | safe }}</style>
 <script>{{ script | safe }}</script>
 </head>
@@ -67,7 +69,9 @@ style-src 'unsafe-inline'; img-src data: blob:">
 <div class="scroll"><table class="{{ kind }}">
 {%- if table.head %}
 <thead><tr>
-{%- for name in table.head %}<th scope="col"{% if loop.index <= table.words %} class="word"{% endif %}>{{ name }}</th>{% endfor -%}
+{%- for name in table.head %}
+<th scope="col"{% if loop.index <= table.words %} class="word"{% endif %}>{{ name }}</th>
+{%- endfor %}
 </tr></thead>
 {%- endif %}
 <tbody>
@@ -75,7 +79,8 @@ style-src 'unsafe-inline'; img-src data: blob:">
 <tr>
 {%- for cell in row %}
 {%- set tag = "th" if loop.first else "td" -%}
-<{{ tag }}{% if loop.first %} scope="row"{% endif %} class="{{ "word" if loop.index <= table.words }}{{ " best" if cell.best }}"
+{%- set kind = ("word" if loop.index <= table.words else "") ~ (" best" if cell.best else "") %}
+<{{ tag }}{% if loop.first %} scope="row"{% endif %}{% if kind %} class="{{ kind | trim }}"{% endif %}
 {%- if cell.exact %} title="{{ cell.exact }}"{% endif %}>{{ cell.text }}
 {%- if cell.note %}<span class="note">{{ cell.note }}</span>{% endif %}</{{ tag }}>
 {%- endfor -%}
@@ -104,6 +109,7 @@ style-src 'unsafe-inline'; img-src data: blob:">
 experiment has none, the test nodes of all clients together; “local” is the mean over clients of the result on their own
 test nodes. Point at a number for all its digits.
 {%- if seeds %} Mean ± sample standard deviation over seeds.{% endif %}
+{%- if unequal %} The runs compared do not have the same seeds, which also decide the split.{% endif %}
 {%- if marked %} ★ marks the best value.{% elif several %} No best value is marked: the runs differ in data or number of
 clients, or one is unfinished.{% endif %}</p>
 <div class="side">{{ grid(summary, "narrow") }}{{ grid(costs, "narrow") }}</div>
@@ -136,7 +142,6 @@ clients, or one is unfinished.{% endif %}</p>
 share is of the ends of edges.</p>
 {{ grid(splits) }}
 {%- for part in parts %}
-{%- if parts | length > 1 %}<h3>{{ part.whose }}</h3>{% endif %}
 {{ figure(part.figure, part.caption) }}
 {%- if part.clients.rows %}
 <details><summary>Every client</summary>{{ grid(part.clients, "dense") }}</details>

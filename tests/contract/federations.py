@@ -8,9 +8,9 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.core.federation import Client, Step
-from fedweave.core.replies import Replies
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Model
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
@@ -62,7 +62,7 @@ def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch
 
 
 class BytesEngine(Simulation):
-    """Every message, reply and private state is serialised and parsed for each call; what passed is noted in `passed`."""
+    """Serialises and parses every message, reply and private state; `passed` counts the bytes."""
 
     def __init__(self, clients: Mapping[str, Graph], **options: Any) -> None:
         self.passed = {"up": 0, "down": 0}

@@ -91,7 +91,9 @@ def test_metered_bytes_are_the_serialised_ones(name: str) -> None:
         assert {"up": fed.ledger.bytes_up, "down": fed.ledger.bytes_down} == wired.passed
         table = fed.ledger.table()
         for way, total in wired.passed.items():
-            rows = [b for b, direction in zip(*table.select(["bytes", "direction"]), strict=True) if str(direction) == way]
+            rows = [
+                b for b, direction in zip(*table.select(["bytes", "direction"]), strict=True) if str(direction) == way
+            ]
             assert sum(size.as_py() for size in rows) == total
 
 
@@ -123,7 +125,7 @@ class Recorder(Simulation):
 @every_algorithm
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_clients_are_isolated(name: str, mode: str) -> None:
-    """Other data at client 3 changes no other client's reply in the calls up to and including the first that differs."""
+    """Other data at client 3 changes no other client's reply in the calls up to the first that differs."""
     heard = []
     for changed in (None, 3):
         fed = federation(engine=Recorder, clients=graphs(changed=changed), mode=mode)
@@ -132,7 +134,9 @@ def test_clients_are_isolated(name: str, mode: str) -> None:
         state = algorithm.init(fed)
         fed.begin(1)
         algorithm.round(state, fed)
-        if not any(len(reply) for reply in fed.heard[0]):  # an algorithm whose training sends nothing: look at the scores
+        if not any(
+            len(reply) for reply in fed.heard[0]
+        ):  # an algorithm whose training sends nothing: look at the scores
             algorithm.evaluate(state, fed)
         heard.append(fed.heard)
     for before, after in zip(*heard, strict=True):

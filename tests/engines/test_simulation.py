@@ -339,7 +339,7 @@ def test_a_step_that_only_fails_when_vectorised_says_what_to_do(make_graphs: Cal
         return {"x": float(client.graph.real.sum().item())}
 
     graphs = make_graphs(SIZES)
-    with pytest.raises(StepFailed, match=r"branches failed when vectorised .* Mark it @on_client\(ragged=True\)"):
+    with pytest.raises(StepFailed, match=r"branches failed when vectorised .* Mark it @on_client\(…, ragged=True\)"):
         Simulation(graphs, classes=3, mode="vmap").map(branches)
     assert numbers(Simulation(graphs, classes=3, mode="loop").map(branches)) == SIZES
 

@@ -1,0 +1,109 @@
+"""What a client trains for: terms of the local objective."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+
+
+class Objective(Protocol):
+    """A term of the local objective; terms add up.
+
+    `init` and `update` are the server's state of the term, which travels with the weights.
+    """
+
+    @property
+    def loss(self) -> Callable[[Tree, Model, Graph, Tensor], Tensor] | None:
+        """(weights, model, graph, key) -> scalar that depends on data, or None."""
+        ...
+
+    @property
+    def penalty(self) -> Callable[[Tensor, Tensor, Tree], Tensor] | None:
+        """(leaf of the weights, that leaf of the received weights, state) -> a sum over elements, or None."""
+        ...
+
+    @property
+    def needs_loss(self) -> bool:
+        """Whether `update` wants the clients' mean loss, which they then send."""
+        ...
+
+    def init(self) -> Tree:
+        """The term's state before the first round."""
+        ...
+
+    def update(self, state: Tree, mean_loss: float) -> Tree:
+        """Its state after a round whose clients' training losses average `mean_loss`."""
+        ...
+
+
+class _Stateless:
+    def init(self) -> Tree:
+        """No state."""
+        return {}
+
+    def update(self, state: Tree, mean_loss: float) -> Tree:
+        """No state."""
+        return state
+
+
+@dataclass(frozen=True)
+class CrossEntropy(_Stateless):
+    """Mean cross-entropy over the client's training nodes."""
+
+    penalty = None
+    needs_loss = False
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor) -> Tensor:
+        """Scalar; 0 at a client without training nodes."""
+        logits = models.apply(model, w, graph, key)
+        mask = graph.masks[TRAIN].to(logits.dtype)
+        # `gather` rather than F.cross_entropy, which has no batching rule and falls back to a slow decomposition
+        per_node = -F.log_softmax(logits, dim=-1).gather(-1, graph.y.clamp(min=0)[:, None])[:, 0]
+        return (per_node * mask).sum() / mask.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """FedProx's term μ/2 ‖w − w_t‖² (Li et al. 2020, eq. 2).
+
+    adaptive: μ moves over {.001, .01, .1, 1}: up by ten when the mean training loss rose since the last round, down by
+        ten when it fell. FedEgo (section 5.2) names the grid and "the fluctuation of the loss"; the last round's loss
+        as threshold is our reading.
+    """
+
+    mu: float = 0.01
+    adaptive: bool = False
+    loss = None
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise ValueError(f"mu is {self.mu}; it must not be negative")
+
+    @property
+    def needs_loss(self) -> bool:
+        """Only to adapt."""
+        return self.adaptive
+
+    def init(self) -> Tree:
+        """μ, and the last loss when it adapts."""
+        return {"mu": self.mu, "last": float("inf")} if self.adaptive else {"mu": self.mu}
+
+    def update(self, state: Tree, mean_loss: float) -> Tree:
+        """μ for the next round."""
+        if not self.adaptive:
+            return state
+        if state["last"] == float("inf"):
+            return {"mu": state["mu"], "last": mean_loss}
+        factor = 10.0 if mean_loss > state["last"] else 0.1
+        return {"mu": min(max(state["mu"] * factor, 0.001), 1.0), "last": mean_loss}
+
+    def penalty(self, w: Tensor, received: Tensor, state: Tree) -> Tensor:
+        """μ/2 Σ (w − w_t)² over one leaf."""
+        return 0.5 * state["mu"] * ((w - received) ** 2).sum()

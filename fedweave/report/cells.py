@@ -1,0 +1,61 @@
+"""Cells of tables: how numbers are written, which way is better, and what stands for a missing one."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from fedweave.report.reading import spread
+
+NONE = "-"
+
+# Which way is better, by the last part of a metric's name; others are not marked.
+HIGHER = (
+    *("accuracy", "f1", "macro_f1", "auc", "worst_accuracy", "best_accuracy"),
+    *("loss_entropy", "tradeoff_accuracy", "pearson"),
+)
+LOWER = ("loss", "loss_variance", "sp", "eo")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its text, the unrounded value (shown on pointing at it), small print, and whether it is the best."""
+
+    text: str
+    exact: str = ""
+    note: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; its first `words` columns hold words, the others numbers."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    words: int = 1
+
+
+def measured(values: Sequence[float | None], form: Callable[[float], str]) -> Cell:
+    """One value, or mean ± sample standard deviation over the runs where it is defined."""
+    mean, deviation, n = spread(values)
+    if not n:
+        return Cell(NONE)
+    note = f"in {n} of {len(values)} runs" if n < len(values) else ""
+    exact = ", ".join(NONE if value is None else repr(value) for value in values)
+    if n == 1:
+        return Cell(form(mean), exact, note)
+    digits = f"{deviation:.4f}" if form is number and abs(mean) >= 0.001 and deviation >= 0.00005 else form(deviation)
+    return Cell(f"{form(mean)} ± {digits if deviation else 0}", exact, note)
+
+
+def number(value: float) -> str:
+    """Four decimals, or three digits of what is smaller than that can show."""
+    return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.2e}"
+
+
+def marked(cells: list[Cell], means: list[float], last: str) -> list[Cell]:
+    """Mark the best mean, and those that look the same as shown."""
+    if last not in HIGHER + LOWER or sum(map(math.isfinite, means)) < 2:
+        return cells
+    best = (max if last in HIGHER else min)(mean for mean in means if math.isfinite(mean))
+    return [replace(cell, best=number(mean) == number(best)) for cell, mean in zip(cells, means, strict=True)]

@@ -1,0 +1,404 @@
+"""The report as its readers meet it: its numbers are those of the run's files, and no name from data becomes code."""
+
+import json
+import math
+import os
+import re
+import shutil
+import statistics
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.core.ledger import Ledger
+from fedweave.report import figures, tables
+from fedweave.report.cells import measured, number
+from fedweave.report.disclosure import SENSITIVE, disclose
+from fedweave.report.html import render
+from fedweave.report.reading import Run, grouped, read_run, read_runs, spread
+
+SMALL = """
+rounds = 3
+[data]
+name = "synthetic"
+nodes = 90
+classes = 3
+features = 6
+[partition]
+clients = 3
+[model]
+hidden = 4
+[algorithm]
+epochs = 1
+[engine]
+threads = 1
+"""
+VOID = {"meta", "link", "img", "br", "input"}
+
+
+class Page(HTMLParser):
+    """A page's texts: tables by section, everything else by tag, and all elements with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[list[str]]]] = {}
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._section, self._open = "header", []  # type: ignore[var-annotated]
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "section":
+            self._section = dict(attrs)["id"] or ""
+        elif tag == "table":
+            self.tables.setdefault(self._section, []).append([])
+        elif tag == "tr":
+            self.tables[self._section][-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[self._section][-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if {"script", "style"} & set(self._open):
+            return
+        self.texts.append(data)
+        if {"td", "th"} & set(self._open):
+            note = "span" in self._open
+            self.tables[self._section][-1][-1][-1] += f" | {data}" if note else data
+
+    def row(self, section: str, name: str) -> list[str]:
+        """The cells of the row whose first cell begins with `name`, small print cut off."""
+        rows = [row for table in self.tables[section] for row in table if row[0].split(" | ")[0] == name]
+        assert len(rows) == 1, (name, rows)
+        return [cell.split(" | ")[0] for cell in rows[0][1:]]
+
+
+def fedweave(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    assert "Traceback" not in result.output
+    return result.exit_code, result.stdout, " ".join(result.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """FedAvg with two seeds, and training alone."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "small.toml").write_text(SMALL)
+    made = {}
+    for name, words in {"s0": [], "s1": ["--set", "seed=1"], "alone": ["--algorithm", "local"]}.items():
+        made[name] = folder / name
+        code, _, problem = fedweave("run", str(folder / "small.toml"), "--out", str(made[name]), "-q", *words)
+        assert code == 0, problem
+    return made
+
+
+@pytest.fixture(scope="module")
+def summaries(runs: dict[str, Path]) -> dict[str, Any]:
+    return {name: json.loads((path / "summary.json").read_text()) for name, path in runs.items()}
+
+
+@pytest.fixture(scope="module")
+def page(runs: dict[str, Path]) -> str:
+    return render(read_runs([runs["s0"]]))
+
+
+@pytest.fixture(scope="module")
+def compared(runs: dict[str, Path]) -> Page:
+    return Page(render(read_runs(list(runs.values()))))
+
+
+@pytest.fixture
+def copied(runs: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
+    """A copy of the first run, its tables changed and some of its files left out."""
+
+    def make(*without: str, **changed: Callable[[pa.Table], pa.Table]) -> Path:
+        target = tmp_path / "copy"
+        shutil.copytree(runs["s0"], target)
+        for name in without:
+            (target / name).unlink()
+        for name, change in changed.items():
+            path = target / f"{name}.parquet"
+            pq.write_table(change(pq.read_table(path)), path)
+        return target
+
+    return make
+
+
+def test_the_numbers_of_one_run_are_those_of_its_files(page: str, runs: dict[str, Path], summaries: Any) -> None:
+    shown, found = Page(page), summaries["s0"]["metrics"]
+    assert shown.row("summary", "Global accuracy") == [f"{found['global/accuracy']:.4f}"]
+    assert shown.row("summary", "Local macro F1") == [f"{found['local/macro_f1']:.4f}"]
+    assert shown.row("fairness", "Loss entropy") == [f"{found['fairness/loss_entropy']:.4f}"]
+    titles = {attributes.get("title") for _, attributes in shown.elements}
+    assert {repr(value) for value in found.values()} <= titles
+    split = pq.read_table(runs["s0"] / "partition.parquet").to_pylist()
+    metrics = pq.read_table(runs["s0"] / "metrics.parquet").to_pylist()
+    for part in split:
+        (last,) = (
+            row["value"]
+            for row in metrics
+            if (row["round"], row["client"], row["split"], row["metric"]) == (3, part["client"], "test", "accuracy")
+        )
+        sizes = [str(part[name]) for name in ("nodes", "edges_kept", "edges_cut", "train", "val", "test")]
+        assert shown.row("split", part["client"]) == [*sizes, f"{last:.4f}"]
+
+
+def test_seeds_are_grouped_as_mean_and_deviation_and_the_best_is_marked(compared: Page, summaries: Any) -> None:
+    both = [summaries[name]["metrics"]["global/accuracy"] for name in ("s0", "s1")]
+    mean, alone = sum(both) / 2, summaries["alone"]["metrics"]["global/accuracy"]
+    deviation = abs(both[0] - both[1]) / math.sqrt(2)  # of two numbers, with n - 1
+    expected = f"{mean:.4f} ± {deviation:.4f}" if deviation else f"{mean:.4f} ± 0"
+    assert compared.row("summary", "Global accuracy") == [expected, f"{alone:.4f}"]
+    assert compared.tables["summary"][0][0] == ["", "fedavg (2 seeds)", "local"]
+    assert compared.row("header", "Seeds") == ["0, 1", "0"]
+    losses = [
+        statistics.fmean(summaries[n]["metrics"]["global/loss"] for n in names) for names in (("s0", "s1"), ["alone"])
+    ]
+    best = [attributes for _, attributes in compared.elements if "best" in (attributes.get("class") or "").split()]
+    exact = [
+        ", ".join(repr(summaries[n]["metrics"]["global/loss"]) for n in names) for names in (("s0", "s1"), ["alone"])
+    ]
+    assert exact[int(np.argmin(losses))] in {attributes["title"] for attributes in best}
+    assert exact[int(np.argmax(losses))] not in {attributes["title"] for attributes in best}
+
+
+def test_only_the_seed_may_differ_in_a_group(runs: dict[str, Path]) -> None:
+    first, second = read_run(runs["s0"]), read_run(runs["s1"])
+    other = {**second.config, "algorithm": {**second.config["algorithm"], "lr": 0.5}}
+    changed = Run(**{**_fields(second), "config": other})
+    assert [len(group.runs) for group in grouped([first, second])] == [2]
+    assert [group.label for group in grouped([first, changed])] == [
+        f"fedavg, algorithm.lr={first.config['algorithm']['lr']}",
+        "fedavg, algorithm.lr=0.5",
+    ]
+    assert [len(group.runs) for group in grouped([first, second, Run(**_fields(first))])] == [2, 1]  # a seed twice
+    assert [len(group.runs) for group in grouped([first, Run(**{**_fields(second), "finished": False})])] == [1, 1]
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in Run.__dataclass_fields__}
+
+
+def test_curves_hold_what_was_measured(runs: dict[str, Path]) -> None:
+    both = read_runs([runs["s0"], runs["s1"]])
+    per_seed = []
+    for run in both:
+        rows = pq.read_table(run.directory / "metrics.parquet").to_pylist()
+        own = [r for r in rows if r["client"] != "global" and (r["split"], r["metric"]) == ("train", "loss")]
+        per_seed.append([statistics.fmean(r["value"] for r in own if r["round"] == t) for t in (1, 2, 3)])
+    figure = figures.curves(grouped(both))
+    assert figure is not None
+    lines = [trace for trace in figure.data if trace.mode == "lines" and trace.fill is None]
+    assert list(lines[2].x) == [1, 2, 3]
+    assert lines[2].y == pytest.approx([statistics.fmean(pair) for pair in zip(*per_seed, strict=True)])
+    assert both[0].curve("accuracy", "test", True)[3] == both[0].summary["metrics"]["global/accuracy"]
+
+
+def test_clients_are_sorted_bars_or_a_histogram() -> None:
+    bars = figures._distribution([{"a": 0.5, "b": 0.25, "c": 1.0}], "#000000")
+    assert (list(bars.x), list(bars.y)) == (["b", "a", "c"], [0.25, 0.5, 1.0])
+    ranked = figures._distribution([{"a": 0.5, "b": 0.25}, {"a": 0.75, "b": 1.0}], "#000000")
+    assert list(ranked.y) == [0.5, 0.75]  # means of the lowest and of the highest, not of a and of b
+    many = {f"c{i}": i / 50 for i in range(51)}
+    assert figures.is_histogram([many])
+    assert not figures.is_histogram([dict(list(many.items())[:50])])
+    shares, centres = figures.histogram([0.0, 0.01, 0.99, 1.0])
+    assert (shares[0], shares[-1], shares.sum()) == (0.5, 0.5, 1.0)
+    assert (centres[0], centres[-1]) == pytest.approx((0.025, 0.975))
+
+
+def test_stacked_labels_add_up_to_the_clients_counts(runs: dict[str, Path]) -> None:
+    run = read_run(runs["s0"])
+    figure = figures.split(run)
+    assert figure is not None
+    assert run.partition is not None
+    bars = [trace for trace in figure.data if trace.name.startswith("class")]
+    assert np.array([bar.y for bar in bars]).T.tolist() == run.partition["labels"].to_pylist()
+    row = tables.splits([("it", run.partition)]).rows[0]
+    kept, cut = (sum(run.partition[name].to_pylist()) for name in ("edges_kept", "edges_cut"))
+    assert [cell.text for cell in row[5:]] == [f"{kept:,}", f"{cut:,}", f"{cut / (2 * kept + cut):.1%}"]
+
+
+def test_the_ledger_adds_up_to_what_the_run_sent(page: str, summaries: Any, runs: dict[str, Path]) -> None:
+    found = disclose(read_run(runs["s0"]))
+    for way, total in (("up", "bytes_up"), ("down", "bytes_down")):
+        assert sum(row["total"] for row in found.rows if row["direction"] == way) == summaries["s0"][total]
+    shown = Page(page)
+    table = shown.tables["ledger"][0]
+    assert len(table) == 1 + len(found.rows)
+    (n,) = (row for row in table if row[2].startswith("n | "))
+    assert n == [
+        "sent",
+        "FedAvg.train",
+        "n | number of training nodes",
+        "[] int64",
+        "none",
+        "3",
+        "9",
+        "8 bytes",
+        "72 bytes",
+    ]
+    words = "Each of the 3 clients sent “number of training nodes” (FedAvg.train: n) 3 times: 8 bytes each time, "
+    assert words + "24 bytes per client in all." in shown.texts
+
+
+def one_ledger(runs: dict[str, Path], *messages: tuple[list[str], dict[str, Any], str, str]) -> tuple[str, ...]:
+    """Sentences about messages (clients, tree, mechanism, what it reveals) of a run of four clients, one per call."""
+    ledger = Ledger()
+    for call, (clients, tree, mechanism, reveals) in enumerate(messages):
+        both = (dict.fromkeys(tree, text) for text in (mechanism, reveals))
+        ledger.record(1, call, "step", clients, "up", tree, 0.0, *both)
+    run = read_run(runs["s0"])
+    return disclose(
+        Run(**{**_fields(run), "ledger": ledger.table(), "summary": {**run.summary, "clients": 4}})
+    ).sentences
+
+
+def test_sentences_say_what_the_ledger_shows_and_no_more(runs: dict[str, Path]) -> None:
+    w = {"w": {"0": torch.zeros(2, 2), "1": torch.zeros(3)}}
+    said = one_ledger(runs, (list("abcd"), w, "none", "weights"), (["a"], w, "none", "weights"))
+    sizes = "28 bytes each time, 28 bytes to 56 bytes per client in all."
+    assert said[0] == f"Each of the 4 clients sent “weights” (step: w) 1 to 2 times: {sizes}"
+    assert "No privacy mechanism was applied to any of it." in said
+    assert "None of these descriptions mentions node features, labels or edges." in said
+    said = one_ledger(runs, (list("ab"), {"h": torch.zeros(5)}, "LDP 1.0", "label distribution"))
+    assert said[0] == "2 of the 4 clients sent “label distribution” (step: h) once, protected by LDP 1.0: 20 bytes."
+    assert not any("No privacy" in sentence or "None of these" in sentence for sentence in said)
+    assert any("looked at" in sentence and "step: h (label distribution)" in sentence for sentence in said)
+    said = one_ledger(runs, (["a"], {"x": torch.zeros(5)}, "none", ""))
+    assert "The ledger does not say what these reveal: step: x." in said
+    assert not any("None of these" in sentence for sentence in said)
+    assert one_ledger(runs, (list("abcd"), {}, "none", ""))[0] == "No client sent anything but empty replies."
+
+
+@pytest.mark.parametrize("words", ["node features", "class counts", "the neighbours' embeddings", "Edges kept", "egos"])
+def test_descriptions_that_may_concern_the_data_are_noticed(words: str) -> None:
+    assert SENSITIVE.search(words)
+    assert not SENSITIVE.search("model weights after local training")
+
+
+HOSTILE = ("</script><script>alert(1)</script>", "\"><img src=x onerror='alert(2)'>", "{{ 7 * 7 }}&amp;<b>\u2028")
+
+
+def test_names_from_data_stay_text(copied: Callable[..., Path], page: str) -> None:
+    names = dict(zip(("client-0", "client-1", "client-2"), HOSTILE, strict=True))
+
+    def renamed(table: pa.Table) -> pa.Table:
+        clients = [names.get(client, client) for client in table["client"].to_pylist()]
+        table = table.set_column(table.schema.get_field_index("client"), "client", pa.array(clients))
+        if "reveals" in table.column_names:
+            at = table.schema.get_field_index("reveals")
+            said = [HOSTILE[0] if text else "" for text in table["reveals"].to_pylist()]
+            table = table.set_column(at, "reveals", pa.array(said))
+        return table
+
+    directory = copied(metrics=renamed, ledger=renamed, partition=renamed)
+    summary = json.loads((directory / "summary.json").read_text())
+    summary |= {"dataset": HOSTILE[0], "algorithm": HOSTILE[1]}
+    (directory / "summary.json").write_text(json.dumps(summary))
+    hostile, plain = Page(render([read_run(directory)])), Page(page)
+    assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
+    assert not [name for _, attributes in hostile.elements for name in attributes if name.startswith("on")]
+    assert {row[0] for row in hostile.tables["split"][-1][1:]} == set(HOSTILE)
+    assert f"{HOSTILE[1]} on {HOSTILE[0]}" in hostile.texts
+
+
+def test_nothing_is_loaded_from_elsewhere(page: str, compared: Page) -> None:
+    for shown in (Page(page), compared):
+        assert not [tag for tag, _ in shown.elements if tag in ("link", "img", "iframe", "object", "base", "form")]
+        loads = ("src", "href", "srcset", "data", "action", "poster")
+        assert not [attributes for _, attributes in shown.elements if set(loads) & set(attributes)]
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert not re.search(r"url\(|@import", style)
+    assert "default-src 'none'" in page
+    assert page.count("<!DOCTYPE html>") == 1
+    assert page.count("plotly.js v") == 1  # the library itself, once
+
+
+def test_the_command_writes_one_file_and_the_same_again(runs: dict[str, Path], tmp_path: Path) -> None:
+    target = tmp_path / "deep.html"
+    words = ("report", str(runs["s0"]), str(runs["alone"]), "-o", str(target))
+    code, said, _ = fedweave(*words)
+    first = target.read_bytes()
+    assert (code, said.strip()) == (0, str(target))
+    assert fedweave(*words)[0] == 0
+    assert target.read_bytes() == first
+    assert os.listdir(tmp_path) == ["deep.html"]
+
+
+def test_what_is_not_a_run_is_named(copied: Callable[..., Path], tmp_path: Path) -> None:
+    def refused(directory: Path, *words: str) -> Iterator[bool]:
+        code, _, problem = fedweave("report", str(directory), "-o", str(tmp_path / "no.html"))
+        assert code == 2
+        assert not (tmp_path / "no.html").exists()
+        return (word in problem for word in words)
+
+    assert all(refused(tmp_path / "absent", "no directory", "absent"))
+    (tmp_path / "empty").mkdir()
+    assert all(refused(tmp_path / "empty", "not the directory of a run", "config.toml", "metrics.parquet"))
+    begun = copied("summary.json", "metrics.parquet", "ledger.parquet")
+    assert all(refused(begun, "no metrics.parquet and no ledger.parquet yet", "no round"))
+    code, _, problem = fedweave("report", str(begun), str(begun))
+    assert (code, "twice" in problem) == (2, True)
+
+
+def test_damage_is_named(copied: Callable[..., Path]) -> None:
+    directory = copied()
+    (directory / "summary.json").write_text('{"algorithm": ')
+    code, _, problem = fedweave("report", str(directory))
+    assert code == 1
+    assert "summary.json is damaged" in problem
+
+
+def test_an_unfinished_run_says_so_and_shows_what_it_has(copied: Callable[..., Path], runs: dict[str, Path]) -> None:
+    def early(table: pa.Table) -> pa.Table:
+        return table.filter(pc.field("round") <= 2)
+
+    shown = Page(render([read_run(copied("summary.json", metrics=early, ledger=early))]))
+    assert shown.row("header", "Rounds") == ["unfinished: round 2 of 3"]
+    rows = [r for r in pq.read_table(runs["s0"] / "metrics.parquet").to_pylist() if r["round"] == 2]
+    test = [r for r in rows if (r["split"], r["metric"]) == ("test", "accuracy")]
+    local = statistics.fmean(r["value"] for r in test if r["client"] != "global")
+    (pooled,) = (r["value"] for r in test if r["client"] == "global")
+    assert shown.row("summary", "Local accuracy") == [f"{local:.4f}"]
+    assert shown.row("summary", "Global accuracy") == [f"{pooled:.4f}"]
+    assert shown.row("summary", "Seconds") == ["-"]
+
+
+def test_a_finished_run_and_its_tables_give_the_same_summary(copied: Callable[..., Path], summaries: Any) -> None:
+    again = read_run(copied("summary.json")).summary
+    assert again["metrics"] == pytest.approx(summaries["s0"]["metrics"])
+    assert {key: again[key] for key in ("bytes_up", "bytes_down", "clients", "rounds", "seed")} == {
+        key: summaries["s0"][key] for key in ("bytes_up", "bytes_down", "clients", "rounds", "seed")
+    }
+
+
+def test_a_run_without_a_split_is_still_reported(copied: Callable[..., Path]) -> None:
+    assert (
+        "The runs have no partition.parquet, so the split is not known."
+        in Page(render([read_run(copied("partition.parquet"))])).texts
+    )
+
+
+def test_numbers_are_written_so_that_they_can_be_compared() -> None:
+    assert [number(value) for value in (0.0, 0.96567, 0.0002, -1.5)] == ["0.0000", "0.9657", "2.00e-04", "-1.5000"]
+    assert spread([1.0, None, 3.0, math.nan]) == (2.0, math.sqrt(2), 2)
+    assert measured([0.5, 0.5], number).text == "0.5000 ± 0"
+    assert measured([0.5, 0.7], number).text == "0.6000 ± 0.1414"
+    assert (measured([0.5, None], number).text, measured([0.5, None], number).note) == ("0.5000", "in 1 of 2 runs")
+    assert measured([None], number).text == "-"
