@@ -1,4 +1,4 @@
-"""What all models share: the dense product, initial weights, and how convolutions are chained into a model."""
+"""What all models share: initial weights, and how convolutions are chained into a model."""
 
 import math
 from collections.abc import Callable
@@ -11,36 +11,8 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
-from fedweave.core.sparse import Sparse
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-
-# The CPU's matrix kernels choose their order of summation by shape. Measured over 4,000 combinations of widths, rows,
-# clients, dtypes and threads: with widths padded to multiples of `WIDTH` and nodes taken `ROWS` at a time, one client
-# alone and the same client in a batch give the same bits, in the product and both gradients. A plain product does not
-# (one output class, odd widths, more than about 200 nodes).
-WIDTH = 4
-ROWS = 128
-
-
-def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
-    """h @ w for h [n, in], dense or sparse, and w [in, out], with bits that do not depend on batching or padding."""
-    if isinstance(h, Sparse):
-        return h @ w
-    padded = _widen(_widen(w, 1), 0)
-    # Accelerators promise no such equality, and there more launches cost more than they bring.
-    parts = _widen(h, 1).split(ROWS if h.device.type == "cpu" else max(len(h), 1))
-    products = [torch.bmm(part[None], padded[None])[0] for part in parts]
-    out = products[0] if len(products) == 1 else torch.cat(products)
-    return out[:, : w.shape[1]]
-
-
-def _widen(tensor: Tensor, dim: int) -> Tensor:
-    missing = -tensor.shape[dim] % WIDTH
-    if missing == 0:
-        return tensor
-    return torch.nn.functional.pad(tensor, (0, missing) if dim == 1 else (0, 0, 0, missing))
-
 
 def uniform(key: Tensor, shape: tuple[int, ...], bound: float) -> Tensor:
     """float32 of the given shape, uniform in [-bound, bound)."""

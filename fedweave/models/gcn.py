@@ -12,6 +12,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.models import dense
+from fedweave.models.linear import linear
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,6 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
         return {"weight": dense.glorot(random.fold(key, "weight"), fan_in, fan_out), "bias": torch.zeros(fan_out)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        return graph.edges.operator("gcn") @ dense.linear(h, w["weight"]) + w["bias"]
+        return graph.edges.operator("gcn") @ linear(h, w["weight"]) + w["bias"]
 
     return Layer(init, apply, ("weight",))

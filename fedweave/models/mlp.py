@@ -10,6 +10,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.models import dense
+from fedweave.models.linear import linear
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,6 @@ def affine(fan_in: int, fan_out: int) -> Layer:
         }
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        return dense.linear(h, w["weight"]) + w["bias"]
+        return linear(h, w["weight"]) + w["bias"]
 
     return Layer(init, apply, ("weight",))

@@ -12,6 +12,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.models import dense
+from fedweave.models.linear import linear
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False) -> L
         return weights | {"bias": dense.lecun(random.fold(key, "bias"), (fan_out,), fan_in)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        neigh = dense.linear(h, w["neigh"])
-        root = neigh if share_root_weight else dense.linear(h, w["root"])
+        neigh = linear(h, w["neigh"])
+        root = neigh if share_root_weight else linear(h, w["root"])
         return root + graph.edges.operator("mean") @ neigh + w["bias"]
 
     return Layer(init, apply, names)

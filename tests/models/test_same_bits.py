@@ -14,7 +14,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
-from fedweave.models import MODELS, dense
+from fedweave.models import MODELS
+from fedweave.models.linear import linear
 
 SIZES = (20, 300, 33, 64, 161)
 
@@ -93,11 +94,11 @@ def test_linear(dtype: torch.dtype, fan_out: int) -> None:
             h[site, size:] = pull[site, size:] = 0
         h.requires_grad_()
         w.requires_grad_()
-        out = vmap(dense.linear)(h, w)
+        out = vmap(linear)(h, w)
         of_h, of_w = torch.autograd.grad((out * pull).sum(), (h, w))
         for site, size in enumerate(sizes):
             own_h, own_w = h[site, :size].detach().clone().requires_grad_(), w[site].detach().clone().requires_grad_()
-            own = dense.linear(own_h, own_w)
+            own = linear(own_h, own_w)
             alone = torch.autograd.grad((own * pull[site, :size]).sum(), (own_h, own_w))
             pairs = [(out[site, :size], own), (of_h[site, :size], alone[0]), (of_w[site], alone[1])]
             assert [torch.equal(*pair) for pair in pairs] == [True] * 3, (fan_in, size)
