@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -110,25 +111,20 @@ def _rows(
     fairness: dict[str, float],
 ) -> pa.Table:
     """Long rows: every client and "global", every split, every metric that is defined there."""
-    who: list[str] = []
-    split: list[str] = []
-    metric: list[str] = []
-    number: list[np.ndarray] = []
-    for name, value in own.items():
-        who += [client for client in clients for _ in SPLITS]
-        split += list(SPLITS) * len(clients)
-        metric += [name] * value.size
-        number.append(value.reshape(-1))
-    for name, value in pooled.items():
-        who += [GLOBAL] * 3
-        split += SPLITS
-        metric += [name] * 3
-        number.append(value)
-    who += [GLOBAL] * len(fairness)
-    split += ["train" if "loss" in name else "test" for name in fairness]
-    metric += list(fairness)
-    number.append(np.array(list(fairness.values())))
-    flat = np.concatenate(number).astype(float)
-    kept = np.flatnonzero(~np.isnan(flat))
-    table = pa.table([pa.array(np.full(len(flat), round, np.int32)), who, split, metric, flat], schema=METRICS_SCHEMA)
-    return table.take(kept)
+    numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*fairness.values()], float)]
+    flat = np.concatenate(numbers)
+    rounds = pa.array(np.full(len(flat), round, np.int32))
+    table = pa.table([rounds, *_labels(clients, tuple(own), tuple(pooled), tuple(fairness)), flat], METRICS_SCHEMA)
+    undefined = np.isnan(flat)
+    return table.take(np.flatnonzero(~undefined)) if undefined.any() else table
+
+
+@lru_cache(maxsize=8)
+def _labels(
+    clients: tuple[str, ...], own: tuple[str, ...], pooled: tuple[str, ...], fairness: tuple[str, ...]
+) -> tuple[pa.Array, ...]:
+    """The columns client, split and metric, which are the same in every round."""
+    rows = [(client, split, name) for name in own for client in clients for split in SPLITS]
+    rows += [(GLOBAL, split, name) for name in pooled for split in SPLITS]
+    rows += [(GLOBAL, "train" if "loss" in name else "test", name) for name in fairness]
+    return tuple(pa.array(column) for column in zip(*rows, strict=True))

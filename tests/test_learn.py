@@ -310,6 +310,7 @@ def same_as_eager(monkeypatch: pytest.MonkeyPatch, calls: Sequence[Callable[...,
     for seconds in (float("inf"), 1e-9):
         assert not recorded
         monkeypatch.setattr(trace, "_SECONDS", seconds)
+        monkeypatch.setattr(trace, "_SECONDS_LATER", seconds)
         runs.append([call() for call in calls])
     assert recorded
     for eager, replayed in zip(*runs, strict=True):

@@ -111,16 +111,17 @@ class Simulation:
     def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
         if not 0 <= quorum <= 1:
             raise FedweaveError(f"the quorum of {name} is {quorum}; it is a share from 0 to 1.")
-        called = self.clients if clients is None else tuple(clients)
+        called, wanted = self.clients if clients is None else tuple(clients), set(clients or ())
         unknown = [client for client in called if client not in self._graphs]
-        if unknown or len(set(called)) < len(called):
+        if unknown or (clients is not None and len(wanted) < len(called)):
             raise FedweaveError(f"{name} was called on {unknown or called}: unknown or repeated clients.")
-        called = tuple(client for client in self.clients if client in set(called))
+        if clients is not None:
+            called = tuple(client for client in self.clients if client in wanted)
         reasons = {c: self._absent(self.round, c) for c in called} if self._absent else {}
         missing = {client: reason for client, reason in reasons.items() if reason}
-        wanted = max(1, -(-int(quorum * len(called) * 10**9) // 10**9))
-        if len(called) - len(missing) < wanted:
-            raise ClientsMissing(name, missing, wanted, len(called))
+        needed = max(1, -(-int(quorum * len(called) * 10**9) // 10**9))
+        if len(called) - len(missing) < needed:
+            raise ClientsMissing(name, missing, needed, len(called))
         return [client for client in called if client not in missing], missing
 
     def _alone(self, call: "_Call", group: Group, messages: Messages) -> Tree:

@@ -5,18 +5,19 @@ dispatching them through `vmap` and autograd. Once a computation has cost as muc
 recorded with `make_fx` and replayed from then on. The kernels and their order are the same, so are the result's bits.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import Graph
 from fedweave.core.sparse import Sparse
 
-_SECONDS = 1.0  # eager time after which recording pays; it was measured to take 0.2 to 1 s
+# Eager time after which recording pays: measured, the first takes 1 s, for it loads torch's tracer, the others 0.2 s.
+_SECONDS, _SECONDS_LATER = 1.0, 0.2
 _KEPT = 16  # per batch of clients
 
 
@@ -64,7 +65,8 @@ def traced(
         return program.flat(function(*own, *(next(fresh) if isinstance(o, Tensor) else o for o in operands)))
 
     def run(*own: Tensor) -> Any:
-        if program.replay is None and program.seconds > _SECONDS and not program.eager_only:
+        limit = _SECONDS_LATER if "torch.fx.experimental.proxy_tensor" in sys.modules else _SECONDS
+        if program.replay is None and program.seconds > limit and not program.eager_only:
             program.replay = _record(compute, *own, *tensors)
         if program.replay is not None:
             return program.whole(program.replay(*own, *tensors))
@@ -96,10 +98,14 @@ def _program(identity: tuple[Any, ...], names: tuple[Any, ...], graph: Graph, op
 
 
 def _record(function: Callable[..., Any], *example: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
     function(*example)  # matrices that are built on first use must not become part of the recording
     module = make_fx(function)(*example)
     module.graph.eliminate_dead_code()
     module.recompile()
+    for node in module.graph.nodes:
+        node.meta.clear()
     return module.forward
 
 

@@ -1,0 +1,137 @@
+"""Seconds per round of fedweave's two engines and of two plain loops, on one workload in one run.
+
+FedAvg, 2-layer GCN of width 64, Cora cut by Louvain, 3 full-batch epochs of a fresh Adam (lr .01, weight decay 5e-4) per
+round, dropout .5, every client evaluated on train, val and test after every round. The sides take turns, so that a drift
+of the machine's speed meets them all; medians over all rounds but each turn's first are printed.
+
+    python -m benchmarks.simulation [--clients 10 50 100] [--rounds 40] [--turns 3] [--scale]
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import numpy as np
+from benchmarks import baselines, machine
+from benchmarks.baselines import Part
+
+from fedweave import build, datasets
+from fedweave.algorithms import FedAvg
+from fedweave.core.graph import Graph
+from fedweave.datasets.base import Dataset
+from fedweave.engines.simulation import Simulation
+from fedweave.models import MODELS
+from fedweave.partition import PARTITIONS
+from fedweave.training import train
+
+HIDDEN, EPOCHS = 64, 3
+
+
+def cora(clients: int) -> tuple[Dataset, dict[str, Graph], list[Part]]:
+    """The same cut as fedweave's graphs and as the plain loops' arrays."""
+    data = datasets.load("cora")
+    cut = PARTITIONS["louvain"](clients=clients).cut(data, 0)
+    edges = build.induced_edges(data, [part.nodes for part in cut.parts])
+    parts = [(data.x[p.nodes], e, data.y[p.nodes], p.masks) for p, e in zip(cut.parts, edges, strict=True)]
+    return data, build.client_graphs(data, cut), parts
+
+
+def engine(graphs: dict[str, Graph], data: Dataset, mode: str) -> Callable[[int], list[float]]:
+    """Run rounds on one engine, which lives on between turns as in a long run."""
+    algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(data.features, data.classes), epochs=EPOCHS)
+    fed = Simulation(graphs, classes=data.classes, mode=mode)
+
+    def rounds(count: int) -> list[float]:
+        return list(_intervals(train(algorithm, fed, count)))
+
+    return rounds
+
+
+def _intervals(steps: Iterator[object]) -> Iterator[float]:
+    began = time.perf_counter()
+    for _ in steps:
+        now = time.perf_counter()
+        yield now - began
+        began = now
+
+
+def compare(clients: int, rounds: int, turns: int) -> None:
+    """Print one line per side, with its ratio to the first."""
+    data, graphs, parts = cora(clients)
+    start = baselines.glorot(data.features, HIDDEN, data.classes)
+    vmap, loop = engine(graphs, data, "vmap"), engine(graphs, data, "loop")
+    vmap(max(2 * rounds, 80))  # past the point where steps are recorded (see fedweave/learn/trace.py)
+    few = max(4, rounds // 4)
+    sides: dict[str, Callable[[], list[float]]] = {
+        "fedweave, vmap": lambda: vmap(rounds),
+        "fedweave, loop": lambda: loop(few),
+        "lean loop, sparse and fused": lambda: baselines.sparse_loop(parts, rounds, start)[2],
+        "lean loop, gradient by hand": lambda: baselines.sparse_loop(parts, rounds, start, by_hand=True)[2],
+        "plain PyG loop": lambda: baselines.plain_pyg(parts, few, start)[2],
+    }
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(turns):
+        for name, run in sides.items():
+            times[name] += run()[1:]
+    ours = median(times["fedweave, vmap"])
+    for name, seconds in times.items():
+        spread = np.quantile(seconds, [0.1, 0.9])
+        print(
+            f"{clients:4d} clients  {name:28s} {median(seconds):.4f} s per round "
+            f"(10-90 %: {spread[0]:.4f}-{spread[1]:.4f}), {median(seconds) / ours:5.2f} x",
+            flush=True,
+        )
+    shape = machine.Shape.of(parts, HIDDEN, data.classes, EPOCHS)
+    rates = machine.measure()
+    for where, in_cache in (("in cache", True), ("from memory", False)):
+        terms = machine.floor(shape, rates, in_cache)
+        print(f"{clients:4d} clients  floor {where:22s} {terms['total']:.4f} s per round", flush=True)
+
+
+def scale(clients: int) -> None:
+    """Seconds per round, per client, and peak memory with many synthetic clients of 50 nodes."""
+    data = datasets.load("synthetic", nodes=50 * clients, features=64, classes=5, degree=8.0)
+    began = time.perf_counter()
+    graphs = build.client_graphs(data, PARTITIONS["random"](clients=clients).cut(data, 0))
+    ready = time.perf_counter() - began
+    seconds = engine(graphs, data, "vmap")(12)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{clients:6d} synthetic clients: cut and built in {ready:.1f} s, {median(seconds[1:]):.3f} s per round, "
+        f"{1e6 * median(seconds[1:]) / clients:.0f} us per client, peak {peak:.0f} MB",
+        flush=True,
+    )
+
+
+def whole(command: list[str]) -> None:
+    """Wall time and peak memory of a whole process."""
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(f"{' '.join(command[2:5])} …: {time.perf_counter() - began:.2f} s, peak so far {peak:.0f} MB", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[10, 50, 100])
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--scale", type=int, nargs="*", default=[1000, 10000], help="synthetic clients; none to skip")
+    given = parser.parse_args()
+    for clients in given.clients:
+        compare(clients, given.rounds, given.turns)
+    for clients in given.scale:
+        subprocess.run([sys.executable, "-c", f"from benchmarks.simulation import scale; scale({clients})"], check=True)
+    run = [sys.executable, "-m", "fedweave"]
+    whole([*run, "--help"])
+    for rounds in (1, 50):
+        out = f"runs/benchmark-{time.time_ns()}"
+        whole([*run, "run", "experiments/fedavg-cora.toml", "--quiet", "--set", f"rounds={rounds}", "--out", out])
+
+
+if __name__ == "__main__":
+    main()
