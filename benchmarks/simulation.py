@@ -1,8 +1,8 @@
 """Seconds per round of fedweave's two engines and of two plain loops, on one workload in one run.
 
-FedAvg, 2-layer GCN of width 64, Cora cut by Louvain, 3 full-batch epochs of a fresh Adam (lr .01, weight decay 5e-4) per
-round, dropout .5, every client evaluated on train, val and test after every round. The sides take turns, so that a drift
-of the machine's speed meets them all; medians over all rounds but each turn's first are printed.
+FedAvg, 2-layer GCN of width 64, Cora cut by Louvain, 3 full-batch epochs of a fresh Adam (lr .01, weight decay 5e-4)
+per round, dropout .5, every client evaluated on train, val and test after every round. The sides take turns, so that a
+drift of the machine's speed meets them all; medians over all rounds but each turn's first are printed.
 
     python -m benchmarks.simulation [--clients 10 50 100] [--rounds 40] [--turns 3] [--scale]
 """
@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 import numpy as np
+
 from benchmarks import baselines, machine
 from benchmarks.baselines import Part
-
 from fedweave import build, datasets
 from fedweave.algorithms import FedAvg
 from fedweave.core.graph import Graph

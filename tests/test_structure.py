@@ -104,7 +104,8 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("typer", {"cli", "report.command", "sites"}), ("rich", {"cli", "build", "report", "sites"}), ("nvflare", {"engines.flare"}),
+        ("typer", {"cli", "report.command", "sites"}), ("rich", {"cli", "build", "report", "sites"}),
+        ("nvflare", {"engines.flare"}),
         ("pydantic", {"config"}), ("torch_geometric", {"datasets.download"}), ("plotly", {"report"}),
     ],
 )  # fmt: skip

@@ -14,6 +14,7 @@ from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 
+
 def uniform(key: Tensor, shape: tuple[int, ...], bound: float) -> Tensor:
     """float32 of the given shape, uniform in [-bound, bound)."""
     return (2 * random.uniform(key, shape) - 1) * bound

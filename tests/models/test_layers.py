@@ -15,7 +15,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Layer
 from fedweave.errors import ConfigError
-from fedweave.models import MODELS, dense, gcn, mlp, sage
+from fedweave.models import MODELS, gcn, mlp, sage
 from fedweave.models.linear import linear
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

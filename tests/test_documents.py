@@ -1,0 +1,37 @@
+"""The code that README and ARCHITECTURE show runs as it stands."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedweave.training import train
+from tests.contract.federations import distance, federation, model
+
+ROOT = Path(__file__).parent.parent
+
+
+def code(document: str) -> str:
+    [block] = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    return block
+
+
+def test_the_readme_trains_and_shows_the_ledger(capsys: Any) -> None:
+    exec(code("README.md"), {})
+    *rounds, _ = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\d+ 0\.\d+", line)]
+    assert len(rounds) == 9
+    assert float(rounds[-1].split()[1]) > 0.8
+
+
+def test_the_algorithm_of_the_architecture_page_is_gradient_descent() -> None:
+    space: dict[str, Any] = {}
+    exec(code("ARCHITECTURE.md"), space)
+    ends = []
+    for mode in ("loop", "vmap"):
+        fed = federation(mode=mode, dtype=torch.float64)
+        *_, last = train(space["FedSGD"](model(dropout=0.0), lr=0.5), fed, 30)
+        ends.append(last)
+    assert distance(ends[0].state, ends[1].state) <= 1e-12
+    first, *_ = train(space["FedSGD"](model(dropout=0.0), lr=0.5), federation(dtype=torch.float64), 1)
+    assert ends[0].summary["global/loss"] < first.summary["global/loss"]
