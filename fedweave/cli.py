@@ -90,8 +90,8 @@ def run(
         say(f"note: {chosen.algorithm.name} has no {', '.join(dropped)}; dropped from [bold]\\[algorithm][/]")
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}"
 
-    from fedweave import runs
     from fedweave.report.terminal import Terminal, screen, show_result
+    from fedweave.runs import run as runs
 
     console = screen(quiet)
     if resume and (done := runs.examine(chosen, directory, resume)):
@@ -133,8 +133,8 @@ def list_(
 @app.command()
 def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")]) -> None:
     """Show what left whom in a run."""
-    from fedweave.files import LEDGER, read_table
     from fedweave.report.terminal import screen, show_ledger
+    from fedweave.runs.files import LEDGER, read_table
 
     show_ledger(screen(), read_table(directory, LEDGER))
 

@@ -16,9 +16,9 @@ def report(
     ] = None,
 ) -> None:
     """Write a page about one or several runs: results, clients, fairness, split, and what left whom."""
-    from fedweave.files import write
     from fedweave.report.html import render
     from fedweave.report.reading import read_runs
+    from fedweave.runs.files import write
 
     page = render(read_runs(directories))
     path = out or (directories[0] if len(directories) == 1 else Path()) / "report.html"

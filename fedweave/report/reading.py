@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from fedweave.config import Document, differences, load
 from fedweave.errors import UserError
-from fedweave.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
+from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
 from fedweave.training import GLOBAL
 
 T = TypeVar("T")

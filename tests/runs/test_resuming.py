@@ -7,7 +7,7 @@ import pytest
 
 from fedweave import config
 from fedweave.errors import FedweaveError, UserError
-from fedweave.resuming import examine
+from fedweave.runs.resuming import examine
 
 
 def resolved(**changes: Any) -> config.Config:

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from fedweave.build import Built, build, client_ids
-from fedweave.checkpoint import Checkpoint
 from fedweave.config import Config, dumps
-from fedweave.files import (
+from fedweave.partition.statistics import statistics
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import (
     CHECKPOINT,
     CONFIG,
     LEDGER,
@@ -32,9 +33,8 @@ from fedweave.files import (
     write,
     write_table,
 )
-from fedweave.partition.statistics import statistics
-from fedweave.resuming import check_rounds, examine
-from fedweave.stopping import Interrupted, Stop
+from fedweave.runs.resuming import check_rounds, examine
+from fedweave.runs.stopping import Interrupted, Stop
 from fedweave.training import METRICS_SCHEMA, train
 
 

@@ -14,14 +14,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave import build, config, runs
-from fedweave.checkpoint import Checkpoint
+from fedweave import build, config
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError, UserError
-from fedweave.files import locked
 from fedweave.partition.base import Partition
-from fedweave.stopping import Interrupted
+from fedweave.runs import run as runs
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import locked
+from fedweave.runs.stopping import Interrupted
 
 SETTINGS: dict[str, Any] = {
     "seed": 5,

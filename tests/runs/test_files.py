@@ -10,8 +10,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pytest
 
-from fedweave import files
 from fedweave.errors import FedweaveError, UserError
+from fedweave.runs import files
 
 TABLE = pa.table({"round": [1, 2], "value": [0.5, 0.25]})
 
@@ -50,7 +50,7 @@ def test_tables_come_back_or_are_named(tmp_path: Path) -> None:
 
 def test_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom fedweave.files import locked\n"
+        "import sys, time\nfrom pathlib import Path\nfrom fedweave.runs.files import locked\n"
         "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)

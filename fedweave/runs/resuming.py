@@ -6,7 +6,7 @@ from typing import Any
 
 from fedweave.config import Config, differences, load
 from fedweave.errors import UserError
-from fedweave.files import CONFIG, SUMMARY, damaged, is_used, read
+from fedweave.runs.files import CONFIG, SUMMARY, damaged, is_used, read
 
 
 def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedweave.core.tree import Tree, decode, encode, leaves, nest
 from fedweave.errors import ReplyRefused
-from fedweave.files import damaged, read, write
+from fedweave.runs.files import damaged, read, write
 
 
 @dataclass(frozen=True)
