@@ -5,6 +5,7 @@ Deviations: optimisers other than SGD are allowed and start afresh each round; a
 because its graph is one sample.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -77,10 +78,12 @@ class FedAvg:
             protect={"w": self.release.mechanism},
         )
         weights = self.weigh.weights(replies)
+        after = {"w": replies.weighted_sum("w", weights), "objective": terms}
         if any(term.needs_loss for term in self.terms):
-            mean_loss = float(weights @ replies.stack("loss").double())
-            terms = {str(i): term.update(terms.get(str(i), {}), mean_loss) for i, term in enumerate(self.terms)}
-        return {"w": replies.weighted_sum("w", weights), "objective": terms}
+            after["loss"] = float(weights @ replies.stack("loss").double())
+            change = after["loss"], state.get("loss", math.nan)
+            after["objective"] = {str(i): t.update(terms.get(str(i), {}), *change) for i, t in enumerate(self.terms)}
+        return after
 
     @on_client(
         sends=lambda self: (

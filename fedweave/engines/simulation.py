@@ -143,7 +143,7 @@ class Simulation:
                 f"step {call.name} failed on client {client!r}: {type(error).__name__}: {error}"
             ) from error
         call.refuse_changes(before, messages)
-        own = _Own([*given, *self._graphs[client][2:4]])
+        own = _Own([*given, *self._graphs[client]])
         self._states.put(group, map_leaves(lambda leaf: _lead(own.copy(leaf)), view.state))
         return map_leaves(lambda leaf: _lead(own.copy(leaf)), reply)
 

@@ -1,5 +1,6 @@
 """What a client trains for: terms of the local objective."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,8 +39,8 @@ class Objective(Protocol):
         """The term's state before the first round."""
         ...
 
-    def update(self, state: Tree, mean_loss: float) -> Tree:
-        """Its state after a round whose clients' training losses average `mean_loss`."""
+    def update(self, state: Tree, loss: float, last: float) -> Tree:
+        """Its state after a round whose clients' training losses average `loss`, those of the round before `last`."""
         ...
 
 
@@ -48,7 +49,7 @@ class _Stateless:
         """No state."""
         return {}
 
-    def update(self, state: Tree, mean_loss: float) -> Tree:
+    def update(self, state: Tree, loss: float, last: float) -> Tree:
         """No state."""
         return state
 
@@ -92,17 +93,14 @@ class Proximal:
         return self.adaptive
 
     def init(self) -> Tree:
-        """μ, and the last loss when it adapts."""
-        return {"mu": self.mu, "last": float("inf")} if self.adaptive else {"mu": self.mu}
+        """μ."""
+        return {"mu": self.mu}
 
-    def update(self, state: Tree, mean_loss: float) -> Tree:
-        """μ for the next round."""
-        if not self.adaptive:
+    def update(self, state: Tree, loss: float, last: float) -> Tree:
+        """μ for the next round; unchanged after the first, whose `last` is NaN."""
+        if not self.adaptive or loss == last or math.isnan(last):
             return state
-        if state["last"] == float("inf"):
-            return {"mu": state["mu"], "last": mean_loss}
-        factor = 10.0 if mean_loss > state["last"] else 0.1
-        return {"mu": min(max(state["mu"] * factor, 0.001), 1.0), "last": mean_loss}
+        return {"mu": min(max(state["mu"] * (10.0 if loss > last else 0.1), 0.001), 1.0)}
 
     def penalty(self, w: Tensor, received: Tensor, state: Tree) -> Tensor:
         """μ/2 Σ (w − w_t)² over one leaf."""

@@ -1,0 +1,178 @@
+"""FedAvg and its parts against arithmetic done here."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.algorithms import FedAvg, FedProx
+from fedweave.algorithms.fedavg import sample
+from fedweave.algorithms.parts import Clip, CrossEntropy, MixedStart, Proximal, Uniform
+from fedweave.core import model as models
+from fedweave.core.federation import Client
+from fedweave.core.graph import TRAIN
+from fedweave.core.tree import Tree, leaves, map_leaves
+from fedweave.engines.simulation import Simulation
+from tests.contract.federations import distance, federation, graphs, model
+
+DOUBLE = {"dtype": torch.float64}
+
+
+class Recorder(Simulation):
+    """Keeps the last replies."""
+
+    def map(self, *args: Any, **options: Any) -> Any:
+        self.heard = super().map(*args, **options)
+        return self.heard
+
+
+def one_round(algorithm: FedAvg, fed: Simulation, rounds: int = 1) -> tuple[Tree, Tree]:
+    """The state before and after the last round."""
+    fed.begin(0)
+    after = algorithm.init(fed)
+    for number in range(1, rounds + 1):
+        fed.begin(number)
+        before, after = after, algorithm.round(after, fed)
+    return before, after
+
+
+def gradient(w: Tree, client: str, fed: Simulation) -> Tree:
+    net, graph = model(dropout=0.0), fed._graphs[client]
+    return torch.func.grad(lambda w: CrossEntropy().loss(w, net, graph, torch.tensor(0)))(w)
+
+
+@pytest.mark.parametrize("weigh", ["size", "uniform"])
+def test_one_step_of_sgd_is_a_step_along_the_weighted_mean_gradient(weigh: str) -> None:
+    parts = {"weigh": Uniform()} if weigh == "uniform" else {}
+    fed = federation(**DOUBLE)
+    before, after = one_round(FedAvg(model(0.0), epochs=1, optimizer="sgd", lr=0.5, weight_decay=0.0, **parts), fed)
+    sizes = torch.stack([fed._graphs[client].masks[TRAIN].sum() for client in fed.clients]).double()
+    weights = sizes / sizes.sum() if weigh == "size" else torch.full_like(sizes, 0.2)
+    expected = before["w"]
+    for client, weight in zip(fed.clients, weights, strict=True):
+        expected = map_leaves(lambda w, g, p=weight: w - 0.5 * p * g, expected, gradient(before["w"], client, fed))
+    assert distance(after["w"], expected) <= 1e-12
+
+
+def test_fedprox_pulls_to_the_received_weights() -> None:
+    """Two steps of SGD: the first feels no pull, the second w ← w − lr (g + μ (w − w_t))."""
+    fed = federation(engine=Recorder, **DOUBLE)
+    algorithm = FedProx(model(0.0), epochs=2, optimizer="sgd", lr=0.5, weight_decay=0.0, mu=0.3)
+    before, _ = one_round(algorithm, fed)
+    received = before["w"]
+    for client in fed.clients:
+        once = map_leaves(lambda w, g: w - 0.5 * g, received, gradient(received, client, fed))
+        twice = map_leaves(
+            lambda w, g, start: w - 0.5 * (g + 0.3 * (w - start)), once, gradient(once, client, fed), received
+        )
+        assert distance(map_leaves(lambda leaf: leaf, fed.heard[client]["w"]), twice) <= 1e-12
+
+
+def test_fedprox_is_fedavg_with_a_proximal_term_and_at_zero_it_is_fedavg() -> None:
+    net = model(0.0)  # the two draw dropout differently, for their steps have different names
+    built = FedAvg(net, objective=(CrossEntropy(), Proximal(mu=0.2)))
+    assert distance(*(one_round(a, federation(), 3)[1] for a in (FedProx(net, mu=0.2), built))) == 0
+    plain, none = (one_round(a, federation(), 3)[1] for a in (FedAvg(net), FedProx(net, mu=0.0)))
+    assert distance(plain["w"], none["w"]) <= 1e-7
+
+
+def test_adaptive_mu_moves_on_the_grid() -> None:
+    term = Proximal(mu=0.01, adaptive=True)
+    state, seen = term.init(), []
+    losses = [1.0, 1.5, 2.0, 3.0, 2.9, 2.9, 2.0, 1.0, 0.5, 0.1]
+    for last, loss in zip([float("nan"), *losses], losses, strict=False):
+        state = term.update(state, loss, last)
+        seen.append(state["mu"])
+    assert seen == pytest.approx([0.01, 0.1, 1.0, 1.0, 0.1, 0.1, 0.01, 0.001, 0.001, 0.001])
+
+
+def test_only_what_adapts_sends_its_loss() -> None:
+    for adaptive in (False, True):
+        fed = federation(engine=Recorder)
+        _, after = one_round(FedProx(model(), adaptive=adaptive), fed, 2)
+        assert ("loss" in fed.heard["site-0"]) == adaptive
+        sent = {str(key) for key, way in zip(*fed.ledger.table().select(["key", "direction"]), strict=True)
+                if str(way) == "down"}  # fmt: skip
+        assert {key for key in sent if key.startswith("objective")} == {"objective/1/mu"}
+        assert (after["objective"]["1"]["mu"] != 0.01) == adaptive
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.4, 2), (0.5, 2), (0.6, 3), (1.0, 5)])
+def test_clients_are_sampled_without_replacement_and_evenly(share: float, count: int) -> None:
+    fed, drawn = federation(), []
+    for number in range(300):
+        fed.begin(number)
+        chosen = sample(fed, share)
+        assert len(chosen) == len(set(chosen)) == count
+        assert chosen == sorted(chosen)
+        drawn += chosen
+    for client in fed.clients:
+        assert drawn.count(client) == pytest.approx(
+            300 * count / 5, abs=4.5 * (300 * count / 5 * (1 - count / 5)) ** 0.5
+        )
+
+
+def test_absent_from_the_sample_means_no_message() -> None:
+    fed = federation(engine=Recorder)
+    one_round(FedAvg(model(), participation=0.4), fed)
+    assert len(fed.heard) == 2
+    assert set(map(str, fed.ledger.table().column("client"))) == set(fed.heard.clients)
+
+
+def test_clipping_bounds_the_update_and_leaves_small_ones_alone() -> None:
+    received = {"a": torch.zeros(3), "b": {"c": torch.ones(1)}}
+    trained = {"a": torch.tensor([3.0, 0.0, 0.0]), "b": {"c": torch.tensor([5.0])}}  # the update's norm is 5
+    client = Client(*[None] * 4)  # type: ignore[arg-type]
+    clipped = Clip(norm=1.0).apply(client, received, trained)
+    assert distance(clipped, {"a": torch.tensor([0.6, 0.0, 0.0]), "b": {"c": torch.tensor([1.8])}}) <= 1e-6
+    assert distance(Clip(norm=5.5).apply(client, received, trained), trained) <= 1e-6
+    assert distance(Clip(norm=1.0).apply(client, received, received), received) == 0
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_a_clipped_round_moves_the_model_no_further(mode: str) -> None:
+    before, after = one_round(FedAvg(model(), release=Clip(norm=0.01)), federation(mode=mode))
+    moved = [(x - dict(leaves(before["w"]))[path]).square().sum() for path, x in leaves(after["w"])]
+    assert 0.001 < float(sum(moved)) ** 0.5 <= 0.01 + 1e-6
+
+
+def test_a_mixed_start_is_the_stated_mix() -> None:
+    fed = federation(engine=Recorder, **DOUBLE)
+    algorithm = FedAvg(model(0.0), epochs=1, optimizer="sgd", lr=0.5, weight_decay=0.0, start=MixedStart(alpha=0.3))
+    one_round(algorithm, fed)
+    kept, states = {c: fed.heard[c]["w"] for c in fed.clients}, fed.snapshot()
+    assert all(distance(states[client]["w"], kept[client]) == 0 for client in fed.clients)
+    whole = federation(engine=Recorder, **DOUBLE)
+    before, _ = one_round(algorithm, whole, 2)
+    for client in whole.clients:
+        start = map_leaves(lambda w, own: 0.3 * w + 0.7 * own, before["w"], kept[client])
+        expected = map_leaves(lambda w, g: w - 0.5 * g, start, gradient(start, client, whole))
+        assert distance(whole.heard[client]["w"], expected) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0"),
+        ({"lr": 0.0}, "lr is 0.0"),
+        ({"lr": float("nan")}, "lr is nan"),
+        ({"weight_decay": -1.0}, "weight_decay is -1.0"),
+        ({"participation": 0.0}, "participation is 0.0"),
+        ({"quorum": 1.5}, "quorum is 1.5"),
+        ({"objective": (Proximal(),)}, "no term that depends on data"),
+    ],
+)
+def test_impossible_parameters_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FedAvg(model(), **wrong)
+
+
+def test_a_client_without_training_nodes_changes_nothing() -> None:
+    clients = graphs(torch.float64)
+    idle = clients["site-2"]
+    clients["site-2"] = idle._replace(masks=torch.zeros_like(idle.masks))
+    others = {name: graph for name, graph in clients.items() if name != "site-2"}
+    algorithm = FedAvg(model(0.0), weight_decay=0.0)
+    ends = [one_round(algorithm, federation(clients=given), 3)[1] for given in (clients, others)]
+    assert distance(*ends) <= 1e-12
+    assert models.apply(model(), ends[0]["w"], idle).isfinite().all()
