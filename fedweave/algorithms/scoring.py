@@ -7,8 +7,8 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.metrics.classification import counts
 
-SCORES = {"own": "sums and counts of the model's losses and hits on the client's train, val and test nodes"}
-PERSONAL_SCORES = SCORES | {"global_test": "the same of the client's own model on the global test graph"}
+SCORES = {"own": "the model's loss and hits on the client's nodes, and how many nodes of each class it has"}
+PERSONAL_SCORES = SCORES | {"global_test": "the loss and hits of the client's own model on the global test graph"}
 
 
 def measure(model: Model, w: Tree, graph: Graph) -> Tree:
