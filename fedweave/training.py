@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from fedweave.core.algorithm import Algorithm, Evaluation
 from fedweave.core.graph import SPLITS
 from fedweave.core.tree import Tree, leaves
-from fedweave.errors import UserError
+from fedweave.errors import FedweaveError, UserError
 from fedweave.metrics.classification import values
 from fedweave.metrics.client_fairness import client_fairness
 
@@ -65,7 +66,17 @@ def train(
         metrics = None
         if number == rounds or (eval_every and number % eval_every == 0):
             metrics, summary = measure(number, algorithm.evaluate(state, fed))
+            _refuse_divergence(number, state)
         yield Step(number, state, metrics, summary)
+
+
+def _refuse_divergence(round: int, state: Tree) -> None:
+    for path, leaf in leaves(state):
+        if isinstance(leaf, torch.Tensor) and not leaf.isfinite().all():
+            raise FedweaveError(
+                f"training diverged: after round {round} {path!r} holds numbers that are not finite. "
+                "Lower algorithm.lr, or bound the updates (algorithm.release = {name = 'clip', norm = 1.0})."
+            )
 
 
 def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, float]]:

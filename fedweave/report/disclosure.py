@@ -12,7 +12,8 @@ from rich.filesize import decimal
 from fedweave.core.ledger import FRAMING
 from fedweave.report.reading import Run
 
-# A declaration with one of these stems may concern features, labels or edges; then nothing is claimed to be absent.
+# A declaration with one of these stems may concern features, labels or edges, and is pointed out. That nothing of the
+# kind left is never claimed: a description without these words proves nothing.
 SENSITIVE = re.compile(
     r"\b(feature|attribut|label|class|edge|link|neighbo|adjacen|subgraph|topolog|structur|motif|ego|embedding|"
     r"representation|identit|degree|raw|data\b|input)",
@@ -124,7 +125,7 @@ def _sent(row: dict[str, Any], everyone: int) -> str:
     what = f"“{row['reveals']}”" if row["reveals"] else "something that is not described"
     low, high = row["times"]
     often = "once" if low == high == 1 else _between(low, high, "{:,}") + " times"
-    protected = "" if row["mechanism"] == "none" else f", protected by {row['mechanism']}"
+    protected = "" if row["mechanism"] == "none" else f", {row['mechanism']}"
     size = f"{_size(row['each'])} each time" if high > 1 else _size(row["each"])
     whole = f", {_size(row['all'])} per client in all" if high > 1 else ""
     return (
@@ -158,7 +159,7 @@ def _declared(sent: list[dict[str, Any]]) -> list[str]:
         return [
             f"To be looked at: the description mentions features, labels, edges or the like in {'; '.join(marked)}."
         ]
-    return ["None of these descriptions mentions node features, labels or edges."]
+    return []
 
 
 def _between(low: Any, high: Any, form: str) -> str:

@@ -50,7 +50,7 @@ class Clip:
     @property
     def mechanism(self) -> str:
         """As the ledger names it."""
-        return f"clipped to L2 norm {self.norm:g}"
+        return f"clipped to L2 norm {self.norm:g} (bounds influence, hides nothing)"
 
     def apply(self, client: Client, received: Tree, trained: Tree) -> Tree:
         """w_t + Δ · min(1, norm / ‖Δ‖₂), the norm over all weights together."""
