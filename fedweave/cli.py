@@ -87,7 +87,10 @@ def run(
 
     chosen, dropped = read(config, settings or [], algorithm)
     if dropped:
+        numbers = {key: value for key, value in chosen.algorithm.values.items() if isinstance(value, int | float | str)}
+        kept = ", ".join(f"{key} = {value}" for key, value in numbers.items())
         say(f"note: {chosen.algorithm.name} has no {', '.join(dropped)}; dropped from [bold]\\[algorithm][/]")
+        say(f"note: it runs with {kept}")
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}"
 
     from fedweave.report.terminal import Terminal, screen, show_result

@@ -19,6 +19,10 @@ SENSITIVE = re.compile(
     r"representation|identit|degree|raw|data\b|input)",
     re.IGNORECASE,
 )
+POOLED = (
+    "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
+    "exchanged; that every member handed over everything is not among them."
+)
 BY_KEY = ("direction", "step", "key", "mechanism", "reveals")
 
 
@@ -40,7 +44,8 @@ def disclose(run: Run) -> Disclosure:
     sent, received = (_by_message(run.ledger, way) for way in ("up", "down"))
     everyone = run.summary["clients"]
     total = {way: sum(row["total"] for row in rows if row["direction"] == way) for way in ("up", "down")}
-    sentences = [_sent(row, everyone) for row in sent]
+    sentences = [POOLED] if run.summary["algorithm"] == "centralized" else []
+    sentences += [_sent(row, everyone) for row in sent]
     if not sent:
         sentences.append("No client sent anything but empty replies.")
     sentences.append(
