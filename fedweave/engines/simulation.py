@@ -22,7 +22,7 @@ from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages
 from fedweave.engines.states import States
 from fedweave.errors import ClientsMissing, ConfigError, FedweaveError, ReplyRefused, StepFailed
-from fedweave.learn.trace import traced
+from fedweave.learn.trace import Form, traced
 
 MODES = ("vmap", "loop")
 Group = tuple[str, ...]
@@ -180,18 +180,15 @@ class Simulation:
 
     def _vectorised(self, call: "_Call", inputs: Any, shared: Tree) -> tuple[Tree, Tree]:
         """Replies and states of a batch, stacked."""
-        found: dict[str, Any] = {}
+        form = Form()
 
         def one(graph: Graph, state: Tree, key: Tensor, secret: Tensor, mine: Tree) -> tuple[Tensor, ...]:
             view = Client(graph, state, key, secret, self.test)
             reply = check(call.step(view, nest(dict(leaves(shared))) | mine), f"the reply of {call.name}")
             kept = map_leaves(full, check(view.state, f"the state that {call.name} keeps"))
-            values, found["spec"] = pytree.tree_flatten((reply, kept))
-            found["fixed"] = [None if isinstance(value, Tensor) else (value,) for value in values]
-            return tuple(value for value in values if isinstance(value, Tensor))
+            return form.flat((reply, kept))
 
-        outputs = iter(vmap(one, in_dims=_dims(inputs))(*inputs))
-        return pytree.tree_unflatten([next(outputs) if v is None else v[0] for v in found["fixed"]], found["spec"])
+        return form.whole(vmap(one, in_dims=_dims(inputs))(*inputs))
 
     def _find_culprit(self, call: "_Call", group: Group, messages: Messages) -> None:
         """Raise the loop's error, which names the one client at fault, if the loop fails too."""

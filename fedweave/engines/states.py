@@ -38,15 +38,13 @@ class States:
         if client not in self._home:
             return {}
         group, row = self._home[client]
-        return map_leaves(
-            lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, _row(self._stacks[group], row)
-        )
+        return map_leaves(_copy, nest({path: row_of(leaf, row) for path, leaf in leaves(self._stacks[group])}))
 
     def many(self, group: Group) -> Tree:
         """A copy of the states of `group`, stacked; they must agree as in `split`."""
         homes = {self._home[client][0] for client in group if client in self._home}
         if homes == {group}:
-            return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self._stacks[group])
+            return map_leaves(_copy, self._stacks[group])
         flats = [dict(leaves(self.one(client))) for client in group]
         return nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
 
@@ -74,8 +72,8 @@ class States:
         return {client: state for client in self._home if (state := self.one(client))}
 
 
-def _row(tree: Tree, row: int) -> Tree:
-    return nest({path: row_of(leaf, row) for path, leaf in leaves(tree)})
+def _copy(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _stack(values: list[Any]) -> Any:

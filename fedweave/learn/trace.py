@@ -21,6 +21,25 @@ _SECONDS, _SECONDS_LATER = 1.0, 0.2
 _KEPT = 16  # per batch of clients
 
 
+class Form:
+    """How a result is put together: its tree, and what in it is no tensor."""
+
+    def __init__(self) -> None:
+        self._spec: Any = None
+        self._fixed: list[Any] = []
+
+    def flat(self, result: Any) -> tuple[Tensor, ...]:
+        """The tensors of a result, whose form is noted."""
+        values, self._spec = pytree.tree_flatten(result)
+        self._fixed = [None if isinstance(value, Tensor) else (value,) for value in values]
+        return tuple(value for value in values if isinstance(value, Tensor))
+
+    def whole(self, tensors: Iterable[Tensor]) -> Any:
+        """The result that the tensors belong to."""
+        fresh = iter(tensors)
+        return pytree.tree_unflatten([next(fresh) if v is None else v[0] for v in self._fixed], self._spec)
+
+
 class _Program:
     """One computation on one batch of clients."""
 
@@ -29,19 +48,7 @@ class _Program:
         self.seconds = 0.0
         self.eager_only = False
         self.replay: Callable[..., tuple[Tensor, ...]] | None = None
-        self.form: tuple[Any, list[Any]] = (None, [])  # how a result is put together: its tree, and what is no tensor
-
-    def flat(self, result: Any) -> tuple[Tensor, ...]:
-        """The tensors of a result."""
-        values, spec = pytree.tree_flatten(result)
-        self.form = spec, [None if isinstance(value, Tensor) else (value,) for value in values]
-        return tuple(value for value in values if isinstance(value, Tensor))
-
-    def whole(self, tensors: Iterable[Tensor]) -> Any:
-        """The result that the tensors belong to."""
-        fresh = iter(tensors)
-        spec, fixed = self.form
-        return pytree.tree_unflatten([next(fresh) if value is None else value[0] for value in fixed], spec)
+        self.form = Form()
 
 
 _RUNNING: list[_Program] = []
@@ -62,18 +69,18 @@ def traced(
 
     def compute(*given: Tensor) -> tuple[Tensor, ...]:
         own, fresh = given[: len(given) - len(tensors)], iter(given[len(given) - len(tensors) :])
-        return program.flat(function(*own, *(next(fresh) if isinstance(o, Tensor) else o for o in operands)))
+        return program.form.flat(function(*own, *(next(fresh) if isinstance(o, Tensor) else o for o in operands)))
 
     def run(*own: Tensor) -> Any:
         limit = _SECONDS_LATER if "torch.fx.experimental.proxy_tensor" in sys.modules else _SECONDS
         if program.replay is None and program.seconds > limit and not program.eager_only:
             program.replay = _record(compute, *own, *tensors)
         if program.replay is not None:
-            return program.whole(program.replay(*own, *tensors))
+            return program.form.whole(program.replay(*own, *tensors))
         _RUNNING.append(program)
         began = time.perf_counter()
         try:
-            return program.whole(compute(*own, *tensors))
+            return program.form.whole(compute(*own, *tensors))
         finally:
             program.seconds += time.perf_counter() - began
             _RUNNING.remove(program)
