@@ -31,6 +31,8 @@ class Graph(NamedTuple):
     real:     bool [n], False at padding.
     sens:     int64 [n] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
     graph_of: int64 [n], number of the small graph that a node belongs to (graph classification); None otherwise.
+    origin:   float [n, h], the first representation, to which layers with an initial residual return; set while a model
+              runs (`core.model.apply`), None outside.
     """
 
     x: "Tensor | Sparse"
@@ -40,6 +42,7 @@ class Graph(NamedTuple):
     real: Tensor
     sens: Tensor | None = None
     graph_of: Tensor | None = None
+    origin: Tensor | None = None
 
 
 class Links:

@@ -18,11 +18,15 @@ class Layer(NamedTuple):
     apply:       (weights, graph, h, key) -> h, with h [n, in] (dense, or the graph's sparse features in the first
                  layer) and the result [n, out]. `key` is None in evaluation: no dropout.
     by_feature:  names of the weights [in, ...] whose row j meets the layer's input only as column j of `h @ weight`.
+    operator:    the message-passing matrix that the layer multiplies by (see `Edges.operator`); None if it sees no edges.
+    origin:      whether its output is what later layers find as `graph.origin` (see `Graph`).
     """
 
     init: Callable[[Tensor], Tree]
     apply: Callable[[Tree, Graph, Any, Tensor | None], Tensor]
     by_feature: tuple[str, ...] = ()
+    operator: str | None = None
+    origin: bool = False
 
 
 Model = tuple[Layer, ...]
@@ -39,6 +43,8 @@ def apply(model: Model, w: Tree, graph: Graph, key: Tensor | None = None, h: "Te
     out: Any = graph.x if h is None else h
     for i, layer in enumerate(model):
         out = layer.apply(w.get(str(i), {}), graph, out, None if key is None else random.fold(key, "layer", i))
+        if layer.origin:
+            graph = graph._replace(origin=out)
     return out
 
 
