@@ -1,17 +1,20 @@
 """From a config to everything that a run needs: data, partition, clients' graphs, algorithm and federation."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
 from fedweave import datasets
 from fedweave.config import Config
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.edges import distinct
 from fedweave.engines.simulation import Simulation
+from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 
 
@@ -37,8 +40,9 @@ def build(config: Config) -> Built:
     seed, dtype = config.general.seed, getattr(torch, engine.dtype)
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
     partition = config.partition.make().cut(data, seed)
-    algorithm = config.algorithm.make(config.model.make().build(data.features, data.classes))
-    seen = pooled(partition) if getattr(algorithm, "pooled", False) else partition
+    seen = pooled(partition) if getattr(config.algorithm.kind, "pooled", False) else partition
+    _check_labels(config, seen)
+    algorithm = config.algorithm.make(config.model.make().build(width(data, seen), data.classes))
     fed = Simulation(
         client_graphs(data, seen, dtype),
         classes=data.classes,
@@ -50,17 +54,39 @@ def build(config: Config) -> Built:
     return Built(data, partition, algorithm, fed)
 
 
-def client_ids(count: int) -> list[str]:
-    """ "client-0", ..., zero-padded to equal width, so that they sort."""
-    width = len(str(count - 1))
-    return [f"client-{i:0{width}}" for i in range(count)]
+def _check_labels(config: Config, partition: Partition) -> None:
+    """An algorithm that trains on every client's labels would take withheld ones for a class; those that do not say so
+    with a class variable `vertical`."""
+    if not all(part.labels for part in partition.parts) and not getattr(config.algorithm.kind, "vertical", False):
+        labels = config.partition.values.get("labels")
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs labels at every client, but partition.labels = {labels!r} "
+            "withholds some; set it to 'all', or choose an algorithm for vertically split data."
+        )
+
+
+def client_ids(count: int, names: tuple[str, ...] | None = None) -> list[str]:
+    """`names` if there are any, else "client-0", ..., zero-padded to equal width, so that they sort."""
+    digits = len(str(count - 1))
+    return [f"client-{i:0{digits}}" for i in range(count)] if names is None else list(names)
+
+
+def width(data: Dataset, partition: Partition) -> int:
+    """How many feature columns the clients' graphs have: those of the client that holds most."""
+    return max(data.features if part.columns is None else len(part.columns) for part in partition.parts)
 
 
 def client_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> dict[str, Graph]:
-    """{client id: the subgraph that its nodes induce}; clients may share nodes."""
+    """{client id: the subgraph that its nodes induce, or its own edges among them}; clients may share nodes.
+
+    A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
+    a client without labels y is -1 everywhere, while its masks still say how the nodes are used.
+    """
+    ids = client_ids(len(partition.parts), partition.names)
     edges = induced_edges(data, [part.nodes for part in partition.parts])
-    parts = zip(client_ids(len(partition.parts)), partition.parts, edges, strict=True)
-    return {client: _graph(data, part, own, dtype) for client, part, own in parts}
+    columns = width(data, partition)
+    parts = zip(ids, partition.parts, edges, strict=True)
+    return {client: _graph(data, part, induced, columns, dtype) for client, part, induced in parts}
 
 
 def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> Graph | None:
@@ -70,20 +96,33 @@ def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = 
     masks = np.zeros((3, len(partition.test)), bool)
     masks[TEST] = data.y[partition.test] >= 0
     [edges] = induced_edges(data, [partition.test])
-    return _graph(data, Part(partition.test, masks), edges, dtype)
+    return _graph(data, Part(partition.test, masks), edges, data.features, dtype)
 
 
 def pooled(partition: Partition) -> Partition:
     """The union of all clients as one client, with the edges between them.
 
     A node that clients use differently counts as test if any of them tests on it, else as validation if any validates.
+    Of a vertical cut: all columns, the labels, and the union of the clients' own edges.
     """
-    union = np.unique(np.concatenate([part.nodes for part in partition.parts]))
+    parts = partition.parts
+    union = np.unique(np.concatenate([part.nodes for part in parts]))
     masks = np.zeros((3, len(union)), bool)
-    for part in partition.parts:
+    for part in parts:
         masks[:, np.searchsorted(union, part.nodes)] |= part.masks
     train, val, test = masks
-    return replace(partition, parts=(Part(union, np.stack([train & ~val & ~test, val & ~test, test])),))
+    masks = np.stack([train & ~val & ~test, val & ~test, test])
+    columns = _union([part.columns for part in parts])
+    codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
+    edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
+    whole = Part(union, masks, columns, edges, any(part.labels for part in parts))
+    return Partition((whole,), partition.test)
+
+
+def _union(held: list[np.ndarray | None]) -> np.ndarray | None:
+    """All different numbers, sorted; None, which stands for everything, if any is None."""
+    some = [numbers for numbers in held if numbers is not None]
+    return distinct(np.concatenate(some)) if len(some) == len(held) else None
 
 
 def induced_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:
@@ -103,6 +142,16 @@ def induced_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarra
         yield np.stack([source, target])[:, target >= 0]
 
 
-def _graph(data: Dataset, part: Part, edges: np.ndarray, dtype: torch.dtype) -> Graph:
+def _graph(data: Dataset, part: Part, induced: np.ndarray, columns: int, dtype: torch.dtype) -> Graph:
     sens = None if data.sens is None else data.sens[part.nodes]
-    return make_graph(data.x[part.nodes], edges, data.y[part.nodes], part.masks, sens, dtype)
+    edges = induced if part.edges is None else np.searchsorted(part.nodes, part.edges)
+    x = data.x[part.nodes] if part.columns is None else data.x[part.nodes][:, part.columns]
+    graph = make_graph(_widened(x, columns), edges, data.y[part.nodes], part.masks, sens, dtype)
+    return graph if part.labels else graph._replace(y=torch.full_like(graph.y, -1))
+
+
+def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":
+    """x with zeros on the right up to `columns`; sparse stays sparse."""
+    if isinstance(x, sp.csr_matrix):
+        return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
+    return np.pad(x, ((0, 0), (0, columns - x.shape[1])))

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from fedweave.errors import FedweaveError, UserError
 from fedweave.report.command import report
+from fedweave.reproduce.command import reproduce
 
 
 class Commands(TyperGroup):
@@ -143,6 +144,7 @@ def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The di
 
 
 app.command()(report)
+app.command()(reproduce)
 
 
 def main() -> NoReturn:

@@ -92,7 +92,9 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
     summary |= fairness
-    return _rows(round, replies.clients, own, pooled, fairness), {k: v for k, v in summary.items() if not math.isnan(v)}
+    facts = _pairs(replies, "facts")
+    rows = _rows(round, replies.clients, own, pooled, fairness, facts)
+    return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
 
 def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:
@@ -120,22 +122,29 @@ def _rows(
     own: dict[str, np.ndarray],
     pooled: dict[str, np.ndarray],
     fairness: dict[str, float],
+    facts: dict[str, np.ndarray],
 ) -> pa.Table:
     """Long rows: every client and "global", every split, every metric that is defined there."""
     numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*fairness.values()], float)]
-    flat = np.concatenate(numbers)
+    flat = np.concatenate([*numbers, *facts.values()])
     rounds = pa.array(np.full(len(flat), round, np.int32))
-    table = pa.table([rounds, *_labels(clients, tuple(own), tuple(pooled), tuple(fairness)), flat], METRICS_SCHEMA)
+    labels = _labels(clients, tuple(own), tuple(pooled), tuple(fairness), tuple(facts))
+    table = pa.table([rounds, *labels, flat], METRICS_SCHEMA)
     undefined = np.isnan(flat)
     return table.take(np.flatnonzero(~undefined)) if undefined.any() else table
 
 
 @lru_cache(maxsize=8)
 def _labels(
-    clients: tuple[str, ...], own: tuple[str, ...], pooled: tuple[str, ...], fairness: tuple[str, ...]
+    clients: tuple[str, ...],
+    own: tuple[str, ...],
+    pooled: tuple[str, ...],
+    fairness: tuple[str, ...],
+    facts: tuple[str, ...],
 ) -> tuple[pa.Array, ...]:
     """The columns client, split and metric, which are the same in every round."""
     rows = [(client, split, name) for name in own for client in clients for split in SPLITS]
     rows += [(GLOBAL, split, name) for name in pooled for split in SPLITS]
     rows += [(GLOBAL, "train" if "loss" in name else "test", name) for name in fairness]
+    rows += [(client, "train", name) for name in facts for client in clients]
     return tuple(pa.array(column) for column in zip(*rows, strict=True))

@@ -1,13 +1,19 @@
 """From a config to what a run needs: clients' graphs as cut, the pooled client, ids."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pytest
+import scipy.sparse as sp
 import torch
 
 from fedweave import build, config
 from fedweave.core.graph import SPLITS
+from fedweave.core.sparse import Sparse
 from fedweave.datasets.base import Dataset
+from fedweave.partition import Vertical
 from fedweave.partition.base import Part, Partition
 
 PATH = Dataset(
@@ -74,3 +80,97 @@ def test_ids_sort_as_they_count() -> None:
         assert ids == sorted(ids)
         assert len(set(ids)) == count
     assert build.client_ids(11)[3] == "client-03"
+    assert build.client_ids(2, ("shop", "bank")) == ["shop", "bank"]
+
+
+WIDE = replace(PATH, x=np.arange(1, 16, dtype=np.float32).reshape(5, 3))
+SPLIT = {"train": [0, 1], "val": [3], "test": [4]}
+VERTICAL = Partition(
+    (
+        replace(part([0, 1, 2, 3, 4], **SPLIT), columns=np.array([0, 1]), edges=np.array([[0, 1], [1, 0]])),
+        replace(
+            part([0, 1, 2, 3, 4], **SPLIT),
+            columns=np.array([2]),
+            edges=np.array([[0, 1, 1, 4], [1, 0, 4, 1]]),
+            labels=False,
+        ),
+    ),
+    names=("bank", "shop"),
+)
+
+
+def dense(x: Any) -> np.ndarray:
+    return x.blocks.members[0].scipy().toarray() if isinstance(x, Sparse) else x.numpy()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_vertical_clients_by_hand(sparse: bool) -> None:
+    """Columns first, zeros up to the widest client; own edges; labels withheld while the masks stay."""
+    data = replace(WIDE, x=sp.csr_matrix(WIDE.x)) if sparse else WIDE
+    graphs = cast(Any, build.client_graphs(data, VERTICAL))
+    assert list(graphs) == ["bank", "shop"]
+    bank, shop = graphs.values()
+    assert isinstance(bank.x, Sparse) is isinstance(shop.x, Sparse) is sparse
+    assert build.width(data, VERTICAL) == 2
+    assert dense(bank.x)[:5].tolist() == WIDE.x[:, :2].tolist()
+    assert dense(shop.x)[:5].tolist() == [[value, 0] for value in WIDE.x[:, 2]]
+    assert bank.edges.members[0].index.tolist() == [[0, 1], [1, 0]]
+    assert shop.edges.members[0].index.tolist() == [[0, 1, 1, 4], [1, 0, 4, 1]]
+    assert bank.y[:5].tolist() == PATH.y.tolist()
+    assert (shop.y == -1).all()
+    assert shop.masks.tolist() == bank.masks.tolist()
+    assert bank.masks[:, :5].tolist() == [
+        [True, True, False, False, False],
+        [False, False, False, True, False],
+        [False, False, False, False, True],
+    ]
+
+
+def test_own_edges_are_renumbered_to_the_own_nodes() -> None:
+    cut = Partition((replace(part([1, 3, 4], train=[1]), edges=np.array([[1, 4], [4, 1]])),))
+    graph = build.client_graphs(PATH, cut)["client-0"]
+    assert graph.edges.members[0].index.tolist() == [[0, 2], [2, 0]]
+
+
+def test_pooled_vertical_client_by_hand() -> None:
+    whole = build.pooled(VERTICAL)
+    (part,) = whole.parts
+    assert whole.names is None
+    assert cast(Any, part.columns).tolist() == [0, 1, 2]
+    assert cast(Any, part.edges).tolist() == [[0, 1, 1, 4], [1, 0, 4, 1]]
+    graph = cast(Any, build.client_graphs(WIDE, whole))["client-0"]
+    assert graph.x[:5].tolist() == WIDE.x.tolist()
+    assert graph.y[:5].tolist() == PATH.y.tolist()
+    assert graph.masks.any(1).all()
+
+
+def test_vertical_cora(data_root: Path) -> None:
+    """Side by side the clients' columns are the original features, in one order of nodes; pooled has them all."""
+    from fedweave import datasets
+
+    data = datasets.load("cora", path=str(data_root))
+    cut = Vertical(public_split=True).cut(data, 0)
+    graphs = cast(Any, build.client_graphs(data, cut))
+    blocks = [
+        dense(graph.x)[: data.nodes, : len(cast(Any, p.columns))]
+        for graph, p in zip(graphs.values(), cut.parts, strict=True)
+    ]
+    assert np.array_equal(np.concatenate(blocks, 1), cast(Any, data.x).toarray())
+    assert {graph.x.shape for graph in graphs.values()} == {(len(graphs["client-0"].y), 478)}
+    whole = build.pooled(cut)
+    assert np.array_equal(
+        dense(build.client_graphs(data, whole)["client-0"].x)[: data.nodes], cast(Any, data.x).toarray()
+    )
+    assert 0.98 * data.edges.shape[1] < cast(Any, whole.parts[0].edges).shape[1] <= data.edges.shape[1]
+
+
+@pytest.mark.parametrize(("algorithm", "clients", "features"), [("fedavg", 3, 4), ("centralized", 1, 10)])
+def test_the_model_fits_the_widest_client(algorithm: str, clients: int, features: int) -> None:
+    sections = {
+        "data": {"name": "synthetic", "nodes": 90, "features": 10},
+        "partition": {"name": "vertical", "widths": [2, 1, 2]},
+    }
+    built = build.build(config.resolve({**sections, "algorithm": {"name": algorithm}}))
+    assert len(built.fed.clients) == clients
+    weights = built.algorithm.model[0].init(torch.tensor(0))
+    assert weights["weight"].shape[0] == features

@@ -2,6 +2,7 @@
 
 from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedprox import FedProx
 from fedweave.algorithms.local import Local
 
@@ -10,6 +11,7 @@ ALGORITHMS: dict[str, type] = {
     "centralized": Centralized,
     "fedavg": FedAvg,
     "fedprox": FedProx,
+    "fedego": FedEgo,
 }
 
-__all__ = ["ALGORITHMS", "Centralized", "FedAvg", "FedProx", "Local"]
+__all__ = ["ALGORITHMS", "Centralized", "FedAvg", "FedEgo", "FedProx", "Local"]

@@ -2,7 +2,7 @@
 algorithm 1.
 
 Deviations: optimisers other than SGD are allowed and start afresh each round; a client's epoch is one full-batch step,
-because its graph is one sample.
+because its graph is one sample (one mini-batch with the objective `ego_cross_entropy`).
 """
 
 import math
@@ -53,6 +53,8 @@ class FedAvg:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
         if all(term.loss is None for term in self.terms):
             raise ValueError("objective has no term that depends on data; add cross_entropy")
+        for term in self.terms:
+            term.check(self.model)
 
     @property
     def terms(self) -> tuple[parts.Objective, ...]:
@@ -101,7 +103,8 @@ class FedAvg:
             client.key,
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
             self.epochs,
-            args=message.get("objective"),
+            args={"states": message.get("objective", {})},
+            batches={"drawn": draw(self.terms, self.model, client.graph, client.key, self.epochs)},
             penalty=self._penalty if any(term.penalty for term in self.terms) else None,
             anchor=received,
             rows=models.feature_rows(self.model),
@@ -110,11 +113,11 @@ class FedAvg:
         reply = {"w": self.release.apply(client, received, w), **self.weigh.report(client)}
         return reply | {"loss": loss} if any(term.needs_loss for term in self.terms) else reply
 
-    def _loss(self, w: Tree, graph: Graph, key: Tensor, _: Tree) -> Tensor:
-        return sum(term.loss(w, self.model, graph, key) for term in self.terms if term.loss)  # type: ignore[return-value]
+    def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        return loss(self.terms, w, self.model, graph, key, args)
 
-    def _penalty(self, w: Tensor, received: Tensor, states: Tree) -> Tensor:
-        terms = [(term, states.get(str(i), {})) for i, term in enumerate(self.terms)]
+    def _penalty(self, w: Tensor, received: Tensor, args: Tree) -> Tensor:
+        terms = [(term, args.get("states", {}).get(str(i), {})) for i, term in enumerate(self.terms)]
         return sum(term.penalty(w, received, state) for term, state in terms if term.penalty)  # type: ignore[return-value]
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
@@ -128,6 +131,20 @@ class FedAvg:
     def score(self, client: Client, message: Tree) -> Tree:
         """The model that the client would start from, on its own nodes."""
         return score(self.model, self.start.begin(client, message["w"]), client)
+
+
+def draw(terms: tuple[parts.Objective, ...], model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+    """{number of the term: what it wants drawn for each step}."""
+    return {str(i): term.draw_steps(model, graph, random.fold(key, "drawn", i), steps) for i, term in enumerate(terms)}
+
+
+def loss(terms: tuple[parts.Objective, ...], w: Tree, model: Model, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    """Sum of the terms that depend on data; `args["drawn"]` is one step's part of `draw`."""
+    drawn = args.get("drawn", {})
+    values = [
+        term.loss(w, model, graph, key, drawn.get(str(i), {})) for i, term in enumerate(terms) if term.loss is not None
+    ]
+    return sum(values[1:], values[0])
 
 
 def sample(fed: Federation, share: float) -> list[str]:

@@ -5,7 +5,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedweave.algorithms.parts import CrossEntropy
+from fedweave.algorithms import parts
+from fedweave.algorithms.fedavg import draw, loss
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -19,7 +20,10 @@ from fedweave.learn import OPTIMISERS, check_training, fit
 
 @dataclass(frozen=True)
 class Local:
-    """Every client trains a model of its own, from weights of its own; nothing leaves but the scores."""
+    """Every client trains a model of its own, from weights of its own; nothing leaves but the scores.
+
+    objective: terms of the training loss; those that pull to received weights do not apply.
+    """
 
     model: Model
     epochs: int = 3
@@ -27,9 +31,14 @@ class Local:
     lr: float = 0.01
     weight_decay: float = 5e-4
     quorum: float = 1.0
+    objective: tuple[parts.Objective, ...] = (parts.CrossEntropy(),)
 
     def __post_init__(self) -> None:
         check_training(self.epochs, self.lr, self.weight_decay)
+        if any(term.loss is None for term in self.objective) or not self.objective:
+            raise ValueError("objective must be terms that depend on data alone, such as cross_entropy")
+        for term in self.objective:
+            term.check(self.model)
 
     def init(self, fed: Federation) -> Tree:
         """The server holds nothing."""
@@ -50,6 +59,7 @@ class Local:
             client.key,
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
             self.epochs,
+            batches={"drawn": draw(self.objective, self.model, client.graph, client.key, self.epochs)},
         )
         return {}
 
@@ -58,8 +68,8 @@ class Local:
             return client.state["w"]
         return models.init(self.model, random.fold(client.key, "init"), client.graph.x.dtype)
 
-    def _loss(self, w: Tree, graph: Graph, key: Tensor, _: Tree) -> Tensor:
-        return CrossEntropy().loss(w, self.model, graph, key)
+    def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        return loss(self.objective, w, self.model, graph, key, args)
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's model on its own nodes and on the global test graph."""

@@ -89,6 +89,31 @@ def multiply(pair: Pair, dense: Tensor, transposed: bool) -> Tensor:
     return torch.ops.fedweave.product.default(dense, id(pair), transposed)
 
 
+class Table(NamedTuple):
+    """Sparse rows of equal length: `columns` int64 and `values` float, both [rows, longest], padded with zeros."""
+
+    columns: Tensor
+    values: Tensor
+
+
+_LIBRARY.define("gathered(Tensor dense, Tensor columns, Tensor values, int rows) -> Tensor")
+
+
+def _gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
+    """out[columns[i, j]] += values[i, j] dense[i], as one product with a matrix made for it."""
+    entry = torch.nonzero(values.reshape(-1))[:, 0]
+    entry = entry[torch.argsort(columns.reshape(-1)[entry], stable=True)]
+    starts = torch.zeros(rows + 1, dtype=torch.int32)
+    starts[1:] = torch.bincount(columns.reshape(-1)[entry], minlength=rows).cumsum(0)
+    row = torch.div(entry, columns.shape[1], rounding_mode="floor").int()
+    matrix = Csr(starts, row, values.reshape(-1)[entry], rows, len(dense)).torch()
+    out = dense.new_empty(rows, dense.shape[1])
+    return torch.addmm(out, matrix, dense, beta=0, out=out)
+
+
+_LIBRARY.impl("gathered", _gathered, "CompositeExplicitAutograd")
+
+
 class Blocks:
     """P clients' matrices, each padded with empty rows and columns to [rows, cols]."""
 
@@ -116,6 +141,22 @@ class Blocks:
     def below(self) -> "Pair":
         """The members below each other [P rows, cols]."""
         return Pair(self._join(0, self.cols))
+
+    @cached_property
+    def table(self) -> Table:
+        """All members' rows below each other [P rows, longest]."""
+        with torch._C._DisableFuncTorch():
+            longest = max(1, *(int(m.starts.diff().max()) for m in self.members))
+            table = Table(
+                torch.zeros(len(self.members) * self.rows, longest, dtype=torch.int64),
+                self.members[0].values.new_zeros(len(self.members) * self.rows, longest),
+            )
+            for p, m in enumerate(self.members):
+                row = torch.repeat_interleave(torch.arange(m.rows), m.starts.diff().long())
+                place = torch.arange(len(m.columns)) - m.starts[row].long()
+                table.columns[p * self.rows + row, place] = m.columns.long()
+                table.values[p * self.rows + row, place] = m.values
+        return table
 
     @cached_property
     def touched(self) -> "tuple[Tensor, Blocks]":

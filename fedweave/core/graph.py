@@ -66,16 +66,35 @@ class Links:
         return self._made[kind]
 
 
+class Neighbours(NamedTuple):
+    """Who can be reached from each node of one client in one hop.
+
+    first, degree: int64 [n]; the neighbours of node v are `columns[first[v] : first[v] + degree[v]]`.
+    columns:       int64 [E], padded with 0.
+    """
+
+    first: Tensor
+    degree: Tensor
+    columns: Tensor
+
+
 class Made:
-    """What was made of a batch's edges and lasts as long as they do: operators, and recordings of training steps."""
+    """What was made of a batch's edges and lasts as long as they do: operators, neighbours (stacked over clients), and
+    recordings of training steps."""
 
     def __init__(self) -> None:
         self.operators: dict[str, Blocks] = {}
+        self.neighbours: Neighbours | None = None
         self.recordings: dict[Any, Any] = {}
 
 
 class Edges:
-    """The edges of one client; inside a vectorised call, of all clients at once."""
+    """The edges of one client; inside a vectorised call, of all clients at once.
+
+    shrinks: whether a message-passing layer leaves fewer nodes than it found (see `core.ego`); never here.
+    """
+
+    shrinks = False
 
     def __init__(self, members: Sequence[Links], nodes: int, which: Tensor, made: Made) -> None:
         self.members, self.nodes, self.which, self.made = tuple(members), nodes, which, made
@@ -90,17 +109,46 @@ class Edges:
         """A message-passing matrix [n, n].
 
         "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~
-        the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two.
+        the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
+        in "mean_or_self", otherwise "mean", it is its own neighbour.
         """
         made = self.made.operators
         if kind not in made:
             made[kind] = Blocks([member.operator(kind) for member in self.members], self.nodes, self.nodes)
         return Sparse(made[kind], self.which)
 
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """The nodes that get new values, here all, and for each of them the mean over its neighbours."""
+        return h, self.operator(kind) @ h
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The neighbours of every node, to sample from."""
+        if self.made.neighbours is None:
+            with torch._C._DisableFuncTorch():  # may be called first inside a transform that would wrap the tables
+                self.made.neighbours = _neighbours(self.members, self.nodes)
+        return Neighbours(*(table.index_select(0, self.which[None])[0] for table in self.made.neighbours))
+
+
+def _neighbours(members: Sequence[Links], nodes: int) -> Neighbours:
+    """The neighbours of all members' nodes, stacked [P, …]."""
+    width = max(1, *(member.index.shape[1] for member in members))
+    tables = [torch.zeros(len(members), size, dtype=torch.int64) for size in (nodes, nodes, width)]
+    for p, member in enumerate(members):
+        a = member.adjacency
+        for table, row in zip(tables, (a.indptr[:-1], np.diff(a.indptr), a.indices), strict=True):
+            table[p, : len(row)] = torch.from_numpy(row.astype(np.int64))
+    return Neighbours(*tables)
+
 
 def _mean(a: sp.csr_matrix) -> sp.csr_matrix:
     degree = np.asarray(a.sum(1)).ravel()
     return sp.diags(np.divide(1, degree, out=np.zeros_like(degree), where=degree > 0)) @ a
+
+
+def _mean_or_self(a: sp.csr_matrix) -> sp.csr_matrix:
+    alone = sp.diags((np.diff(a.indptr) == 0).astype(a.dtype))
+    return sp.csr_matrix(_mean(a) + alone)
 
 
 def _gcn(a: sp.csr_matrix) -> sp.csr_matrix:
@@ -109,7 +157,7 @@ def _gcn(a: sp.csr_matrix) -> sp.csr_matrix:
     return scale @ looped @ scale
 
 
-OPERATORS = {"sum": lambda a: a, "mean": _mean, "gcn": _gcn}
+OPERATORS = {"sum": lambda a: a, "mean": _mean, "mean_or_self": _mean_or_self, "gcn": _gcn}
 
 
 def make_graph(

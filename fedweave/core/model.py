@@ -18,7 +18,7 @@ class Layer(NamedTuple):
     apply:       (weights, graph, h, key) -> h, with h [n, in] (dense, or the graph's sparse features in the first
                  layer) and the result [n, out]. `key` is None in evaluation: no dropout.
     by_feature:  names of the weights [in, ...] whose row j meets the layer's input only as column j of `h @ weight`.
-    operator:    the message-passing matrix that the layer multiplies by (see `Edges.operator`); None if it sees no edges.
+    operator:    the message-passing matrix that the layer multiplies by (see `Edges.operator`); None if it has none.
     origin:      whether its output is what later layers find as `graph.origin` (see `Graph`).
     """
 
@@ -38,10 +38,20 @@ def init(model: Model, key: Tensor, dtype: Any = None) -> Tree:
     return {i: {k: v.to(dtype) if dtype else v for k, v in w.items()} for i, w in weights.items() if w}
 
 
-def apply(model: Model, w: Tree, graph: Graph, key: Tensor | None = None, h: "Tensor | Sparse | None" = None) -> Tensor:
-    """Run the layers on `graph` from `h` [n, in] (the features if None) to [n, out]; `key` switches dropout on."""
+def apply(
+    model: Model,
+    w: Tree,
+    graph: Graph,
+    key: Tensor | None = None,
+    h: "Tensor | Sparse | None" = None,
+    first: int = 0,
+) -> Tensor:
+    """Run the layers on `graph` from `h` [n, in] (the features if None) to [n, out]; `key` switches dropout on.
+
+    first: for a slice of a model, the number that its first layer has in the whole, and in `w`.
+    """
     out: Any = graph.x if h is None else h
-    for i, layer in enumerate(model):
+    for i, layer in enumerate(model, first):
         out = layer.apply(w.get(str(i), {}), graph, out, None if key is None else random.fold(key, "layer", i))
         if layer.origin:
             graph = graph._replace(origin=out)

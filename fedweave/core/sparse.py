@@ -9,10 +9,11 @@ from typing import Any
 
 import scipy.sparse as sp
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.core.csr import Blocks, Csr, Pair, multiply
+from fedweave.core.csr import Blocks, Csr, Pair, Table, multiply
 from fedweave.core.touched import full
 
 
@@ -43,6 +44,27 @@ class Sparse:
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         return _Product.apply(self.which, full(dense), self.blocks, False)
+
+    def picked(self, rows: Tensor) -> "Picked":
+        """The rows int64 [m] of the matrix, for products in which few of them are wanted."""
+        return Picked(self.blocks, self.which, rows)
+
+
+class Picked(Sparse):
+    """Some rows of a client's matrix; picked anew for every product, where `Sparse` prepares for many."""
+
+    def __init__(self, blocks: Blocks, which: Tensor, rows: Tensor) -> None:
+        super().__init__(blocks, which)
+        self.rows = rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(picked rows, cols)."""
+        return len(self.rows), self.blocks.cols
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        at = self.which * self.blocks.rows + self.rows
+        return _PickedProduct.apply(at, torch.zeros_like(at), full(dense), self.blocks.table)
 
 
 class _Times(torch.autograd.Function):
@@ -92,6 +114,68 @@ class _Product(torch.autograd.Function):
             tall = dense.expand(clients, *dense.shape) if in_dims[1] is None else dense.movedim(in_dims[1], 0)
             out = _Times.apply(tall.reshape(-1, tall.shape[-1]), blocks.diagonal, transposed)
         return out.view(clients, -1, out.shape[-1]), 0
+
+
+class _PickedProduct(torch.autograd.Function):
+    """Rows `at` [m] of a table of sparse rows times dense; row i's columns count from `shift[i]`."""
+
+    @staticmethod
+    def forward(at: Tensor, shift: Tensor, dense: Tensor, table: Table) -> Tensor:
+        columns, values = table.columns[at] + shift[:, None], table.values[at]
+        return F.embedding_bag(columns, dense, mode="sum", per_sample_weights=values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        at, shift, dense, ctx.table = inputs
+        ctx.save_for_backward(at, shift)
+        ctx.count = dense.shape[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None]:
+        return None, None, _PickedTransposed.apply(*ctx.saved_tensors, grad, ctx.table, ctx.count), None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, dense: Tensor, table: Table
+    ) -> tuple[Tensor, int]:
+        clients = info.batch_size
+        at, shift = (_over_clients(clients, dim, t) for dim, t in zip(in_dims, (at, shift), strict=False))
+        if in_dims[2] is not None:
+            shift = shift + torch.arange(clients)[:, None] * dense.movedim(in_dims[2], 0).shape[1]
+            dense = dense.movedim(in_dims[2], 0).flatten(0, 1)
+        return _PickedProduct.apply(at.flatten(), shift.flatten(), dense, table).unflatten(0, (clients, -1)), 0
+
+
+class _PickedTransposed(torch.autograd.Function):
+    """The transpose of `_PickedProduct`, with `count` rows."""
+
+    @staticmethod
+    def forward(at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int) -> Tensor:
+        columns, values = table.columns[at] + shift[:, None], table.values[at]
+        return torch.ops.fedweave.gathered.default(grad, columns, values, count)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        at, shift, _, ctx.table, _ = inputs
+        ctx.save_for_backward(at, shift)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None, None]:
+        return None, None, _PickedProduct.apply(*ctx.saved_tensors, grad, ctx.table), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int
+    ) -> tuple[Tensor, int]:
+        clients = info.batch_size
+        at, shift, grad = (_over_clients(clients, d, t) for d, t in zip(in_dims, (at, shift, grad), strict=False))
+        shift = shift + torch.arange(clients)[:, None] * count
+        out = _PickedTransposed.apply(at.flatten(), shift.flatten(), grad.flatten(0, 1), table, clients * count)
+        return out.unflatten(0, (clients, -1)), 0
+
+
+def _over_clients(clients: int, dim: int | None, tensor: Tensor) -> Tensor:
+    return tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
 pytree.register_pytree_node(

@@ -7,6 +7,7 @@ from typing import Any
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.digits import Digits
 from fedweave.datasets.folder import Folder
+from fedweave.datasets.parties import Parties
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.synthetic import Synthetic
 from fedweave.errors import ConfigError, DataError
@@ -17,6 +18,7 @@ DATASETS: dict[str, type] = {
     "digits": Digits,
     "synthetic": Synthetic,
     "folder": Folder,
+    "parties": Parties,
     **{kind.name: kind for kind in PUBLIC},
 }
 

@@ -7,6 +7,22 @@ import scipy.sparse as sp
 
 
 @dataclass(frozen=True)
+class Party:
+    """One holder in a vertical dataset.
+
+    name:    what the party is called.
+    columns: int64 [d_m], sorted columns of the dataset's `x` that it holds; the parties' are disjoint.
+    edges:   int64 [2, E_m], its own edges, in the form of the dataset's.
+    labels:  whether its own nodes have a column of labels.
+    """
+
+    name: str
+    columns: np.ndarray
+    edges: np.ndarray
+    labels: bool = True
+
+
+@dataclass(frozen=True)
 class Dataset:
     """A node-classification graph with n nodes, d features and c classes, checked by `datasets.check`.
 
@@ -18,6 +34,7 @@ class Dataset:
     classes: c.
     sens:    int64 [n] sensitive attribute (-1 unknown) or None.
     public:  bool [3, n] published train/val/test split or None.
+    parties: who holds which columns and edges, where the data comes from several parties; else None.
     """
 
     name: str
@@ -27,6 +44,7 @@ class Dataset:
     classes: int
     sens: np.ndarray | None = None
     public: np.ndarray | None = None
+    parties: tuple[Party, ...] | None = None
 
     @property
     def nodes(self) -> int:

@@ -26,6 +26,7 @@ SOURCES = {
     "pubmed": ("Planetoid", "PubMed", "https://github.com"),
     "amazon-computers": ("Amazon", "Computers", "https://github.com"),
     "coauthor-cs": ("Coauthor", "CS", "https://github.com"),
+    "corafull": ("CitationFull", "Cora", "https://github.com"),
     "dblp": ("CitationFull", "DBLP", "https://github.com"),
     "flickr-attributed": ("AttributedGraphDataset", "Flickr", "https://drive.usercontent.google.com"),
 }

@@ -54,6 +54,14 @@ class DBLP(Public):
 
 
 @dataclass(frozen=True)
+class CoraFull(Public):
+    """Bojchevski and Günnemann 2018, their whole Cora; papers by words, citations."""
+
+    name = "corafull"
+    facts = Facts(19793, 63421, 8710, 70)
+
+
+@dataclass(frozen=True)
 class Flickr(Public):
     """Attributed social network (Yang et al. 2023); users by tags, following."""
 
@@ -110,6 +118,7 @@ PUBLIC: tuple[type[Public], ...] = (
     AmazonComputers,
     CoauthorCS,
     DBLP,
+    CoraFull,
     Flickr,
     NBA,
     German,

@@ -16,7 +16,7 @@ Given = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client,
 
 
 def train_batch(
-    plan: Plan, clients: int, w: Given, anchor: Given, graph: Given, key: Given, args: Given
+    plan: Plan, clients: int, w: Given, anchor: Given, graph: Given, key: Given, args: Given, batches: Given
 ) -> tuple[Any, Any]:
     """Train all clients of a batch; returns outputs and their batch dimensions as `_Fit.vmap` must.
 
@@ -27,12 +27,15 @@ def train_batch(
     batch = _Batch(plan, clients, w, anchor, graph, args)
     operands, spec = pytree.tree_flatten((batch.graph[0], args[0], batch.fixed))
     own, rest = batch.own, batch.rest
+    drawn, drawn_dims = dict(leaves(batches[0])), dict(leaves(batches[1]))
+    dims_of_args = nest(dict(leaves(args[1])) | drawn_dims)
 
-    def objective(key: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        count = len(own.tensors)
+    def objective(key: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+        now, tensors, count = dict(zip(drawn, given, strict=False)), given[len(drawn) :], len(own.tensors)
         data, mine, fixed = pytree.tree_unflatten(tensors[count + len(rest) :], spec)
         current = own.shaped(tensors[:count])
-        last = vmap(plan.loss, in_dims=(0, batch.graph[1], 0, args[1]))(nest(current), data, key, mine)
+        seen = nest(dict(leaves(mine)) | now)
+        last = vmap(plan.loss, in_dims=(0, batch.graph[1], 0, dims_of_args))(nest(current), data, key, seen)
         total = last.sum()
         if plan.penalty is not None:
             pull = plan.penalty
@@ -43,9 +46,15 @@ def train_batch(
         return last, total
 
     tensors = [*own.tensors, *rest.values()]
-    names = (*own.shapes.items(), *batch.fixed_dim.items(), *leaves(args[1]))
-    step = traced(differentiate(objective, len(tensors)), (plan.loss, plan.penalty), names, batch.graph[0], operands)
-    last = plan.descend(tensors, step, key[0] if key[1] == 0 else key[0].expand(clients))
+    shapes = ((path, leaf.shape, leaf.dtype) for path, leaf in drawn.items())
+    names = (*own.shapes.items(), *batch.fixed_dim.items(), *leaves(dims_of_args), *shapes)
+    gradients = differentiate(objective, len(tensors), len(drawn))
+    step = traced(gradients, (plan.loss, plan.penalty), names, batch.graph[0], operands)
+
+    def row(at: int) -> list[Tensor]:
+        return [leaf[at] if drawn_dims[path] is None else leaf[:, at] for path, leaf in drawn.items()]
+
+    last = plan.descend(tensors, step, key[0] if key[1] == 0 else key[0].expand(clients), row)
     plan.split = frozenset(rest)
     outputs: list[Tensor] = []
     dims: list[int | None] = []

@@ -13,7 +13,7 @@ from fedweave.learn.optimisers import Optimiser
 
 Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
 Penalty = Callable[[Tensor, Tensor, Tree], Tensor]
-Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *weights) -> (last loss, *gradients)
+Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *drawn, *weights) -> (last loss, *gradients)
 
 
 class Plan:
@@ -26,12 +26,15 @@ class Plan:
         self.split: frozenset[str] = frozenset()  # paths that came back as TouchedRows
         self.spec: Any = None
 
-    def descend(self, tensors: list[Tensor], gradients: Gradients, key: Tensor) -> Tensor:
-        """Train `tensors` in place and return the last step's loss, of the shape of `key`."""
+    def descend(
+        self, tensors: list[Tensor], gradients: Gradients, key: Tensor, drawn: Callable[[int], list[Tensor]]
+    ) -> Tensor:
+        """Train `tensors` in place and return the last step's loss, of the shape of `key`; `drawn` gives what was drawn
+        for a step."""
         optimiser = self.optimiser(tensors)
         last = torch.zeros(key.shape, dtype=tensors[0].dtype)
         for step in range(self.steps):
-            last, *slopes = gradients(random.fold(key, step), *tensors)
+            last, *slopes = gradients(random.fold(key, step), *drawn(step), *tensors)
             for tensor, slope in zip(tensors, slopes, strict=True):
                 tensor.grad = slope
             optimiser.step()
@@ -65,13 +68,13 @@ class Stored:
         return stored if stored.shape == shape else stored[..., : shape[self.batch_dims :].numel()].view(shape)
 
 
-def differentiate(objective: Callable[..., tuple[Tensor, Tensor]], count: int) -> Gradients:
-    """From (key, *tensors) -> (last, total) to (last, *gradients of `total` in the first `count` tensors)."""
+def differentiate(objective: Callable[..., tuple[Tensor, Tensor]], count: int, first: int) -> Gradients:
+    """From (key, *tensors) -> (last, total) to (last, *gradients of `total` in `count` tensors from number `first`)."""
 
     def gradients(key: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():
-            free = [tensor.detach().requires_grad_() for tensor in tensors[:count]]
-            last, total = objective(key, *free, *tensors[count:])
+            free = [tensor.detach().requires_grad_() for tensor in tensors[first : first + count]]
+            last, total = objective(key, *tensors[:first], *free, *tensors[first + count :])
             slopes = torch.autograd.grad(total, free, allow_unused=True)
         zeroed = (torch.zeros_like(f) if s is None else s for f, s in zip(free, slopes, strict=True))
         return last.detach(), *zeroed

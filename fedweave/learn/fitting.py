@@ -23,6 +23,7 @@ def fit(
     steps: int,
     *,
     args: Tree | None = None,
+    batches: Tree | None = None,
     penalty: Penalty | None = None,
     anchor: Tree | None = None,
     rows: frozenset[str] = frozenset(),
@@ -31,6 +32,7 @@ def fit(
 
     loss:    (w, graph, key of the step, args) -> scalar. It must read everything that changes from call to call from
              its arguments: inside a vectorised call its kernels are recorded once and replayed.
+    batches: leaves [steps, …], such as mini-batches drawn beforehand; step s finds row s of each in `args`.
     penalty: (leaf of w, leaf of anchor, args) -> scalar, summed over leaves; must be a sum over elements.
     rows:    paths of weights [features, …] that meet only `graph.x @ weight` (`core.model.feature_rows`). When all
              clients start from the same values, only the rows that a client's features touch are trained per client,
@@ -43,7 +45,7 @@ def fit(
         raise ValueError("a penalty needs the anchor that it pulls to; give fit(…, anchor=…)")
     plan = Plan(loss, penalty, optimiser, steps, rows)
     whole = map_leaves(lambda leaf: leaf, w)
-    operands, plan.spec = pytree.tree_flatten((whole, anchor, graph, key, args or {}))
+    operands, plan.spec = pytree.tree_flatten((whole, anchor, graph, key, args or {}, batches or {}))
     outputs = list(_Fit.apply(plan, *operands))
     last = outputs.pop()
     trained: dict[str, Any] = {}
@@ -57,19 +59,21 @@ class _Fit(torch.autograd.Function):
 
     @staticmethod
     def forward(plan: Plan, *operands: Any) -> tuple[Tensor, ...]:
-        w, anchor, graph, key, args = pytree.tree_unflatten(operands, plan.spec)
+        w, anchor, graph, key, args, batches = pytree.tree_unflatten(operands, plan.spec)
         own = Stored({path: tensor.detach().clone() for path, tensor in leaves(w)}, 0)
-        fixed = dict(leaves(anchor or {}))
+        fixed, drawn = dict(leaves(anchor or {})), dict(leaves(batches))
 
         def objective(key: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-            current = own.shaped(tensors)
-            last = total = plan.loss(nest(current), graph, key, args)
+            current = own.shaped(tensors[len(drawn) :])
+            now = dict(zip(drawn, tensors, strict=False))
+            last = total = plan.loss(nest(current), graph, key, nest(dict(leaves(args)) | now))
             if plan.penalty is not None:
                 for path, value in current.items():
                     total = total + plan.penalty(value, fixed[path], args)
             return last, total
 
-        last = plan.descend(own.tensors, differentiate(objective, len(own.tensors)), key)
+        step = differentiate(objective, len(own.tensors), len(drawn))
+        last = plan.descend(own.tensors, step, key, lambda at: [leaf[at] for leaf in drawn.values()])
         return *own.shaped(own.tensors).values(), last
 
     @staticmethod

@@ -1,7 +1,10 @@
 """Models: each a frozen dataclass with `build(features, classes) -> Model`."""
 
+from fedweave.models.ego import Ego
+from fedweave.models.gat import GAT
 from fedweave.models.gcn import GCN
+from fedweave.models.gcnii import GCNII
 from fedweave.models.mlp import MLP
 from fedweave.models.sage import SAGE
 
-MODELS: dict[str, type] = {"gcn": GCN, "sage": SAGE, "mlp": MLP}
+MODELS: dict[str, type] = {"gcn": GCN, "sage": SAGE, "mlp": MLP, "gcnii": GCNII, "gat": GAT, "ego": Ego}

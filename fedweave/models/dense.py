@@ -56,12 +56,15 @@ def chain(
         raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
     widths = [features, *[hidden] * (layers - 1), classes]
     made = [convolution(*pair) for pair in pairwise(widths)]
-    return (*(_activated(layer, dropout) for layer in made[:-1]), made[-1])
+    return (*(activated(layer, dropout) for layer in made[:-1]), made[-1])
 
 
-def _activated(layer: Layer, rate: float) -> Layer:
+def activated(layer: Layer, rate: float, relu: bool = True) -> Layer:
+    """`layer` followed by ReLU (or not) and dropout."""
+
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        out = torch.relu(layer.apply(w, graph, h, key))
+        out = layer.apply(w, graph, h, key)
+        out = torch.relu(out) if relu else out
         return out if key is None or rate == 0 else random.dropout(key, out, rate)
 
     return layer._replace(apply=apply)

@@ -44,4 +44,4 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
         return graph.edges.operator("gcn") @ linear(h, w["weight"]) + w["bias"]
 
-    return Layer(init, apply, ("weight",))
+    return Layer(init, apply, ("weight",), operator="gcn")

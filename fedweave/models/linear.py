@@ -31,10 +31,11 @@ def _product(h: Tensor, w: Tensor) -> Tensor:
 
 def _gram(h: Tensor, g: Tensor) -> Tensor:
     """Σ over nodes of h [P, n, in] times g [P, n, out]: [P, in, out]."""
-    pairs = zip(_rows(_widen(h, 2)), _rows(_widen(g, 2)), strict=True)
-    first, *others = [torch.bmm(a.mT, b) for a, b in pairs]
-    for other in others:
-        first += other
+    pairs = iter(zip(_rows(_widen(h, 2)), _rows(_widen(g, 2)), strict=True))
+    a, b = next(pairs)
+    first = torch.bmm(a.mT, b)
+    for a, b in pairs:
+        first.baddbmm_(a.mT, b)
     return first if first.shape[1:] == (h.shape[2], g.shape[2]) else first[:, : h.shape[2], : g.shape[2]].contiguous()
 
 

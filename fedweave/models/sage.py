@@ -39,8 +39,9 @@ class SAGE:
         return dense.chain(made, features, classes, self.hidden, self.layers, self.dropout)
 
 
-def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False) -> Layer:
-    """W_root h + W_neigh mean(h of the neighbours) + b, the mean of none being 0.
+def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, operator: str = "mean") -> Layer:
+    """W_root h + W_neigh mean(h of the neighbours) + b, the mean of none being 0 (or, with the operator "mean_or_self",
+    the node itself).
 
     The two weights side by side are algorithm 1's W on CONCAT(h, mean); the bias and the initial values are those of
     PyG's `SAGEConv`. With `share_root_weight` W_root is W_neigh (FedEgo eq. 1, and a bias).
@@ -52,8 +53,13 @@ def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False) -> L
         return weights | {"bias": dense.lecun(random.fold(key, "bias"), (fan_out,), fan_in)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        if graph.edges.shrinks:  # fewer rows are left to multiply after the mean
+            own, means = graph.edges.with_means(h, operator)
+            if share_root_weight:
+                return linear(own + means, w["neigh"]) + w["bias"]
+            return linear(own, w["root"]) + linear(means, w["neigh"]) + w["bias"]
         neigh = linear(h, w["neigh"])
         root = neigh if share_root_weight else linear(h, w["root"])
-        return root + graph.edges.operator("mean") @ neigh + w["bias"]
+        return root + graph.edges.operator(operator) @ neigh + w["bias"]
 
-    return Layer(init, apply, names)
+    return Layer(init, apply, names, operator)

@@ -9,12 +9,15 @@ from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
 from fedweave.partition.statistics import statistics, totals
 from fedweave.partition.uniform import Random
+from fedweave.partition.vertical import Parties, Vertical
 
 PARTITIONS: dict[str, type] = {
     "louvain": Louvain,
     "label_skew": LabelSkew,
     "dirichlet": Dirichlet,
     "random": Random,
+    "vertical": Vertical,
+    "parties": Parties,
 }
 
 __all__ = [
@@ -23,8 +26,10 @@ __all__ = [
     "LabelSkew",
     "Louvain",
     "Part",
+    "Parties",
     "Partition",
     "Random",
+    "Vertical",
     "statistics",
     "totals",
 ]

@@ -1,6 +1,7 @@
 """FedEgo's label-skew cut: every client prefers a few labels."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -22,11 +23,14 @@ class LabelSkew:
     - `share` is of all labelled nodes, those of the global test included (as in the released code), and so is
       `global_test`; numbers are rounded to the nearest.
     - Major nodes are drawn uniformly from the union of the major labels, not evenly per label; the rest uniformly from
-      the union of the other labels (the released code also draws left-over major nodes there, which exceeds the rate).
+      the union of the other labels, so that the rate is exact. With `rest = "all"` it is uniform from all nodes not yet
+      drawn, left-over major ones among them (another reading of "random unselected nodes", and the released code's).
     - Major labels are drawn uniformly from those with nodes, and drawn again while they, or the others, have too few
-      nodes left; so size and rate are exact (the released code lowers the rate).
+      nodes left; so size and rate are exact. With `short = "fill"` they are kept, and other nodes fill the gap, so that
+      the rate falls (as in the released code).
     - Nodes are drawn without replacement within a client; clients overlap, and one client's test node may be another's
-      train node (the released code removes earlier clients' test nodes from later clients' choice, and isolated nodes).
+      train node (the released code removes earlier clients' test nodes from later clients' choice).
+    - Nodes without an edge inside their client are kept, or dropped with `isolated = "drop"` (as in the released code).
     - `test_nodes` and `val` are of the client's own nodes, stratified by label; the remaining ones train. Too few nodes
       for that is an error, not a smaller test set.
     - Unlabelled nodes are held by no client.
@@ -38,6 +42,9 @@ class LabelSkew:
     global_test:  share of the global test set.
     test_nodes:   test nodes per client.
     val:          validation share of a client's nodes.
+    rest:         where the other nodes come from: "others" (the labels that are not major) or "all".
+    short:        "redraw" or "fill", when the major labels have too few nodes.
+    isolated:     "keep" or "drop" nodes that have no edge inside their client; dropping makes clients smaller.
     public_split: take the dataset's published masks instead of `test_nodes` and `val`.
     """
 
@@ -48,6 +55,9 @@ class LabelSkew:
     global_test: float = 0.3
     test_nodes: int = 300
     val: float = 0.2
+    rest: Literal["others", "all"] = "others"
+    short: Literal["redraw", "fill"] = "redraw"
+    isolated: Literal["keep", "drop"] = "keep"
     public_split: bool = False
 
     def __post_init__(self) -> None:
@@ -69,13 +79,15 @@ class LabelSkew:
         rng = generator(seed, "partition/label_skew")
         labelled = rng.permutation(np.flatnonzero(data.y >= 0))
         tested, size = (round(rate * len(labelled)) for rate in (self.global_test, self.share))
-        roles = self._roles(size)
+        self._roles(size)  # refuses what cannot work before anything is drawn
         rest = np.sort(labelled[tested:])
         held = [np.sort(self._draw(rest, data.y[rest], size, rng)) for _ in range(self.clients)]
+        if self.isolated == "drop":
+            held = [_linked(data, nodes) for nodes in held]
         if self.public_split:
             parts = published(data, held)
         else:
-            parts = stratify(data, held, np.tile(roles, (self.clients, 1)), seed)
+            parts = stratify(data, held, np.stack([self._roles(len(nodes)) for nodes in held]), seed)
         return Partition(parts, np.sort(labelled[:tested]))
 
     def _roles(self, size: int) -> np.ndarray:
@@ -91,15 +103,25 @@ class LabelSkew:
 
     def _draw(self, nodes: np.ndarray, labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """One client's `size` nodes out of `nodes`, whose labels are `labels`."""
-        major = round(self.major_rate * size)
+        wanted = major = round(self.major_rate * size)
         present = np.unique(labels)
         for _ in range(_DRAWS if self.majors <= len(present) else 0):
             mine = np.isin(labels, rng.choice(present, self.majors, replace=False))
-            if mine.sum() >= major and (~mine).sum() >= size - major:
+            if self.short == "fill":
+                major = min(wanted, int(mine.sum()))
+            pool = len(nodes) - major if self.rest == "all" else (~mine).sum()
+            if mine.sum() >= major and pool >= size - major:
                 first = rng.choice(nodes[mine], major, replace=False)
-                return np.concatenate([first, rng.choice(nodes[~mine], size - major, replace=False)])
+                left = ~mine if self.rest == "others" else ~np.isin(nodes, first)
+                return np.concatenate([first, rng.choice(nodes[left], size - major, replace=False)])
         raise ConfigError(
-            f"[partition] no majors = {self.majors} of the {len(present)} labels have {major} nodes and the others "
-            f"{size - major} (major_rate = {self.major_rate} of share = {self.share}) among the {len(nodes)} outside "
+            f"[partition] no majors = {self.majors} of the {len(present)} labels have {wanted} nodes and the others "
+            f"{size - wanted} (major_rate = {self.major_rate} of share = {self.share}) among the {len(nodes)} outside "
             "the global test; lower share or global_test, or change majors or major_rate."
         )
+
+
+def _linked(data: Dataset, nodes: np.ndarray) -> np.ndarray:
+    """Those of the sorted `nodes` that have an edge to another of them."""
+    inside = np.isin(data.edges, nodes).all(0)
+    return nodes[np.isin(nodes, data.edges[0, inside])]

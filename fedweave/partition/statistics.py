@@ -12,18 +12,20 @@ from fedweave.partition.base import Partition
 def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
     """Columns with one entry per client.
 
-    client: number; nodes: held; edges_kept: undirected edges among own nodes; edges_cut: undirected edges of the
-    dataset between an own node and one that the client does not hold; train, val, test: mask sizes; labels: list of c
-    counts (unlabelled nodes are in none).
+    client: number; nodes: held; edges_kept: undirected edges that the client sees; edges_cut: own nodes' ends of the
+    dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an edge between own
+    nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of its nodes
+    (unlabelled nodes are in none). Where clients hold only some feature columns, features: how many.
     """
     parts = partition.parts
     holders = _holders(data, partition)
-    kept = np.asarray(_common(data, holders).sum(axis=0)).ravel()
+    kept = np.asarray(_seen(data, partition, holders).sum(axis=0)).ravel()
     degree = holders.T @ np.bincount(data.edges[0], minlength=data.nodes)
     masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)
     known = np.flatnonzero(data.y >= 0)
     ones = np.ones(len(known), dtype=np.int64)
     onehot = sp.csr_matrix((ones, (known, data.y[known])), shape=(data.nodes, data.classes))
+    widths = [data.features if part.columns is None else len(part.columns) for part in parts]
     return {
         "client": list(range(len(parts))),
         "nodes": [len(part.nodes) for part in parts],
@@ -33,6 +35,7 @@ def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
         "val": masks[:, 1].tolist(),
         "test": masks[:, 2].tolist(),
         "labels": (holders.T @ onehot).toarray().tolist(),
+        **({"features": widths} if any(part.columns is not None for part in parts) else {}),
     }
 
 
@@ -43,7 +46,7 @@ def totals(data: Dataset, partition: Partition) -> dict[str, int]:
     test set; edges_kept: undirected edges that at least one client sees; edges_lost: those that no client does.
     """
     holders = _holders(data, partition)
-    seen = int(np.count_nonzero(np.diff(_common(data, holders).indptr)))
+    seen = int(np.count_nonzero(np.diff(_seen(data, partition, holders).indptr)))
     edges = data.edges.shape[1] // 2
     return {
         "nodes": data.nodes,
@@ -63,7 +66,17 @@ def _holders(data: Dataset, partition: Partition) -> sp.csr_matrix:
     return sp.csr_matrix((np.ones(len(nodes), dtype=np.int64), (nodes, clients)), shape=(data.nodes, len(sizes)))
 
 
-def _common(data: Dataset, holders: sp.csr_matrix) -> sp.csr_matrix:
-    """int64 [undirected edges, P]: 1 where the client holds both ends."""
+def _seen(data: Dataset, partition: Partition, holders: sp.csr_matrix) -> sp.csr_matrix:
+    """int64 [undirected edges, P]: 1 where the client holds both ends and, in a vertical cut, the edge."""
     first, second = data.edges[:, data.edges[0] < data.edges[1]]
-    return holders[first].multiply(holders[second]).tocsr()
+    common = holders[first].multiply(holders[second]).tocsr()
+    if all(part.edges is None for part in partition.parts):
+        return common
+    codes = first * data.nodes + second
+    own = [
+        np.ones(len(codes), bool) if part.edges is None else np.isin(codes, part.edges[0] * data.nodes + part.edges[1])
+        for part in partition.parts
+    ]
+    seen = common.multiply(np.stack(own, 1)).tocsr()
+    seen.eliminate_zeros()
+    return seen

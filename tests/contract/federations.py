@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from fedweave.algorithms import ALGORITHMS
 from fedweave.core.federation import Client, Step
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Model
@@ -17,6 +18,11 @@ from fedweave.models import MODELS
 
 FEATURES, CLASSES, HIDDEN = 60, 3, 8
 SIZES = (21, 40, 33, 70, 12)
+# Algorithms that a GCN does not suit, or whose defaults take long here: their model and their parameters.
+OTHER_MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego", "layers": 2}}
+OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
+    "fedego": {"batch": 4, "batches": 2, "epochs": 1, "server_epochs": 1, "fan_out": 2, "lr": 0.01, "sigma": 0.01}
+}
 
 
 def arrays(nodes: int, seed: int) -> tuple[Any, ...]:
@@ -48,9 +54,15 @@ def global_test(dtype: torch.dtype = torch.float32) -> Graph:
     return make_graph(x, edges, y, np.stack([0 * masks[0], 0 * masks[1], np.ones(25)]).astype(bool), dtype=dtype)
 
 
-def model(dropout: float = 0.5) -> Model:
-    """A 2-layer GCN."""
-    return MODELS["gcn"](hidden=HIDDEN, layers=2, dropout=dropout).build(FEATURES, CLASSES)
+def model(dropout: float = 0.5, name: str = "gcn", layers: int = 2) -> Model:
+    """A small model, by default a 2-layer GCN."""
+    return MODELS[name](hidden=HIDDEN, layers=layers, dropout=dropout).build(FEATURES, CLASSES)
+
+
+def algorithm(name: str, dropout: float = 0.5, **options: Any) -> Any:
+    """A registered algorithm with a model that it can train."""
+    net = model(dropout, **OTHER_MODELS.get(name, {}))
+    return ALGORITHMS[name](net, **(OTHER_PARAMETERS.get(name, {}) | options))
 
 
 def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float32, **options: Any) -> Simulation:

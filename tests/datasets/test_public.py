@@ -26,6 +26,7 @@ DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 COUNTS: dict[str, tuple[Any, ...]] = {
     "cora": (2708, 5278, 1433, [351, 217, 418, 818, 426, 298, 180], None, [140, 500, 1000]),
     "citeseer": (3327, 4552, 3703, [264, 590, 668, 701, 596, 508], None, [120, 500, 1000]),
+    "corafull": (19793, 63421, 8710, 70, None, None),
     "pubmed": (19717, 44324, 500, [4103, 7739, 7875], None, [60, 500, 1000]),
     "amazon-computers": (13752, 245861, 767, 10, None, None),
     "coauthor-cs": (18333, 81894, 6805, 15, None, None),
@@ -265,7 +266,7 @@ def test_another_column_order_of_the_sensitive_attribute_is_refused(tmp_path: Pa
 
 
 def test_registry_names_and_parameters() -> None:
-    assert set(DATASETS) == {"digits", "synthetic", "folder", *COUNTS}
+    assert set(DATASETS) == {"digits", "synthetic", "folder", "parties", *COUNTS}
     for name, kind in DATASETS.items():
         assert kind() == kind()  # every parameter has a default
         assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]

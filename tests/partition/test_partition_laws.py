@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition import PARTITIONS, Dirichlet, LabelSkew, Louvain, Partition, Random
+from fedweave.partition import PARTITIONS, Dirichlet, LabelSkew, Louvain, Parties, Partition, Random, Vertical
 from fedweave.partition.base import Part
 
 SMALL_SKEW = LabelSkew(clients=4, majors=2, test_nodes=20)
@@ -82,9 +82,11 @@ def test_registry_names_and_types() -> None:
         ("label_skew", LabelSkew),
         ("dirichlet", Dirichlet),
         ("random", Random),
+        ("vertical", Vertical),
+        ("parties", Parties),
     ]
-    for kind in PARTITIONS.values():
-        assert kind().clients == 10
+    for name in ("louvain", "label_skew", "dirichlet", "random"):
+        assert PARTITIONS[name]().clients == 10
 
 
 @pytest.mark.parametrize("how", CUTS)

@@ -5,6 +5,7 @@ its weights before they leave (`release`), and what it gets back (`reward`). Eac
 algorithm of the family is a choice of five.
 """
 
+from fedweave.algorithms.parts.egos import EgoCrossEntropy, Egos
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective, Proximal
 from fedweave.algorithms.parts.release import Clip, Plain, Release
 from fedweave.algorithms.parts.reward import Reward, SameForAll
@@ -12,7 +13,7 @@ from fedweave.algorithms.parts.start import GlobalStart, MixedStart, Start
 from fedweave.algorithms.parts.weigh import BySize, Uniform, Weigh
 
 PARTS: dict[str, dict[str, type]] = {
-    "objective": {"cross_entropy": CrossEntropy, "proximal": Proximal},
+    "objective": {"cross_entropy": CrossEntropy, "ego_cross_entropy": EgoCrossEntropy, "proximal": Proximal},
     "start": {"global": GlobalStart, "mixed": MixedStart},
     "weigh": {"size": BySize, "uniform": Uniform},
     "release": {"plain": Plain, "clip": Clip},
@@ -24,6 +25,8 @@ __all__ = [
     "BySize",
     "Clip",
     "CrossEntropy",
+    "EgoCrossEntropy",
+    "Egos",
     "GlobalStart",
     "MixedStart",
     "Objective",

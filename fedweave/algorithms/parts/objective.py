@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -21,8 +22,8 @@ class Objective(Protocol):
     """
 
     @property
-    def loss(self) -> Callable[[Tree, Model, Graph, Tensor], Tensor] | None:
-        """(weights, model, graph, key) -> scalar that depends on data, or None."""
+    def loss(self) -> Callable[[Tree, Model, Graph, Tensor, Tree], Tensor] | None:
+        """(weights, model, graph, key, what was drawn for the step) -> scalar that depends on data, or None."""
         ...
 
     @property
@@ -35,6 +36,14 @@ class Objective(Protocol):
         """Whether `update` wants the clients' mean loss, which they then send."""
         ...
 
+    def check(self, model: Model) -> None:
+        """Raise a ValueError if the term cannot be computed with this model."""
+        ...
+
+    def draw_steps(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """What `loss` wants drawn beforehand, leaves [steps, …]; {} if nothing."""
+        ...
+
     def init(self) -> Tree:
         """The term's state before the first round."""
         ...
@@ -44,7 +53,16 @@ class Objective(Protocol):
         ...
 
 
-class _Stateless:
+class Stateless:
+    """A term that needs no state, draws nothing and suits every model."""
+
+    def check(self, model: Model) -> None:
+        """Every model will do."""
+
+    def draw_steps(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """Nothing."""
+        return {}
+
     def init(self) -> Tree:
         """No state."""
         return {}
@@ -55,13 +73,13 @@ class _Stateless:
 
 
 @dataclass(frozen=True)
-class CrossEntropy(_Stateless):
+class CrossEntropy(Stateless):
     """Mean cross-entropy over the client's training nodes."""
 
     penalty = None
     needs_loss = False
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor) -> Tensor:
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, drawn: Tree | None = None) -> Tensor:
         """Scalar; 0 at a client without training nodes."""
         logits = models.apply(model, w, graph, key)
         mask = graph.masks[TRAIN].to(logits.dtype)
@@ -71,7 +89,7 @@ class CrossEntropy(_Stateless):
 
 
 @dataclass(frozen=True)
-class Proximal:
+class Proximal(Stateless):
     """FedProx's term μ/2 ‖w − w_t‖² (Li et al. 2020, eq. 2).
 
     adaptive: μ moves over {.001, .01, .1, 1}: up by ten when the mean training loss rose since the last round, down by
@@ -93,14 +111,14 @@ class Proximal:
         return self.adaptive
 
     def init(self) -> Tree:
-        """μ."""
-        return {"mu": self.mu}
+        """μ, a tensor: a number that changes would be a new computation to record (`learn.trace`)."""
+        return {"mu": torch.tensor(self.mu, dtype=torch.float64)}
 
     def update(self, state: Tree, loss: float, last: float) -> Tree:
         """μ for the next round; unchanged after the first, whose `last` is NaN."""
         if not self.adaptive or loss == last or math.isnan(last):
             return state
-        return {"mu": min(max(state["mu"] * (10.0 if loss > last else 0.1), 0.001), 1.0)}
+        return {"mu": (state["mu"] * (10.0 if loss > last else 0.1)).clamp(0.001, 1.0)}
 
     def penalty(self, w: Tensor, received: Tensor, state: Tree) -> Tensor:
         """μ/2 Σ (w − w_t)² over one leaf."""

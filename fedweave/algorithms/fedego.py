@@ -1,0 +1,271 @@
+"""FedEgo: Zhang et al. 2023, "FedEgo: privacy-preserving personalized federated graph learning with ego-graphs",
+algorithm 1.
+
+A client's model is Θ (reduction layers) followed by Φ_i (personalisation layers and classifier). The server averages Θ,
+and trains a Φ_g of its own on mashed ego-graphs: averages of ego-graphs that its clients upload in place of data.
+
+What the paper leaves open, or where this differs:
+- Ego-graphs are sampled anew for every mini-batch (line 1 samples once), and so are the batches that are mashed, one
+  per `batch` train nodes and round, with the reduction embeddings after local training.
+- Of the labels in eq. 8 only the centres' are uploaded: nothing else uses the neighbours', and they need not be train
+  nodes.
+- Every client uploads equally many mashed ego-graphs, as many as the largest needs; a smaller client leaves the last
+  ones zero. A last batch of fewer than `least` nodes is joined to the one before: a single one would be a raw node.
+- The mixing of line 38 is computed when the client is called next (for training or scoring), so that a client that was
+  away for some rounds mixes with the latest Φ_g. At its first call a client takes Φ_g whole.
+- P_i counts train labels only; it is zero, and EMD_i therefore 1, at a client without any. In evaluation a node sees
+  all its neighbours, not a sample.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.algorithms.parts import Egos
+from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
+from fedweave.core import ego, random
+from fedweave.core import model as models
+from fedweave.core.algorithm import Evaluation
+from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.rows import bags
+from fedweave.core.tree import Tree, leaves, map_leaves
+from fedweave.errors import UserError
+from fedweave.learn import OPTIMISERS, check_training, fit
+
+
+@dataclass(frozen=True)
+class FedEgo:
+    """Personal models from averaged reduction layers and personalisation layers mixed with a server's own.
+
+    batch:           centres per mini-batch, and ego-graphs per mashed one. batches: mini-batches per local epoch.
+    epochs:          of a client. server_epochs: of the server, each over as many mashed ego-graphs as it received.
+    hops, fan_out:   of the sampled ego-graphs. The model's layers before its last `hops` with edges are Θ.
+    gamma:           λ_i = (EMD_i / 2)^γ (eq. 15).
+    mixing:          a fixed λ for all clients instead; 0 is the paper's "w/o PL", 1 its "FedEgo-Server".
+    sigma:           standard deviation of the Gaussian noise on mashed embeddings. Embeddings are not clipped, so no ε
+                     follows from it.
+    least:           fewest ego-graphs that are ever mixed into one.
+    mixup:           False uploads the first ego-graph of each batch as it is ("w/o Mixup"); refused unless
+                     `allow_raw_ego`, because that ego-graph is one member's data.
+    share_reduction: False keeps Θ_i at home ("w/o RL").
+    quorum:          share of the clients that must reply.
+    """
+
+    model: Model
+    batch: int = 32
+    batches: int = 5
+    epochs: int = 5
+    server_epochs: int = 5
+    hops: int = 2
+    fan_out: int = 6
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = 3e-4
+    weight_decay: float = 0.0
+    gamma: float = 0.5
+    mixing: float | None = None
+    sigma: float = 0.0
+    least: int = 2
+    mixup: bool = True
+    allow_raw_ego: bool = False
+    share_reduction: bool = True
+    quorum: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_training(self.epochs, self.lr, self.weight_decay)
+        self.egos.split(self.model)
+        for name in ("batches", "server_epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.mixing is not None and not 0 <= self.mixing <= 1:
+            raise ValueError(f"mixing is {self.mixing}; it is a share from 0 to 1, or left out to adapt")
+        if self.gamma <= 0 or self.sigma < 0 or not 0 < self.quorum <= 1:
+            raise ValueError("gamma must be positive, sigma not negative, quorum above 0 and at most 1")
+        if (min(self.least, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
+            raise ValueError(
+                f"mixup is {self.mixup} with batch {self.batch} and least {self.least}: embeddings of single nodes and "
+                "their neighbours would leave the clients. Mix at least 2, or set allow_raw_ego = true where nothing "
+                "needs protection"
+            )
+        if not 1 <= self.least <= self.batch:
+            raise ValueError(f"least is {self.least}; it must be from 1 to the batch, which is {self.batch}")
+
+    @property
+    def egos(self) -> Egos:
+        """The sampler of ego-graphs."""
+        return Egos(self.batch, self.hops, self.fan_out)
+
+    def init(self, fed: Federation) -> Tree:
+        """Θ_g, Φ_g, P_g (uniform before anything is known), and how many mashed ego-graphs a client uploads."""
+        theta, phi = self._parts(models.init(self.model, fed.key("init"), fed.dtype))
+        uploads = int(fed.map(self.count, quorum=self.quorum).stack("batches").max())
+        if uploads < 1:
+            raise UserError("no client has two training nodes to mix; give [partition] a larger share of train nodes.")
+        labels = torch.full((fed.classes,), 1 / fed.classes, dtype=fed.dtype)
+        return {"theta": theta, "phi": phi, "labels": labels, "uploads": uploads}
+
+    @on_client(sends={"batches": "the number of the client's train nodes, up to one batch"})
+    def count(self, client: Client, message: Tree) -> Tree:
+        """How many batches of train nodes the client has."""
+        return {"batches": self._filled(client.graph.masks[TRAIN].sum())}
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Algorithm 1, lines 3-35."""
+        replies = fed.map(
+            self.train, self._shared(state) | {"uploads": state["uploads"]}, quorum=self.quorum, protect=self._protect
+        )
+        alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
+        theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
+        by_id = sorted(range(len(replies)), key=lambda at: replies.clients[at])  # the order of clients must not matter
+        embedding, label = (replies.stack(f"egos/{name}")[by_id].flatten(0, 1) for name in ("embedding", "label"))
+        filled = label.sum(-1) > 0
+        if not filled.any():  # only clients with too few train nodes replied
+            return state | {"theta": theta}
+        phi = self._train_server(state["phi"], embedding[filled], label[filled], fed)
+        return state | {"theta": theta, "phi": phi, "labels": label[filled].mean(0)}
+
+    def _shared(self, state: Tree) -> Tree:
+        shared = {key: state[key] for key in ("phi", "labels")}
+        return shared | ({"theta": state["theta"]} if self.share_reduction else {})
+
+    @property
+    def _protect(self) -> dict[str, str]:
+        mixed = f"mixup of {self.least} or more" if self.mixup else "none: raw ego-graphs"
+        return {"egos": mixed + (f", Gaussian noise of sigma {self.sigma:g}" if self.sigma else "")}
+
+    @on_client(
+        sends=lambda self: (
+            {"egos": f"{self._upload}, and their label distribution"}
+            | ({"theta": "weights of the reduction layers after local training"} if self.share_reduction else {})
+        )
+    )
+    def train(self, client: Client, message: Tree) -> Tree:
+        """The local stage (lines 5-18), after the mixing of line 38."""
+        w, _ = self._personal(client, message)
+        w, _ = fit(
+            self._local_loss,
+            w,
+            client.graph,
+            client.key,
+            OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
+            self.epochs * self.batches,
+            batches=self.egos.batches(self.model, client.graph, client.key, self.epochs * self.batches),
+            rows=models.feature_rows(self.model),
+        )
+        client.state["w"] = w
+        theta, _ = self._parts(w)
+        reply = {"egos": self._mashed(client, theta, message["uploads"], len(message["labels"]))}
+        return reply | {"theta": theta} if self.share_reduction else reply
+
+    def _local_loss(self, w: Tree, graph: Graph, key: Tensor, drawn: Tree) -> Tensor:
+        return self.egos.loss(w, self.model, graph, key, drawn)
+
+    @property
+    def _upload(self) -> str:
+        if not self.mixup:
+            return "per batch of train nodes, one node's raw ego-graph of embeddings"
+        return f"per {self.batch} train nodes, or fewer, the position-wise mean of their ego-graphs' embeddings"
+
+    def _mashed(self, client: Client, theta: Tree, uploads: int, classes: int) -> Tree:
+        """Eq. 8: "embedding" [uploads, positions, hidden] and the centres' "label" [uploads, classes]."""
+        graph, egos = client.graph, self.egos
+        centres, weight = self._batched(graph, random.fold(client.key, "mash"), uploads)
+        nodes = egos.around(graph, random.fold(client.key, "mashed egos"), centres.reshape(-1))
+        nodes = nodes.unflatten(1, centres.shape).transpose(0, 1)  # [uploads, positions, batch + least - 1]
+        reduced = models.apply(self.model[: egos.split(self.model)], theta, graph)
+        spread = weight[:, None].expand(nodes.shape)
+        embedding = bags(reduced, nodes.flatten(0, 1), spread.flatten(0, 1)).unflatten(0, nodes.shape[:2])
+        if self.sigma:
+            noise = random.normal(random.fold(client.secret, "egos"), tuple(embedding.shape))
+            filled = (weight.sum(-1) > 0).to(embedding.dtype)
+            embedding = embedding + self.sigma * noise.to(embedding.dtype) * filled[:, None, None]
+        truth = graph.y.gather(0, centres.reshape(-1)).view(centres.shape)
+        label = weight[..., None] * (truth[..., None] == torch.arange(classes))
+        return {"embedding": embedding, "label": label.sum(1).to(embedding.dtype)}
+
+    def _batched(self, graph: Graph, key: Tensor, uploads: int) -> tuple[Tensor, Tensor]:
+        """The train nodes in random batches: int64 [uploads, batch + least - 1], and their weights, which sum to 1 in a
+        batch that is uploaded and to 0 in one that is not."""
+        train = graph.masks[TRAIN]
+        order = torch.where(train, random.bits(key, len(train)) >> 1, torch.iinfo(torch.int64).max).argsort()
+        count = train.sum()
+        batch, place = torch.arange(uploads)[:, None], torch.arange(self.batch + self.least - 1)
+        rank = batch * self.batch + place
+        last = batch == self._filled(count) - 1
+        inside = (rank < count) & (last | (place < self.batch)) & (batch < self._filled(count))
+        if not self.mixup:
+            inside = inside & (place == 0)
+        weight = inside.to(graph.x.dtype)
+        nodes = order.gather(0, torch.where(inside, rank, 0).reshape(-1)).view(inside.shape)
+        return nodes, weight / weight.sum(-1, keepdim=True).clamp(min=1)
+
+    def _filled(self, count: Tensor) -> Tensor:
+        """How many batches `count` train nodes fill; fewer than `least` left over join the last."""
+        return count // self.batch + (count % self.batch >= self.least)
+
+    def _train_server(self, phi: Tree, embedding: Tensor, label: Tensor, fed: Federation) -> Tree:
+        """Lines 24-33: Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels [E, C]."""
+        data = ego.ego_graph(embedding, len(embedding), self.fan_out)
+        phi, _ = fit(
+            self._server_loss,
+            phi,
+            data,
+            fed.key("server"),
+            OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
+            self.server_epochs * -(-len(embedding) // self.batch),
+            args={"label": label},
+        )
+        return phi
+
+    def _server_loss(self, phi: Tree, data: Graph, key: Tensor, args: Tree) -> Tensor:
+        """Eq. 2 with the centres' soft labels, over a random mini-batch of mashed ego-graphs."""
+        order = random.bits(random.fold(key, "batch"), len(args["label"])).argsort()[: self.batch]
+        h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index, union-attr]
+        egos, split = ego.ego_graph(h, len(order), self.fan_out), self.egos.split(self.model)
+        logits = models.apply(self.model[split:], phi, egos, key, first=split)
+        return -(args["label"][order] * F.log_softmax(logits, -1)).sum(-1).mean()
+
+    def _personal(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
+        """Line 38: Θ_g and λ_i Φ_g + (1 − λ_i) Φ_i, and {"emd", "lambda", "divergence": ‖Φ_i − Φ_g‖ / ‖Φ_g‖ after it}.
+
+        The last is Definition 4.2 read as one norm over another, not as the norm of a quotient.
+        """
+        general, labels = message["phi"], message["labels"]
+        train = client.graph.masks[TRAIN].to(labels.dtype)
+        own_labels = train @ (client.graph.y[:, None] == torch.arange(len(labels))).to(labels.dtype)
+        emd = (own_labels / train.sum().clamp(min=1) - labels).abs().sum()
+        if "w" in client.state:
+            theta, own = self._parts(client.state["w"])
+            share = (emd / 2).clamp(max=1) ** self.gamma if self.mixing is None else torch.full_like(emd, self.mixing)
+        else:
+            theta = self._parts(models.init(self.model, random.fold(client.key, "init"), labels.dtype))[0]
+            own, share = general, torch.ones_like(emd)
+        phi = map_leaves(lambda w, mine: share * w + (1 - share) * mine, general, own)
+        away = _norm(map_leaves(torch.sub, phi, general)) / _norm(general)
+        return message.get("theta", theta) | phi, {"emd": emd, "lambda": share, "divergence": away}
+
+    def _parts(self, w: Tree) -> tuple[Tree, Tree]:
+        """Θ and Φ of the whole model's weights."""
+        split = self.egos.split(self.model)
+        first = {key: layer for key, layer in w.items() if int(key) < split}
+        return first, {key: layer for key, layer in w.items() if key not in first}
+
+    def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
+        """Each client's personal model on its own nodes and on the global test graph."""
+        return Evaluation(fed.map(self.score, self._shared(state), quorum=self.quorum))
+
+    @on_client(
+        sends=PERSONAL_SCORES | {"facts": "how far the client's label distribution and model are from the global ones"}
+    )
+    def score(self, client: Client, message: Tree) -> Tree:
+        """The personal model after the mixing of line 38."""
+        w, facts = self._personal(client, message)
+        return personal_score(self.model, w, client) | {"facts": facts}
+
+
+def _norm(tree: Tree) -> Tensor:
+    return torch.sqrt(sum((leaf**2).sum() for _, leaf in leaves(tree)))  # type: ignore[arg-type]

@@ -1,0 +1,189 @@
+"""A vertical dataset: a folder with one sub-folder per party, which share nodes but neither features nor edges."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.datasets.base import Dataset, Party
+from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.edges import undirected
+from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.folder import EDGES, NODES, Folder, _check_columns, _edges, _features, _ids, _split
+from fedweave.datasets.table import Table, find, read
+from fedweave.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes and edges; see docs/data-format.md."
+
+
+@dataclass(frozen=True)
+class Parties:
+    """Your own folder of parties, each a sub-folder with nodes.csv|parquet and edges.csv|parquet, joined by id.
+
+    normalise, classes, labels: as in `folder.Folder`, over the nodes that all parties have.
+    """
+
+    normalise: str = "none"
+    classes: int | None = None
+    labels: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self._as_folder()
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The nodes that all parties have, sorted by id as text; the parties in order of name, features side by side.
+
+        Logs how many nodes are common and what every party drops, as a warning if it drops any; `seed` is not used.
+
+        Raises:
+            ConfigError: no folder is given.
+            DataError: fewer than two parties, no common id, parties that contradict each other, or a file that is
+                missing or refused; the message names party, file, row (see `table.Table`) and remedy.
+        """
+        if root is None:
+            raise ConfigError('The dataset "parties" needs the folder of all parties\' folders: set [data] path.')
+        given = [_read(folder) for folder in _folders(root)]
+        ids = _common(root, given)
+        rows = [pc.index_in(ids, party.ids).to_numpy(zero_copy_only=False).astype(np.int64) for party in given]
+        _report(given, rows)
+        parties = _parties(given, rows)
+        label, split, sens = (_joined(root, column, ids, given, rows) for column in ("label", "split", "sens"))
+        if label is None:
+            refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
+        y, classes = self._as_folder()._labels(label)
+        source, target = np.concatenate([party.edges for party in parties], 1)
+        x = np.concatenate([party.x[own] for party, own in zip(given, rows, strict=True)], 1)
+        dataset = Dataset(
+            name=root.resolve().name,
+            x=normalise(compact(x), self.normalise, root.name),
+            edges=undirected(source, target, len(ids)),
+            y=y,
+            classes=classes,
+            sens=None if sens is None else sens.whole("sens", empty="unknown"),
+            public=None if split is None else _split(split, y),
+            parties=parties,
+        )
+        return check(dataset, root)
+
+    def _as_folder(self) -> Folder:
+        """The one-party dataset with the same parameters, which checks them and knows how labels become classes."""
+        return Folder(self.normalise, self.classes, self.labels)
+
+
+class _Given(NamedTuple):
+    """One party's tables as read: ids [n_m], features [n_m, d_m], edges [2, E_m] in the numbers of its own rows."""
+
+    name: str
+    nodes: Table
+    ids: pa.Array
+    x: np.ndarray
+    edges: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Joined(Table):
+    """One column of several parties' tables; complaints name the file and row that a value comes from."""
+
+    sources: tuple[Table, ...]
+    which: np.ndarray
+    rows_there: np.ndarray
+
+    def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
+        """As `Table.refuse_at`."""
+        if row is not None:
+            self.sources[self.which[row]].refuse_at(int(self.rows_there[row]), what, remedy)
+
+
+def _folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        refuse(root, "this is not a folder", _LAYOUT)
+    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if len(folders) < 2:
+        found = f"only one party, {folders[0].name}" if folders else "no party"
+        remedy = '[data] name = "folder" reads a single graph.'
+        refuse(root, f"there is {found}; a vertical dataset has at least two sub-folders", f"{_LAYOUT} {remedy}")
+    return folders
+
+
+def _read(folder: Path) -> _Given:
+    nodes, edges = read(find(folder, "nodes")), read(find(folder, "edges"))
+    _check_columns(nodes, required=NODES[:1], known=NODES)
+    _check_columns(edges, required=EDGES, known=EDGES)
+    if nodes.rows == 0:
+        refuse(nodes.path, "the table has no rows", "Give one row per node.")
+    x = _features(nodes)
+    if x.shape[1] == 0:
+        refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
+    ids = _ids(nodes)
+    return _Given(folder.name, nodes, ids, x, _edges(edges, ids))
+
+
+def _common(root: Path, given: list[_Given]) -> pa.Array:
+    shared = set.intersection(*(set(party.ids.to_pylist()) for party in given))
+    if not shared:
+        examples = ", ".join(f"{party.name} has {party.ids[0].as_py()!r}" for party in given)
+        refuse(root, f"no id is common to all parties ({examples})", "Write the same ids in all tables of nodes.")
+    return pa.array(sorted(shared), pa.string())
+
+
+def _parties(given: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
+    """Each party's columns and edges in the common numbering; edges to dropped nodes are dropped."""
+    parties, begin = [], 0
+    for party, own in zip(given, rows, strict=True):
+        columns = np.arange(begin, begin + party.x.shape[1])
+        begin += party.x.shape[1]
+        source, target = _kept(party, own)
+        edges = undirected(source, target, len(own))
+        parties.append(Party(party.name, columns, edges, "label" in party.nodes.columns))
+    return tuple(parties)
+
+
+def _kept(party: _Given, own: np.ndarray) -> np.ndarray:
+    """int64 [2, E]: the party's edges between common nodes, in the common numbering; `own` are these nodes' rows."""
+    place = np.full(len(party.ids), -1)
+    place[own] = np.arange(len(own))
+    edges = place[party.edges]
+    return edges[:, edges.min(0, initial=len(own)) >= 0]
+
+
+def _report(given: list[_Given], rows: list[np.ndarray]) -> None:
+    common, dropped = len(rows[0]), []
+    for party, own in zip(given, rows, strict=True):
+        edges = party.edges.shape[1] // 2
+        lost = edges - _kept(party, own).shape[1] // 2
+        if common < len(party.ids):
+            rest = len(party.ids) - common
+            dropped.append(f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {lost:,} of {edges:,} edges")
+    level = logging.WARNING if dropped else logging.INFO
+    told = "; ".join(dropped) or "none is dropped"
+    _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{common:,}", len(given), told)
+
+
+def _joined(root: Path, column: str, ids: pa.Array, given: list[_Given], rows: list[np.ndarray]) -> _Joined | None:
+    """`column` over the common nodes from all parties that have it; None if none does."""
+    cells = np.full(len(ids), None, object)
+    which, there = np.zeros(len(ids), np.int64), rows[0].copy()
+    for number, (party, own) in enumerate(zip(given, rows, strict=True)):
+        if column not in party.nodes.columns:
+            continue
+        # pandas writes whole numbers next to gaps as "1.0"
+        texts = pc.replace_substring_regex(party.nodes.texts(column), r"^(-?\d{1,18})\.0*$", r"\1")
+        values = texts.take(pa.array(own)).to_numpy(zero_copy_only=False)
+        row = first((cells != None) & (values != None) & (cells != values))  # noqa: E711
+        if row is not None:
+            other = given[which[row]]
+            said = f"{column} of id {ids[row].as_py()!r} is {values[row]!r}, but party {other.name} says {cells[row]!r}"
+            place = f"{other.nodes.path}, row {there[row] + other.nodes.top}"
+            remedy = "Correct one of the two, or leave it empty."
+            party.nodes.refuse_at(int(own[row]), f"{said} ({place})", remedy)
+        new = (cells == None) & (values != None)  # noqa: E711
+        cells[new], which[new], there[new] = values[new], number, own[new]
+    if not any(column in party.nodes.columns for party in given):
+        return None
+    table = pa.table({column: pa.array(cells, pa.string())})
+    return _Joined(root, table, 0, tuple(party.nodes for party in given), which, there)

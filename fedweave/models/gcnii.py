@@ -1,0 +1,79 @@
+"""GCNII (Chen et al. 2020, "Simple and Deep Graph Convolutional Networks"), the default backbone of GLASU."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.graph import Graph
+from fedweave.core.model import Layer, Model
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.models import dense
+from fedweave.models.linear import linear
+from fedweave.models.mlp import affine
+
+
+@dataclass(frozen=True)
+class GCNII:
+    """A linear layer with ReLU to width `hidden`, `layers` convolutions with ReLU, and a linear classifier.
+
+    As in the authors' code, dropout acts on the input of every layer but the first, so that the initial representation
+    to which the convolutions return is whole; the first layer's input, often sparse, sees none.
+
+    alpha: share of the initial representation in every convolution, 0 to 1.
+    theta: strength of the weights: layer l mixes in beta_l = log(theta / l + 1) of them, at least 0.
+
+    Raises:
+        ConfigError: a size below 1, a dropout outside [0, 0.99], an alpha outside [0, 1] or a negative theta.
+    """
+
+    hidden: int = 64
+    layers: int = 4
+    dropout: float = 0.5
+    alpha: float = 0.1
+    theta: float = 0.5
+
+    def __post_init__(self) -> None:
+        dense.check(self.hidden, self.layers, self.dropout)
+        if not 0 <= self.alpha <= 1:
+            raise ConfigError(f"model alpha = {self.alpha}; it is a share from 0 (no residual) to 1.")
+        if not 0 <= self.theta < math.inf:
+            raise ConfigError(f"model theta = {self.theta}; it must be a number of at least 0, such as 0.5.")
+
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
+        first, classifier = dense.chain(affine, features, classes, self.hidden, layers=2, dropout=0.0)
+        betas = [math.log(self.theta / number + 1) for number in range(1, self.layers + 1)]
+        convolutions = (dense.activated(convolution(self.hidden, self.alpha, beta), 0.0) for beta in betas)
+        after = (_dropped(layer, self.dropout) for layer in (*convolutions, classifier))
+        return (first._replace(origin=True), *after)
+
+
+def convolution(width: int, alpha: float, beta: float) -> Layer:
+    """Z ((1 - beta) I + beta W) with Z = (1 - alpha) D~^-1/2 (A + I) D~^-1/2 H + alpha H0 (eq. 5, before ReLU).
+
+    H0 is `graph.origin`, in the rows that get new values. Initialised like PyG's `GCN2Conv` (Glorot).
+    """
+
+    def init(key: Tensor) -> Tree:
+        return {"weight": dense.glorot(random.fold(key, "weight"), width, width)}
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        if graph.origin is None:
+            raise ValueError("GCNII's convolutions need graph.origin, the first layer's output: run that first")
+        z = (1 - alpha) * (graph.edges.operator("gcn") @ h) + alpha * graph.origin
+        return (1 - beta) * z + beta * linear(z, w["weight"])
+
+    return Layer(init, apply, operator="gcn")
+
+
+def _dropped(layer: Layer, rate: float) -> Layer:
+    """`layer` after dropout on its input."""
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        return layer.apply(w, graph, h if key is None or rate == 0 else random.dropout(key, h, rate), key)
+
+    return layer._replace(apply=apply)

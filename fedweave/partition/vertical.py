@@ -1,0 +1,163 @@
+"""Vertical cuts: all clients hold the same nodes, each its own features and edges."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.random import generator
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.splits import check_clients, check_ratios, divide
+
+
+@dataclass(frozen=True)
+class Vertical:
+    """Contiguous blocks of feature columns, and a uniform sample of the edges at every client, as in GLASU (Zhang et
+    al. 2023, appendix D.1).
+
+    clients:          M.
+    widths:           relative widths of the M blocks, in column order; empty makes them as equal as possible.
+    edges:            share of the undirected edges that each client keeps, rounded to whole edges, independently of the
+                      others.
+    labels:           "all" clients see the labels, or only the "first".
+    train, val, test: ratios of the labelled nodes, stratified by label (see `splits.divide`); the same at all clients.
+    public_split:     take the dataset's published masks instead of the ratios.
+    train_rest:       with `public_split`, every labelled node outside the published val and test masks trains.
+    """
+
+    clients: int = 3
+    widths: tuple[float, ...] = ()
+    edges: float = 0.8
+    labels: Literal["all", "first"] = "all"
+    train: float = 0.2
+    val: float = 0.4
+    test: float = 0.4
+    public_split: bool = False
+    train_rest: bool = False
+
+    def __post_init__(self) -> None:
+        check_clients(self.clients)
+        check_ratios(self.train, self.val, self.test)
+        check_rest(self.train_rest, self.public_split)
+        if self.labels not in ("all", "first"):
+            raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'first'.")
+        if not 0 <= self.edges <= 1:
+            raise ConfigError(f"[partition] edges = {self.edges}: must be a share from 0 to 1, such as 0.8.")
+        if self.widths and len(self.widths) != self.clients:
+            raise ConfigError(
+                f"[partition] widths = {list(self.widths)} are {len(self.widths)} for clients = {self.clients}; "
+                "give one width per client, or none for equal blocks."
+            )
+        if not all(0 < width < float("inf") for width in self.widths):
+            raise ConfigError(f"[partition] widths = {list(self.widths)}: every width must be a number above 0.")
+
+    def cut(self, data: Dataset, seed: int) -> Partition:
+        """Cut the features and edges of `data` into `clients` parts.
+
+        Raises:
+            ConfigError: a block would have no feature, or no published split although one is asked for.
+        """
+        ratios = (self.train, self.val, self.test)
+        whole = every_node(data, ratios, self.public_split, self.train_rest, seed)
+        parts = [
+            replace(
+                whole,
+                columns=columns,
+                edges=_sample(data.edges, self.edges, generator(seed, f"partition/vertical/{client}")),
+                labels=self.labels == "all" or client == 0,
+            )
+            for client, columns in enumerate(_blocks(data.features, self.widths or (1.0,) * self.clients))
+        ]
+        return Partition(tuple(parts))
+
+
+@dataclass(frozen=True)
+class Parties:
+    """The parties of a vertical dataset (`[data] name = "parties"`) as clients under their own names: each with its own
+    features and edges.
+
+    labels:           "all" parties see the labels, or only the "holders", whose own tables have a label.
+    train, val, test: ratios of the labelled nodes, stratified by label (see `splits.divide`); the same at all parties.
+    public_split:     take the dataset's own masks instead of the ratios.
+    train_rest:       with `public_split`, every labelled node outside its val and test masks trains.
+    """
+
+    labels: Literal["all", "holders"] = "all"
+    train: float = 0.2
+    val: float = 0.4
+    test: float = 0.4
+    public_split: bool = False
+    train_rest: bool = False
+
+    def __post_init__(self) -> None:
+        check_ratios(self.train, self.val, self.test)
+        check_rest(self.train_rest, self.public_split)
+        if self.labels not in ("all", "holders"):
+            raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'holders'.")
+
+    def cut(self, data: Dataset, seed: int) -> Partition:
+        """One part per party.
+
+        Raises:
+            ConfigError: the dataset has no parties, or no split of its own although one is asked for.
+        """
+        if data.parties is None:
+            raise ConfigError(
+                f"[partition] name = 'parties', but {data.name!r} is one party's; take 'vertical' to cut its features "
+                "into blocks, or a folder of parties with [data] name = 'parties'."
+            )
+        ratios = (self.train, self.val, self.test)
+        whole = every_node(data, ratios, self.public_split, self.train_rest, seed)
+        parts = [
+            replace(whole, columns=party.columns, edges=party.edges, labels=self.labels == "all" or party.labels)
+            for party in data.parties
+        ]
+        return Partition(tuple(parts), names=tuple(party.name for party in data.parties))
+
+
+def check_rest(train_rest: bool, public_split: bool) -> None:
+    """Raise ConfigError if the rest is asked to train where there is no published split to leave one."""
+    if train_rest and not public_split:
+        raise ConfigError("[partition] train_rest = true needs public_split = true; ratios say themselves who trains.")
+
+
+def every_node(
+    data: Dataset, ratios: tuple[float, float, float], public_split: bool, train_rest: bool, seed: int
+) -> Part:
+    """All nodes of `data` with one set of masks, for clients that hold the same nodes.
+
+    Raises:
+        ConfigError: `public_split`, and the dataset publishes none.
+    """
+    [whole] = divide(data, [np.arange(data.nodes)], ratios, public_split, seed)
+    if not train_rest:
+        return whole
+    masks = whole.masks.copy()
+    masks[TRAIN] = (data.y >= 0) & ~masks[VAL] & ~masks[TEST]
+    return replace(whole, masks=masks)
+
+
+def _blocks(features: int, widths: Sequence[float]) -> list[np.ndarray]:
+    """Contiguous column numbers 0..d-1, each block within one column of its share."""
+    ends = np.rint(np.cumsum(widths) / np.sum(widths) * features).astype(np.int64)
+    blocks = np.split(np.arange(features), ends[:-1])
+    if any(len(block) == 0 for block in blocks):
+        raise ConfigError(
+            f"[partition] {features} feature columns cannot be cut into {len(widths)} blocks of relative widths "
+            f"{list(widths)}: one would be empty. Take fewer clients or more even widths."
+        )
+    return blocks
+
+
+def _sample(edges: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """int64 [2, 2k]: k = round(share E) of the E undirected edges in `edges` [2, 2E], both directions, in order."""
+    nodes = int(edges.max(initial=0)) + 1
+    one_way = np.flatnonzero(edges[0] < edges[1])
+    chosen = rng.choice(one_way, round(share * len(one_way)), replace=False)
+    codes = edges[0] * nodes + edges[1]
+    kept = np.concatenate([codes[chosen], edges[1, chosen] * nodes + edges[0, chosen]])
+    return edges[:, np.isin(codes, kept)]

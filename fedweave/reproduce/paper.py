@@ -1,0 +1,95 @@
+"""What a paper's table is: cells, each the paper's number beside the experiment that measures it here."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fedweave.config import Document
+from fedweave.errors import FedweaveError
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that a finished run yields.
+
+    unit:     what it is, for the reader ("F1", "MB").
+    read:     (run directory) -> the number, or None where the run did not measure it.
+    expected: (the run's document) -> what the number should be by arithmetic, where that can be said.
+    digits:   decimals shown.
+    """
+
+    unit: str
+    read: Callable[[Path], float | None]
+    expected: Callable[[Document], float] | None = None
+    digits: int = 4
+
+
+class Printed(NamedTuple):
+    """A number as a paper prints it, with its deviation; None where there is none ("Out Of Memory")."""
+
+    value: float | None = None
+    spread: float | None = None
+
+
+NOTHING = Printed()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table.
+
+    row, column: as the paper heads them. split: "local" or "global" test, "" where neither applies.
+    document:    the experiment without its seed; `rounds` and the name of its data are given. quantity: what is read
+                 of its runs.
+    """
+
+    row: str
+    column: str
+    split: str
+    document: Document
+    quantity: Quantity
+    paper: Printed = NOTHING
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that each cell
+    is run with, and what its reader must know."""
+
+    title: str
+    cells: tuple[Cell, ...]
+    seeds: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper's tables and figures by their numbers."""
+
+    title: str
+    tables: Mapping[int, Table]
+    figures: Mapping[int, Table]
+
+
+def printed(text: str) -> dict[tuple[str, str], Printed]:
+    """{(row, column): number} of a table written with "|" between cells, its headings first; "±" precedes a deviation.
+
+    Raises:
+        FedweaveError: a line has more or fewer cells than the headings.
+    """
+    head, *lines = [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
+    found: dict[tuple[str, str], Printed] = {}
+    for row, *cells in lines:
+        if len(cells) != len(head) - 1:
+            raise FedweaveError(f"the line of {row!r} has {len(cells)} cells under {len(head) - 1} headings")
+        found |= {(row, column): _number(cell) for column, cell in zip(head[1:], cells, strict=True)}
+    return found
+
+
+def _number(cell: str) -> Printed:
+    match = re.fullmatch(r"([\d,.]+)(?: ?± ?([\d.]+))?", cell)
+    if match is None:
+        return NOTHING
+    return Printed(float(match[1].replace(",", "")), float(match[2]) if match[2] else None)

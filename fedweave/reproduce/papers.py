@@ -1,0 +1,6 @@
+"""The papers whose tables can be reproduced: a further one is a module beside this and an entry here."""
+
+from fedweave.reproduce.fedego import FEDEGO
+from fedweave.reproduce.paper import Paper
+
+PAPERS: dict[str, Paper] = {"fedego": FEDEGO}

@@ -1,0 +1,59 @@
+"""One call of `fedweave reproduce`: its tables one after the other, over shared runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from fedweave.reproduce import grid
+from fedweave.reproduce.display import Progression, show_table
+from fedweave.reproduce.paper import Table
+from fedweave.reproduce.table import assemble, save
+from fedweave.reproduce.workers import Stopped, execute
+
+
+@dataclass
+class Session:
+    """Where to show and keep results, how, and which runs failed so far: {name: why}; they are not tried again."""
+
+    console: Console
+    out: Path
+    quick: bool
+    jobs: int
+    failed: dict[str, str] = field(default_factory=dict)
+    stock: grid.Stock = field(default_factory=grid.Stock)
+
+    def show(self, name: str, heading: str, table: Table) -> bool:
+        """Run, save as `name` and show one table; whether nothing failed.
+
+        Raises:
+            Stopped: by a signal; says how far it got.
+        """
+        notes = list(table.notes)
+        if self.quick:
+            fewer = grid.quick(table, self.stock)
+            rounds, of = (max(cell.document["rounds"] for cell in each.cells) for each in (fewer, table))
+            notes.insert(0, f"QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed, {rounds} rounds instead of {of}.")
+            table, name = fewer, f"{name}-quick"
+        planned = grid.plan(table, self.out, self.stock)
+        self._run(heading, planned)
+        rows, title, stem = assemble(planned, self.failed), f"{heading}: {table.title}", self.out / name
+        save(stem, title, notes, rows)
+        show_table(self.console, title, notes, rows)
+        self.console.print(f"files: {stem}.md, {stem}.parquet\n", highlight=False, soft_wrap=True, markup=False)
+        return not any(row.status.startswith("failed") for row in rows)
+
+    def _run(self, heading: str, planned: Sequence[grid.Planned]) -> None:
+        todo, total = grid.unfinished(planned), grid.count(planned)
+        there = f"{total} runs, {total - len(todo)} of them done already"
+        self.console.print(f"{heading}: {there}", highlight=False, markup=False, soft_wrap=True)
+        runs = [run for run in todo if run.name not in self.failed]
+        if not runs:
+            return
+        try:
+            with Progression(self.console, total, total - len(runs)) as progress:
+                self.failed |= execute(runs, self.jobs, progress)
+        except Stopped as error:
+            done = total - len(grid.unfinished(planned))
+            raise Stopped(error.signal, f"stopped; {done} of {total} runs of this table are done.") from error

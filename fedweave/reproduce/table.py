@@ -1,0 +1,134 @@
+"""A table beside the paper's: assembled from finished runs, written as Markdown and Parquet."""
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from fedweave.errors import FedweaveError
+from fedweave.reproduce.grid import Planned, Run
+from fedweave.reproduce.paper import Quantity
+from fedweave.runs.files import plain_errors, write, write_table
+
+MEASURED = "measured"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell: the paper's number, ours (mean and sample standard deviation over `seeds` runs) and their difference.
+
+    expected: by arithmetic. status: "measured", "not available: why" or "failed: why"; a failed cell has the numbers of
+    those of its runs that did not fail. digits: decimals to show.
+    """
+
+    row: str
+    column: str
+    split: str
+    unit: str
+    paper: float | None
+    paper_spread: float | None
+    ours: float | None
+    spread: float | None
+    difference: float | None
+    seeds: int
+    expected: float | None
+    status: str
+    digits: int
+
+
+COLUMNS = [field.name for field in dataclasses.fields(Row) if field.name != "digits"]
+_TYPES = dict.fromkeys(("row", "column", "split", "unit", "status"), pa.string()) | {"seeds": pa.int64()}
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.float64())) for name in COLUMNS])
+
+
+def assemble(planned: Iterable[Planned], failed: Mapping[str, str]) -> list[Row]:
+    """One row per cell; `failed` maps the names of runs that failed to the reason."""
+    return [_row(cell, failed) for cell in planned]
+
+
+def headings(rows: Sequence[Row]) -> list[str]:
+    """What a person is shown; arithmetic only where there is any."""
+    arithmetic = ["from shapes"] if any(row.expected is not None for row in rows) else []
+    return ["row", "column", "test", "unit", "paper", "ours", "difference", *arithmetic, "seeds", "status"]
+
+
+def shown(row: Row, headings: Sequence[str]) -> list[str]:
+    """The row's text under each of `headings`."""
+    text = {
+        "row": row.row,
+        "column": row.column,
+        "test": row.split,
+        "unit": row.unit,
+        "paper": _with_spread(row.paper, row.paper_spread, row.digits),
+        "ours": _with_spread(row.ours, row.spread, row.digits),
+        "difference": "" if row.difference is None else f"{row.difference:+,.{row.digits}f}",
+        "from shapes": _with_spread(row.expected, None, row.digits),
+        "seeds": str(row.seeds),
+        "status": row.status,
+    }
+    return [text[heading] for heading in headings]
+
+
+def save(stem: Path, title: str, notes: Sequence[str], rows: Sequence[Row]) -> None:
+    """Write `stem`.md for people and `stem`.parquet with the columns of `SCHEMA`, title and notes in its metadata."""
+    with plain_errors(stem):
+        stem.parent.mkdir(parents=True, exist_ok=True)
+    columns = {name: pa.array([getattr(row, name) for row in rows], SCHEMA.field(name).type) for name in COLUMNS}
+    about = {"title": title, "notes": "\n".join(notes)}
+    write_table(stem.with_name(f"{stem.name}.parquet"), pa.table(columns, SCHEMA.with_metadata(about)))
+    write(stem.with_name(f"{stem.name}.md"), lambda file: file.write(markdown(title, notes, rows).encode()))
+
+
+def markdown(title: str, notes: Sequence[str], rows: Sequence[Row]) -> str:
+    """The table as Markdown."""
+    heads = headings(rows)
+    right = {"paper", "ours", "difference", "from shapes", "seeds"}
+    lines = [heads, ["---:" if head in right else "---" for head in heads], *(shown(row, heads) for row in rows)]
+    table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    return "\n\n".join([f"# {title}", *notes, "\n".join(table)]) + "\n"
+
+
+def _row(planned: Planned, failed: Mapping[str, str]) -> Row:
+    cell, status = planned.cell, planned.status
+    values = []
+    for run in planned.runs:
+        value, fault = _value(run, cell.quantity, failed)
+        status = status or (f"failed: {run.name}: {fault}" if fault else "")
+        values += [] if value is None else [value]
+    ours = statistics.fmean(values) if values else None
+    expected = cell.quantity.expected
+    return Row(
+        row=cell.row,
+        column=cell.column,
+        split=cell.split,
+        unit=cell.quantity.unit,
+        paper=cell.paper.value,
+        paper_spread=cell.paper.spread,
+        ours=ours,
+        spread=statistics.stdev(values) if len(values) > 1 else None,
+        difference=None if ours is None or cell.paper.value is None else ours - cell.paper.value,
+        seeds=len(values),
+        expected=None if expected is None else expected(cell.document),
+        status=status or MEASURED,
+        digits=cell.quantity.digits,
+    )
+
+
+def _value(run: Run, quantity: Quantity, failed: Mapping[str, str]) -> tuple[float | None, str]:
+    """The run's number, or None and the reason."""
+    if run.name in failed:
+        return None, failed[run.name]
+    try:
+        value = quantity.read(run.directory)
+    except FedweaveError as error:
+        return None, str(error)
+    return (value, "") if value is not None else (None, "it has no such number")
+
+
+def _with_spread(value: float | None, spread: float | None, digits: int) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.{digits}f}" + ("" if spread is None else f" ± {spread:,.{digits}f}")

@@ -1,0 +1,167 @@
+"""A folder of parties: joined by id, with every refusal naming party, file, row and remedy."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedweave import build, config
+from fedweave.datasets import Dataset, load
+from fedweave.errors import ConfigError, DataError
+
+BANK = "id,income,age\nben,2,7\nanna,1,6\ndora,9,9\ncleo,3,8\n"
+BANK_EDGES = "source,target\nanna,ben\ndora,anna\n"
+SHOP = "id,label,split,spent\ncleo,,,0.5\nanna,good,train,1.5\nben,bad,test,-1\n"
+SHOP_EDGES = "source,target\ncleo,ben\nben,cleo\n"
+
+
+def party(root: Path, name: str, nodes: str, edges: str) -> Path:
+    (root / name).mkdir(exist_ok=True)
+    (root / name / "nodes.csv").write_text(nodes)
+    (root / name / "edges.csv").write_text(edges)
+    return root
+
+
+def two(root: Path, bank: str = BANK, shop: str = SHOP, bank_edges: str = BANK_EDGES) -> Path:
+    party(root, "bank", bank, bank_edges)
+    return party(root, "shop", shop, SHOP_EDGES)
+
+
+def loaded(root: Path, **params: Any) -> Dataset:
+    return load("parties", str(root), **params)
+
+
+def test_two_parties_worked_by_hand(tmp_path: Path) -> None:
+    """Common and sorted: anna, ben, cleo."""
+    data = loaded(two(tmp_path))
+    assert (data.name, data.classes) == (tmp_path.name, 2)
+    np.testing.assert_array_equal(data.x, np.array([[1, 6, 1.5], [2, 7, -1], [3, 8, 0.5]], np.float32))
+    np.testing.assert_array_equal(data.y, [1, 0, -1])  # bad < good
+    np.testing.assert_array_equal(data.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(data.edges, [[0, 1, 1, 2], [1, 0, 2, 1]])
+    bank, shop = data.parties  # type: ignore[misc]
+    assert (bank.name, bank.columns.tolist(), bank.labels) == ("bank", [0, 1], False)
+    assert (shop.name, shop.columns.tolist(), shop.labels) == ("shop", [2], True)
+    assert bank.edges.tolist() == [[0, 1], [1, 0]]
+    assert shop.edges.tolist() == [[1, 2], [2, 1]]
+
+
+def test_what_is_dropped_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        loaded(two(tmp_path))
+        (warned,) = caplog.records
+        assert warned.levelno == logging.WARNING
+        assert warned.getMessage() == (
+            "note: 3 nodes are common to all 2 parties: bank drops 1 of 4 nodes and 1 of 2 edges"
+        )
+        caplog.clear()
+        loaded(two(tmp_path, BANK.replace("dora,9,9\n", ""), bank_edges="source,target\nanna,ben\n"))
+        (told,) = caplog.records
+        assert (told.levelno, told.getMessage()[-15:]) == (logging.INFO, "none is dropped")
+
+
+def test_parquet_equals_csv_and_hidden_folders_are_no_parties(tmp_path: Path) -> None:
+    first = loaded(two(tmp_path))
+    (tmp_path / ".cache").mkdir()
+    bank = tmp_path / "bank"
+    pq.write_table(
+        pa.table({"id": ["ben", "anna", "dora", "cleo"], "income": [2, 1, 9, 3], "age": [7, 6, 9, 8]}),
+        bank / "nodes.parquet",
+    )
+    pq.write_table(pa.table({"source": ["anna", "dora"], "target": ["ben", "anna"]}), bank / "edges.parquet")
+    (bank / "nodes.csv").unlink()
+    (bank / "edges.csv").unlink()
+    second = loaded(tmp_path)
+    for name in ("x", "edges", "y", "public"):
+        assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
+
+
+def test_labels_of_several_parties_complete_each_other(tmp_path: Path) -> None:
+    bank = "id,label,income\nanna,1.0,1\nben,,2\ncleo,0.0,3\n"
+    shop = "id,label,spent\ncleo,,1\nanna,1,2\nben,2,3\n"
+    data = loaded(two(tmp_path, bank, shop, "source,target\nanna,ben\n"))
+    assert (data.y.tolist(), data.classes) == ([1, 2, 0], 3)
+    assert loaded(tmp_path, classes=5).classes == 5
+
+
+def test_a_contradiction_names_both_places(tmp_path: Path) -> None:
+    bank = "id,label,income\nanna,good,1\nben,good,2\ncleo,,3\n"
+    two(tmp_path, bank, bank_edges="source,target\nanna,ben\n")
+    wanted = (
+        r"shop/nodes\.csv: row 4: label of id 'ben' is 'bad', but party bank says 'good' "
+        r"\(.*bank/nodes\.csv, row 3\)\. Correct one of the two"
+    )
+    with pytest.raises(DataError, match=wanted):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bank", "message"),
+    [
+        (BANK.replace("dora", "ben"), r"bank/nodes\.csv: row 4: id 'ben' is already in row 2"),
+        (BANK.replace("ben,2", "ben,much"), r"bank/nodes\.csv: row 2: 'income' is 'much'\. .*give a finite number"),
+        ("id,income\nzoe,1\ndora,2\nanna2,3\n", r"no id is common to all parties \(bank has 'zoe', shop has 'cleo'\)"),
+        ("id\nanna\nben\ndora\n", r"bank/nodes\.csv: party bank has no feature"),
+        ("income\n1\n", r"bank/nodes\.csv: there is no column 'id'"),
+        ("id,income\n", r"bank/nodes\.csv: the table has no rows"),
+    ],
+)
+def test_bad_nodes_are_refused(tmp_path: Path, bank: str, message: str) -> None:
+    edges = "source,target\nzoe,dora\n" if "zoe" in bank else BANK_EDGES
+    with pytest.raises(DataError, match=message):
+        loaded(two(tmp_path, bank, bank_edges=edges))
+
+
+def test_a_bad_label_is_told_where_it_stands(tmp_path: Path) -> None:
+    two(tmp_path)
+    with pytest.raises(DataError, match=r"shop/nodes\.csv: row 4: label 'bad' is none of good, fair"):
+        loaded(tmp_path, labels=("good", "fair"))
+    two(tmp_path, shop=SHOP.replace("good,train", ",train"))
+    with pytest.raises(DataError, match=r"shop/nodes\.csv: row 3: the node is in a split but has no label"):
+        loaded(tmp_path)
+    two(tmp_path, shop="id,spent\nanna,1\nben,2\ncleo,3\n")
+    with pytest.raises(DataError, match=r"no party's nodes have a column label\. Add it"):
+        loaded(tmp_path)
+
+
+def test_edges_of_unknown_nodes_are_refused(tmp_path: Path) -> None:
+    two(tmp_path, bank_edges="source,target\nanna,ben\nanna,zoe\n")
+    with pytest.raises(DataError, match=r"bank/edges\.csv: row 3: target 'zoe' is no node"):
+        loaded(tmp_path)
+
+
+def test_missing_files_and_parties_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"set \[data\] path"):
+        load("parties")
+    with pytest.raises(DataError, match="there is no party; a vertical dataset has at least two"):
+        loaded(tmp_path)
+    party(tmp_path, "bank", BANK, BANK_EDGES)
+    with pytest.raises(DataError, match=r'only one party, bank; .*name = "folder" reads a single graph'):
+        loaded(tmp_path)
+    with pytest.raises(DataError, match="this is not a folder"):
+        loaded(tmp_path / "bank" / "nodes.csv")
+    (tmp_path / "shop").mkdir()
+    with pytest.raises(DataError, match=r"shop: neither nodes\.parquet nor nodes\.csv is there"):
+        loaded(tmp_path)
+    (tmp_path / "shop" / "nodes.csv").write_text(SHOP)
+    with pytest.raises(DataError, match=r"shop: neither edges\.parquet nor edges\.csv is there"):
+        loaded(tmp_path)
+
+
+def test_parties_become_clients_under_their_names(tmp_path: Path) -> None:
+    sections: dict[str, dict[str, Any]] = {
+        "data": {"name": "parties", "path": str(two(tmp_path))},
+        "partition": {"name": "parties", "public_split": True},
+    }
+    built = build.build(config.resolve(sections))
+    assert built.fed.clients == ("bank", "shop")
+    centralised = build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
+    assert centralised.fed.clients == ("client-0",)
+    sections["partition"]["labels"] = "holders"
+    with pytest.raises(ConfigError, match=r"'fedavg' needs labels at every client, but partition\.labels = 'holders'"):
+        build.build(config.resolve(sections))
+    build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))

@@ -1,0 +1,126 @@
+"""`fedweave reproduce` as its user meets it."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.reproduce import papers, session
+from fedweave.reproduce.paper import Paper
+from fedweave.reproduce.workers import Stopped
+from tests.reproduce.tiny import cell, table
+
+GOOD = cell("good", 0.5), cell("good", 0.6, "local")
+BAD = cell("bad", 0.5, partition={"clients": 61})
+ABSENT = cell("absent", 0.5, algorithm={"name": "nowhere"})
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A paper "tiny" with two tables and a figure; returns the working directory."""
+    tables = {1: table(*GOOD, BAD, ABSENT, seeds=1), 4: table(GOOD[0], seeds=1)}
+    monkeypatch.setitem(papers.PAPERS, "tiny", Paper("Tiny (Nobody 2025)", tables, {2: table(ABSENT)}))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def reproduce(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["reproduce", *words])
+    assert "Traceback" not in result.output
+    return result.exit_code, result.stdout, " ".join(result.stderr.split())
+
+
+def test_it_lists_what_there_is(tiny: Path) -> None:
+    code, out, _ = reproduce()
+    assert code == 0
+    for line in (
+        "tiny: Tiny (Nobody 2025)",
+        "  --table 4   a small table",
+        "  --figure 2  a small table",
+        "fedego: FedEgo",
+    ):
+        assert line in out
+    assert list(tiny.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tinny"], "there is no 'tinny'; choose one of fedego, tiny. Did you mean 'tiny'?"),
+        (["tiny", "--table", "3"], "there is no table 3; choose one of 1, 4."),
+        (["tiny", "--figure", "1"], "there is no figure 1; choose one of 2."),
+        (["tiny", "--jobs", "0"], "should be greater than or equal to 1"),
+    ],
+)
+def test_what_there_is_not_exits_2_and_writes_nothing(tiny: Path, words: list[str], message: str) -> None:
+    code, out, err = reproduce(*words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert list(tiny.iterdir()) == []
+
+
+def test_failures_are_reported_the_rest_is_measured_and_nothing_runs_twice(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = reproduce("tiny", "--table", "1", "--jobs", "2")
+    assert code == 1
+    assert "2 runs, 0 of them done already" in out
+    assert "run 2/2" in out
+    rows = pq.read_table(tiny / "reproduced/tiny-table1.parquet").to_pylist()
+    assert [(row["row"], row["split"], row["status"].split(":")[0]) for row in rows] == [
+        ("good", "global", "measured"),
+        ("good", "local", "measured"),
+        ("bad", "global", "failed"),
+        ("absent", "global", "not available"),
+    ]
+    assert "clients = 61" in rows[2]["status"]
+    assert rows[2]["status"] in (tiny / "reproduced/tiny-table1.md").read_text()
+    assert "there is no algorithm 'nowhere' yet" in out
+    assert len(list((tiny / "reproduced/runs").glob("*.log"))) == 1  # of the failed run
+    before = {path: path.stat().st_mtime_ns for path in (tiny / "reproduced/runs").rglob("*")}
+
+    monkeypatch.setattr(session, "execute", lambda *_: pytest.fail("something was run"))
+    code, out, _ = reproduce("tiny", "--table", "4")  # its only experiment is one of table 1
+    assert code == 0
+    assert "1 runs, 1 of them done already" in out
+    assert {path: path.stat().st_mtime_ns for path in (tiny / "reproduced/runs").rglob("*")} == before
+    [row] = pq.read_table(tiny / "reproduced/tiny-table4.parquet").to_pylist()
+    assert row["ours"] == rows[0]["ours"]
+
+
+def test_without_a_number_all_tables_and_figures_and_each_failed_run_once(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def fail(runs: Any, jobs: int, watch: Any) -> dict[str, str]:
+        tried.extend(run.name for run in runs)
+        return {run.name: "it burnt" for run in runs}
+
+    monkeypatch.setattr(session, "execute", fail)
+    code, out, _ = reproduce("tiny", "--quick", "--out", "there")
+    assert code == 1
+    assert len(tried) == len(set(tried)) == 2
+    assert sorted(path.name for path in (tiny / "there").glob("*.md")) == [
+        f"tiny-{name}-quick.md" for name in ("figure2", "table1", "table4")
+    ]
+    note = "QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed, 2 rounds instead of 20."
+    assert note in out
+    assert note in (tiny / "there/tiny-table4-quick.md").read_text()
+
+
+def test_ctrl_c_says_how_to_continue(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise Stopped(signal.SIGINT)
+
+    monkeypatch.setattr(session, "execute", stop)
+    code, _, err = reproduce("tiny", "--table", "4", "--quick", "--jobs", "2", "--out", "my runs")
+    assert code == 130
+    assert err == (
+        "stopped; 0 of 1 runs of this table are done. Continue with: "
+        "fedweave reproduce tiny --quick --table 4 --out 'my runs' --jobs 2"
+    )

@@ -1,0 +1,45 @@
+"""A small table to reproduce, and finished runs with made-up results."""
+
+import json
+from typing import Any
+
+from fedweave.config import Document, dumps
+from fedweave.reproduce.grid import Run
+from fedweave.reproduce.paper import Cell, Printed, Table
+from fedweave.reproduce.quantities import accuracy
+
+TINY: dict[str, Any] = {
+    "rounds": 20,
+    "eval_every": 0,
+    "data": {"name": "synthetic", "nodes": 60, "classes": 3, "features": 6},
+    "partition": {"clients": 2},
+    "model": {"hidden": 4},
+    "algorithm": {"name": "fedavg", "epochs": 1},
+    "engine": {"threads": 1, "checkpoint_seconds": 0.0},
+}
+
+
+def document(**changes: Any) -> Document:
+    """TINY with keys of sections changed."""
+    found = {key: dict(value) if isinstance(value, dict) else value for key, value in TINY.items()}
+    for key, value in changes.items():
+        found[key] = {**found[key], **value} if isinstance(value, dict) else value
+    return found
+
+
+def cell(row: str, paper: float | None = None, split: str = "global", **changes: Any) -> Cell:
+    """A cell of TINY's accuracy."""
+    return Cell(row, "synthetic", split, document(**changes), accuracy(split), Printed(paper, 0.01))
+
+
+def table(*cells: Cell, seeds: int = 2) -> Table:
+    return Table("a small table", cells, seeds, ("a note",))
+
+
+def finish(run: Run, **metrics: float | None) -> None:
+    """Write what a finished run leaves; `global_accuracy` is "global/accuracy"."""
+    run.directory.mkdir(parents=True)
+    (run.directory / "config.toml").write_text(dumps(run.config.plain()))
+    named = {name.replace("_", "/"): value for name, value in metrics.items()}
+    summary = {"rounds": run.config.general.rounds, "seconds": 90.0, "metrics": named}
+    (run.directory / "summary.json").write_text(json.dumps(summary))
