@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from fedweave.errors import FedweaveError, UserError
 from fedweave.report.command import report
 from fedweave.reproduce.command import reproduce
+from fedweave.sites.command import sites
 
 
 class Commands(TyperGroup):
@@ -144,6 +145,7 @@ def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The di
 
 
 app.command()(report)
+app.add_typer(sites, name="sites")
 app.command()(reproduce)
 
 

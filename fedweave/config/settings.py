@@ -34,4 +34,26 @@ class SimulationEngine:
     dtype: Literal["float32", "float64"] = "float32"
 
 
-ENGINES: dict[str, type] = {"simulation": SimulationEngine}
+@dataclass(frozen=True)
+class FlareEngine:
+    """Every client at a site of its own, on NVIDIA FLARE (`fedweave sites run`).
+
+    timeout:            seconds that sites have to answer a call; who has not by then is left out of it.
+    quorum:             share of the called sites that must answer, where it is less than the algorithm's own.
+    rejoin_seconds:     least time between two attempts to take sites back that were lost.
+    reply_mb:           largest reply that is accepted, in megabytes.
+    checkpoint_seconds: least time between two checkpoints.
+    threads:            of torch in each process, 0 leaves its default.
+    dtype:              of features and weights.
+    """
+
+    timeout: Annotated[float, Field(gt=0)] = 600.0
+    quorum: Annotated[float, Field(gt=0, le=1)] = 1.0
+    rejoin_seconds: Annotated[float, Field(ge=0)] = 30.0
+    reply_mb: Annotated[float, Field(gt=0)] = 512.0
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
+    threads: Annotated[int, Field(ge=0)] = 0
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+ENGINES: dict[str, type] = {"simulation": SimulationEngine, "flare": FlareEngine}

@@ -18,10 +18,11 @@ from fedweave.core.replies import Batch, Replies, row_of
 from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree, check, full, leaves, map_leaves, nest
 from fedweave.engines.batching import Batches
+from fedweave.engines.calls import Keys, called, check_declared, check_quorum, of_client
 from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages
 from fedweave.engines.states import States
-from fedweave.errors import ClientsMissing, ConfigError, FedweaveError, ReplyRefused, StepFailed
+from fedweave.errors import ConfigError, ReplyRefused, StepFailed
 from fedweave.learn.trace import Form, traced
 
 MODES = ("vmap", "loop")
@@ -60,19 +61,18 @@ class Simulation:
         self._graphs, self._absent = dict(graphs), absent
         self._batches = Batches(self._graphs, chunk)
         self._states = States()
-        self._root = random.key(seed)
+        self._keys = Keys(seed)
         self._ids = {client: torch.tensor(random.word(client)) for client in self.clients}
         self.begin(0)
 
     def begin(self, round: int) -> None:
         """Start a round: the randomness of everything in it depends on its number."""
         self.round, self._calls = round, 0
-        self._times: dict[str, int] = {}
-        self._round_key = random.fold(self._root, "round", round)
+        self._keys.begin(round)
 
     def key(self, purpose: str) -> Tensor:
         """The server's randomness in this round for `purpose`."""
-        return random.fold(self._round_key, "server", purpose)
+        return self._keys.server(purpose)
 
     def map(
         self,
@@ -84,7 +84,8 @@ class Simulation:
         protect: Mapping[str, str] | None = None,
     ) -> Replies:
         """See `core.federation.Federation.map`."""
-        call = _Call(step, self._key_of(step))
+        name = step_name(step)
+        call = _Call(step, self._keys.step(name, self._keys.occurrence(name)))
         here, missing = self._present(call.name, clients, quorum)
         messages = Messages(call.name, shared, each, [*here, *missing], self.clients)
         place = {client: at for at, client in enumerate(here)}
@@ -99,30 +100,15 @@ class Simulation:
         self._calls += 1
         return Replies(here, batches, missing)
 
-    def _key_of(self, step: Step) -> Tensor:
-        """Randomness of this call: f(seed, round, step, how often it ran in this round)."""
-        name = step_name(step)
-        again = self._times[name] = self._times.get(name, -1) + 1
-        return random.fold(self._round_key, "step", name, again)
-
     def _groups(self, here: list[str]) -> list[Group]:
         return [part for group in self._batches.plan(here) for part in self._states.split(group)]
 
     def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
-        if not 0 <= quorum <= 1:
-            raise FedweaveError(f"the quorum of {name} is {quorum}; it is a share from 0 to 1.")
-        called, wanted = self.clients if clients is None else tuple(clients), set(clients or ())
-        unknown = [client for client in called if client not in self._graphs]
-        if unknown or (clients is not None and len(wanted) < len(called)):
-            raise FedweaveError(f"{name} was called on {unknown or called}: unknown or repeated clients.")
-        if clients is not None:
-            called = tuple(client for client in self.clients if client in wanted)
-        reasons = {c: self._absent(self.round, c) for c in called} if self._absent else {}
+        chosen = called(name, clients, self.clients, quorum)
+        reasons = {c: self._absent(self.round, c) for c in chosen} if self._absent else {}
         missing = {client: reason for client, reason in reasons.items() if reason}
-        needed = max(1, -(-int(quorum * len(called) * 10**9) // 10**9))
-        if len(called) - len(missing) < needed:
-            raise ClientsMissing(name, missing, needed, len(called))
-        return [client for client in called if client not in missing], missing
+        check_quorum(name, quorum, len(chosen), missing)
+        return [client for client in chosen if client not in missing], missing
 
     def _alone(self, call: "_Call", group: Group, messages: Messages) -> Tree:
         """The specification: one plain call."""
@@ -203,12 +189,7 @@ class Simulation:
     def _note(self, call: "_Call", group: Group, messages: Messages, tree: Tree, seconds: float, protect: Any) -> None:
         """Meter a batch: what its clients were sent and what they sent."""
         reply = nest({path: row_of(leaf, 0) for path, leaf in leaves(tree)})
-        if undeclared := [key for key in reply if key not in call.info.sends]:
-            declared = ", ".join(call.info.sends) or "nothing"
-            raise ReplyRefused(
-                f"step {call.name} replies with {', '.join(undeclared)}, but declares {declared}. "
-                "Add it to @on_client(sends={…}) with what the receiver learns from it."
-            )
+        check_declared(call.name, call.info, reply)
         where = (self.round, self._calls, call.name)
         for part in [(client,) for client in group] if messages.ragged else [group]:
             self.ledger.record(*where, part, "down", messages.one(part[0]))
@@ -234,7 +215,7 @@ class _Call:
 
     def key(self, purpose: str, clients: Tensor) -> Tensor:
         """Randomness of one client, or of several at once."""
-        return random.fold(self._key, purpose, clients)
+        return of_client(self._key, purpose, clients)
 
     def refuse_changes(self, before: list[int], messages: Messages) -> None:
         """Raise if the step wrote into the shared part of its message."""

@@ -141,7 +141,7 @@ def _cost() -> Table:
             "Parameters Cost": megabytes(parameters, _theta if own else None),
             "Total Cost": megabytes(parameters + egos, (lambda it: _theta(it) + _egos(it)) if own else None),
         }
-        changes = {"algorithm": {"batch": int(batch)}} if own else {}
+        changes: dict[str, Document] = {"algorithm": {"batch": int(batch)}} if own else {}
         split = column.removesuffix(" Test").lower() if column.endswith("Test") else ""
         changes["partition"] = {"isolated": "keep"}  # so that sizes, and with them bytes, follow from the settings
         cells.append(Cell(row, column, split, experiment(dataset, method, **changes), quantities[column], number))

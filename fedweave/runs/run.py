@@ -9,7 +9,8 @@ import math
 import resource
 import signal
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from fedweave.build import Built, build, client_ids
 from fedweave.config import Config, dumps
+from fedweave.errors import UserError
 from fedweave.partition.statistics import statistics
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import (
@@ -41,7 +43,7 @@ from fedweave.training import METRICS_SCHEMA, train
 class Watch(Protocol):
     """What a run tells whoever watches it."""
 
-    def begin(self, config: Config, built: Built, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """Training is about to start after `done` rounds."""
 
     def step(self, reached: Checkpoint) -> None:
@@ -54,7 +56,43 @@ class Watch(Protocol):
         """Training is over, for whatever reason."""
 
 
-def run(config: Config, directory: Path, watch: Watch, resume: bool = False) -> dict[str, Any]:
+def simulated(config: Config) -> Built:
+    """`build`, for an engine that runs in this process.
+
+    Raises:
+        UserError: the configuration asks for a federation of sites.
+    """
+    if config.engine.name != "simulation":
+        raise UserError(
+            f"engine.name is {config.engine.name!r}: start it with `fedweave sites run CONFIG.toml --sites DIR`, or "
+            "choose the engine simulation."
+        )
+    return build(config)
+
+
+def held(built: Built) -> dict[str, Any]:
+    """The columns of partition.parquet: what each client holds."""
+    columns = statistics(built.data, built.partition)
+    return columns | {"client": client_ids(len(columns["client"]))}
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run takes from where it runs; by default, from this process alone.
+
+    build: everything that the run needs. held: the columns of partition.parquet. noted: (federation, round) -> further
+    rows of metrics.parquet, or None. stop: who may ask it to stop.
+    """
+
+    build: Callable[[Config], Any] = simulated
+    held: Callable[[Any], dict[str, Any]] = held
+    noted: Callable[[Any, int], pa.Table | None] = lambda fed, round: None
+    stop: Stop | None = None
+
+
+def run(
+    config: Config, directory: Path, watch: Watch, resume: bool = False, here: Surroundings | None = None
+) -> dict[str, Any]:
     """Run `config`, or continue it, and return the content of summary.json; a finished run is left as it is.
 
     Raises:
@@ -63,15 +101,16 @@ def run(config: Config, directory: Path, watch: Watch, resume: bool = False) -> 
     """
     if finished := examine(config, directory, resume):
         return finished
-    built = build(config)
+    here = here or Surroundings()
+    built = here.build(config)
     with locked(directory):
         examine(config, directory, resume)  # again: now nobody else writes
-        start, metrics = _prepare(config, built, directory)
+        start, metrics = _prepare(config, built, directory, here)
         watch.begin(config, built, directory, start.round)
         files = _Files(directory, built, metrics, start.round)
-        with Stop(watch.stopping) as stop:
+        with here.stop or Stop(watch.stopping) as stop:
             try:
-                last = _train(config, built, files, start, stop, watch)
+                last = _train(config, built, files, start, stop, watch, here)
             except KeyboardInterrupt as error:
                 raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds) from error
             finally:
@@ -84,7 +123,7 @@ def run(config: Config, directory: Path, watch: Watch, resume: bool = False) -> 
 class _Files:
     """Saves what a run has reached."""
 
-    def __init__(self, directory: Path, built: Built, metrics: pa.Table, saved: int) -> None:
+    def __init__(self, directory: Path, built: Any, metrics: pa.Table, saved: int) -> None:
         self.directory, self.built, self.saved, self._metrics = directory, built, saved, [metrics]
 
     def add(self, metrics: pa.Table | None) -> None:
@@ -102,7 +141,7 @@ class _Files:
         self.saved = reached.round
 
 
-def _prepare(config: Config, built: Built, directory: Path) -> tuple[Checkpoint, pa.Table]:
+def _prepare(config: Config, built: Any, directory: Path, here: Surroundings) -> tuple[Checkpoint, pa.Table]:
     """Write what is known before training and restore the checkpoint, if there is one."""
     remove_leftovers(directory)
     start, metrics = Checkpoint(), METRICS_SCHEMA.empty_table()
@@ -114,9 +153,7 @@ def _prepare(config: Config, built: Built, directory: Path) -> tuple[Checkpoint,
         built.fed.restore(start.fed)
     (directory / SUMMARY).unlink(missing_ok=True)  # of fewer rounds than are wanted now
     write(directory / CONFIG, lambda file: file.write(dumps(config.plain()).encode()))
-    columns = statistics(built.data, built.partition)
-    columns["client"] = client_ids(len(columns["client"]))
-    write_table(directory / PARTITION, pa.table(columns))
+    write_table(directory / PARTITION, pa.table(here.held(built)))
     return start, metrics
 
 
@@ -127,13 +164,16 @@ def _cut(directory: Path, name: str, rows: int) -> pa.Table:
     return table.slice(0, rows)
 
 
-def _train(config: Config, built: Built, files: _Files, start: Checkpoint, stop: Stop, watch: Watch) -> Checkpoint:
+def _train(
+    config: Config, built: Any, files: _Files, start: Checkpoint, stop: Stop, watch: Watch, here: Surroundings
+) -> Checkpoint:
     general, every = config.general, config.engine.values["checkpoint_seconds"]
     began, due = time.monotonic() - start.seconds, time.monotonic() + every
     resume = (start.round, start.state) if start.round else None
     last = start
     for step in train(built.algorithm, built.fed, general.rounds, general.eval_every, resume):
         files.add(step.metrics)
+        files.add(here.noted(built.fed, step.round))
         seconds = time.monotonic() - began
         last = Checkpoint(step.round, seconds, summary=step.summary or last.summary, state=step.state)
         watch.step(last)
@@ -145,7 +185,7 @@ def _train(config: Config, built: Built, files: _Files, start: Checkpoint, stop:
     return last
 
 
-def _summary(config: Config, built: Built, last: Checkpoint) -> dict[str, Any]:
+def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
     return {
         "algorithm": config.algorithm.name,
         "dataset": built.data.name,

@@ -1,0 +1,184 @@
+"""Seconds per exchange between real processes over TLS on this machine: a bare group call, and `Flare.map`.
+
+    python -m benchmarks.flare [--sites 3 10] [--megabytes 0.4 4 40] [--repeats 10] [--out FILE.json]
+
+Every exchange sends a message of the given size to all sites and takes one of the same size from each. The bare call
+returns the bytes as they came; `map` decodes, runs a step that returns its message, encodes, checks and meters. Both
+run in the same job, in turns. Memory is the resident size of a site's job process after the largest exchange.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from nvflare.collab import collab
+from nvflare.collab.runtime.controller import CollabController
+from nvflare.collab.runtime.executor import CollabExecutor
+from nvflare.job_config.api import FedJob
+
+from fedweave.core.federation import Client, on_client
+from fedweave.core.ledger import Ledger
+from fedweave.core.tree import Tree, encode
+from fedweave.engines.calls import Keys
+from fedweave.engines.flare.federation import Flare
+from fedweave.engines.flare.journal import Journal
+from fedweave.engines.flare.link import CollabLink
+from fedweave.engines.flare.policy import Spent
+from fedweave.engines.flare.provision import provision
+from fedweave.engines.flare.server import RESULT
+from fedweave.engines.flare.session import administer
+from fedweave.engines.flare.site import Site
+from fedweave.engines.flare.sitefile import Rules
+from fedweave.engines.flare.store import Store
+from fedweave.sites.processes import free_port, members, wait_until_open
+from fedweave.sites.project import Project
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """An algorithm of one step."""
+
+    @on_client(sends={"w": "what was sent"})
+    def echo(self, client: Client, message: Tree) -> Tree:
+        return {"w": message["w"]}
+
+
+class Echo(Site):
+    """A site that has joined a run of `Mirror`, and one bare function besides."""
+
+    @collab.init
+    def begin(self) -> None:
+        super().begin()
+        folder = Path(tempfile.mkdtemp())
+        self._member._job = SimpleNamespace(  # type: ignore[union-attr]
+            algorithm=Mirror(),
+            store=Store(folder),
+            keys=Keys(0),
+            draws_as="site",
+            rules=Rules(),
+            spent=Spent(),
+            ledger=Journal(folder / "ledger.jsonl"),
+            holdings=SimpleNamespace(graph=None, test=None),
+        )
+
+    @collab.publish
+    def bare(self, blob: bytes) -> bytes:
+        return blob
+
+    @collab.publish
+    def memory(self) -> float:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Bench:
+    """Measures, and leaves the numbers where a job's results are collected."""
+
+    def __init__(self, sites: list[str], megabytes: list[float], repeats: int) -> None:
+        self.sites, self.megabytes, self.repeats = sites, megabytes, repeats
+
+    @collab.main
+    def main(self) -> None:
+        fed = Flare(CollabLink(600), self.sites, ledger=Ledger())
+        rows = [self._measure(fed, size) for size in self.megabytes]
+        results = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id())) / RESULT
+        results.mkdir()
+        (results / "progress.json").write_text(json.dumps({"rows": rows}))
+
+    def _measure(self, fed: Flare, megabytes: float) -> dict[str, Any]:
+        tree = {"w": {str(i): torch.randn(int(megabytes * 1e6 / 16)) for i in range(4)}}
+        blob, mirror = encode(tree), Mirror()
+        seconds: dict[str, list[float]] = {"bare": [], "map": []}
+        for repeat in range(self.repeats + 1):
+            began = time.perf_counter()
+            answers = collab.clients(timeout=600).bare(blob)
+            middle = time.perf_counter()
+            replies = fed.map(mirror.echo, tree)
+            ended = time.perf_counter()
+            if len(answers) != len(self.sites) or len(replies) != len(self.sites):
+                raise RuntimeError(f"sites are missing: {answers.failures} {replies.missing}")
+            if repeat:  # the first warms up
+                seconds["bare"].append(middle - began)
+                seconds["map"].append(ended - middle)
+        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        memory = max(size for _, size in collab.clients(timeout=60).memory())
+        overhead = medians["map"] / medians["bare"] - 1
+        return {"megabytes": megabytes, **medians, "overhead": overhead, "site_mb": memory}
+
+
+def measure(count: int, megabytes: list[float], repeats: int) -> list[dict[str, Any]]:
+    """Provision `count` sites, run one job on them, and stop them."""
+    sites = [f"site-{i}" for i in range(count)]
+    with tempfile.TemporaryDirectory() as scratch:
+        directory, project = Path(scratch) / "project", Project(tuple(sites), "localhost", free_port())
+        provision(directory, sites, project.host, project.port)
+        project.save(directory)
+        for path in directory.glob("*/local/resources.json"):
+            resources = json.loads(path.read_text())
+            path.write_text(
+                json.dumps(resources | {"class_allow_list": ["benchmarks.", *resources["class_allow_list"]]})
+            )
+        running = members(directory)
+        try:
+            for member in running:
+                member.start(threads=1)
+                if member.kind == "server":
+                    wait_until_open(member, project.host, project.port)
+            with administer(directory) as admin:
+                admin.wait_for(sites, 120)
+                with tempfile.TemporaryDirectory() as folder:
+                    job = admin._session.submit_job(str(write_job(Path(folder), sites, megabytes, repeats)))
+                while (ended := admin.over(job)) is None:
+                    time.sleep(0.5)
+                found = admin.fetch(job, lambda path: None)
+            if found is None:
+                raise RuntimeError(f"the job ended without a result: {ended}")
+            return [{"sites": count, **row} for row in found["rows"]]
+        finally:
+            for member in reversed(running):
+                member.stop()
+
+
+def write_job(folder: Path, sites: list[str], megabytes: list[float], repeats: int) -> Path:
+    job = FedJob(name="exchange", min_clients=len(sites))
+    job.job.set_app_packages(["benchmarks", "fedweave", "nvflare"])
+    server = job.to_server(Bench(sites, megabytes, repeats), "_server")
+    job.to_server(CollabController(server_obj_id=server, sync_task_timeout=300), id="controller")
+    site = job.to_clients(Echo(), id="_client")
+    job.to_clients(CollabExecutor(client_obj_id=site), id="executor", tasks=["*"])
+    job.export_job(str(folder))
+    return folder / job.name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sites", type=int, nargs="+", default=[3, 10])
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[0.4, 4.0, 40.0])
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    rows = [row for count in given.sites for row in measure(count, given.megabytes, given.repeats)]
+    for row in rows:
+        print(
+            f"{row['sites']:3} sites {row['megabytes']:6.1f} MB  bare {row['bare']:7.3f} s  map {row['map']:7.3f} s  "
+            f"overhead {row['overhead']:+.0%}  {row['site_mb']:.0f} MB per site"
+        )
+    if given.out:
+        given.out.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    from benchmarks.flare import main as run  # so that the job names its classes by an importable path
+
+    run()

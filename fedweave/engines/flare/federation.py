@@ -1,0 +1,193 @@
+"""A `Federation` whose clients are sites at the other end of a link."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedweave.config import Document
+from fedweave.core.federation import Step, StepInfo, step_info, step_name
+from fedweave.core.graph import Graph
+from fedweave.core.ledger import Ledger
+from fedweave.core.replies import Batch, Replies
+from fedweave.core.tree import Tree, encode, map_leaves
+from fedweave.engines.calls import Keys, called, check_quorum
+from fedweave.engines.flare.holdings import JOINING
+from fedweave.engines.flare.inspection import Inspector
+from fedweave.engines.messages import Messages
+from fedweave.errors import FedweaveError
+
+JOIN = "(join)"
+
+
+class Answer(NamedTuple):
+    """What a site sent: the encoded reply and the seconds that it took there; or why there is none."""
+
+    blob: bytes = b""
+    seconds: float = 0.0
+    refusal: str = ""
+    final: bool = False  # the site takes no further part in this job
+
+
+class Link(Protocol):
+    """Carries calls to sites."""
+
+    late: Counter[str]
+    """Replies of each site that came after their call was over, and were dropped."""
+
+    def unreachable(self) -> dict[str, str]:
+        """{site: why} of the sites that no call can reach now."""
+        ...
+
+    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
+        """Send `request` and a blob to each site; the answers in time, and {site: why} of those without one."""
+        ...
+
+
+class Flare:
+    """Every client is a site with a process, a graph and a private state of its own.
+
+    clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
+    where the algorithm asks for more. ledger: keeps what really happened, also over restarts.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        sites: Sequence[str],
+        *,
+        ledger: Ledger,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        test: Graph | None = None,
+        quorum: float = 1.0,
+        limit: int = 512_000_000,
+    ) -> None:
+        self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
+        self._link, self._quorum, self._inspector = link, quorum, Inspector(limit)
+        self._keys = Keys(seed)
+        self._out: dict[str, str] = {}
+        self._saved = self._snapshot = -1
+        self._faults: Counter[tuple[str, str]] = Counter()
+        self.begin(0)
+
+    def begin(self, round: int) -> None:
+        """Start a round; what was saved before is safe now, so that the sites may forget what led to it."""
+        self.round, self._calls, self._saved = round, 0, self._snapshot
+        self._keys.begin(round)
+
+    def key(self, purpose: str) -> Tensor:
+        """The server's randomness in this round for `purpose`."""
+        return self._keys.server(purpose)
+
+    def join(self, document: Document, run: str, after: int) -> Replies:
+        """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`).
+
+        Raises:
+            ClientsMissing: fewer than the quorum could join.
+        """
+        request = {"kind": "join", "run": run, "document": document, "round": after}
+        blobs = dict.fromkeys(self._open(self.clients), encode({}))
+        replies = self._call(JOIN, StepInfo(JOINING, True), request, blobs, {}, self.clients)
+        check_quorum("join", self._quorum, len(self.clients), replies.missing)
+        return replies
+
+    def map(
+        self,
+        step: Step,
+        shared: Tree | None = None,
+        each: Mapping[str, Tree] | None = None,
+        clients: Sequence[str] | None = None,
+        quorum: float = 1.0,
+        protect: Mapping[str, str] | None = None,
+    ) -> Replies:
+        """See `core.federation.Federation.map`; a site whose step fails or whose reply is refused counts as missing."""
+        name, info = step_name(step), step_info(step)
+        chosen = called(name, clients, self.clients, quorum)
+        messages = Messages(name, shared, each, chosen, self.clients)
+        request = {
+            "kind": "step",
+            "step": name,
+            "round": self.round,
+            "again": self._keys.occurrence(name),
+            "saved": self._saved,
+            "protect": dict(protect or {}),
+        }
+        here = self._open(chosen)
+        whole = None if messages.each else encode(messages.common())
+        blobs = {site: encode(messages.one(site)) if whole is None else whole for site in here}
+        sent = {site: messages.one(site) for site in here} if whole is None else dict.fromkeys(here, messages.common())
+        replies = self._call(name, info, request, blobs, sent, chosen)
+        check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
+        return replies
+
+    def _open(self, chosen: Sequence[str]) -> list[str]:
+        closed = self._out | self._link.unreachable()
+        return [site for site in chosen if site not in closed]
+
+    def _call(
+        self,
+        name: str,
+        info: StepInfo,
+        request: dict[str, Any],
+        blobs: Mapping[str, bytes],
+        sent: Mapping[str, Tree],
+        chosen: Sequence[str],
+    ) -> Replies:
+        """One exchange, metered: what goes down when it goes, what comes up when it has come."""
+        where = (self.round, self._calls, name)
+        missing = {site: why for site, why in (self._out | self._link.unreachable()).items() if site in chosen}
+        for site in blobs:
+            self.ledger.record(*where, (site,), "down", sent.get(site, {}))
+        answers, lost = self._link.exchange(json.dumps(request), blobs) if blobs else ({}, {})
+        missing |= lost
+        for site, answer in answers.items():
+            if answer.refusal:
+                missing[site] = answer.refusal
+                if answer.final:
+                    self._out[site] = answer.refusal
+        arrived = {site: answer.blob for site, answer in answers.items() if not answer.refusal}
+        good, refused = self._inspector.accept(name, info, sent, arrived)
+        missing |= refused
+        here = [site for site in chosen if site in good]
+        for site in here:
+            seconds, protect = answers[site].seconds, request.get("protect")
+            self.ledger.record(*where, (site,), "up", good[site], seconds, protect, info.sends)
+        self._calls += 1
+        self._count(missing, refused)
+        batches = [Batch((at,), map_leaves(_lead, good[site])) for at, site in enumerate(here)]
+        return Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
+
+    def _count(self, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
+        self._faults.update((site, "missing") for site in missing)
+        self._faults.update((site, "refused") for site in refused)
+        for site, times in self._link.late.items():
+            self._faults[site, "late"] += times
+        self._link.late.clear()
+
+    def faults(self) -> dict[tuple[str, str], int]:
+        """{(site, "missing" | "refused" | "late"): calls} since the last time that this was asked."""
+        found, self._faults = dict(self._faults), Counter()
+        return found
+
+    def snapshot(self) -> Tree:
+        """The round alone: the sites keep their states themselves."""
+        self._snapshot = self.round
+        return {"round": self.round}
+
+    def restore(self, tree: Tree) -> None:
+        """Continue after the round of `tree`, to which the sites went back when they joined.
+
+        Raises:
+            FedweaveError: `tree` is the checkpoint of a simulation.
+        """
+        if tree.keys() != {"round"}:
+            raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
+        self._snapshot = int(tree["round"])
+
+
+def _lead(leaf: Any) -> Any:
+    return leaf[None] if isinstance(leaf, Tensor) else leaf

@@ -1,0 +1,112 @@
+"""What a site holds: its graph, read from its own files and checked there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedweave.config import Config
+from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.tree import Tree
+from fedweave.datasets import npz
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import refuse
+from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.folder import Folder
+from fedweave.engines.flare.sitefile import SiteData
+from fedweave.errors import DataError
+
+JOINING = {
+    "features": "how many features the data has",
+    "classes": "how many classes the data has",
+    "nodes": "how many nodes the site holds",
+    "edges": "how many edges the site holds",
+    "split": "how many nodes it trains, validates and tests on",
+    "labels": "how many nodes of each class it has",
+}
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """A site's graph and the global test graph, as models see them, and the site's data as read."""
+
+    graph: Graph
+    test: Graph | None
+    data: Dataset
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return self.data.features
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the whole federation."""
+        return self.data.classes
+
+
+def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
+    """Read what `site.toml` names.
+
+    Raises:
+        DataError: a file is absent or refused, has no split, or the two graphs do not fit together.
+    """
+    dtype = getattr(torch, config.engine.values["dtype"])
+    data = read_graph(folder / site.path, site)
+    if data.public is None:
+        refuse(folder / site.path, "the graph has no split", "Say of each node whether it is in train, val or test.")
+    test = None if site.test is None else global_test(folder / site.test, site, dtype)
+    if test is not None and test.x.shape[1] != data.features:
+        refuse(
+            folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
+        )
+    return Holdings(make_graph(data.x, data.edges, data.y, data.public, data.sens, dtype), test, data)
+
+
+def read_graph(path: Path, site: SiteData) -> Dataset:
+    """The graph in an .npz file or a folder of tables.
+
+    Raises:
+        DataError: it is absent or refused, or has a label beyond `site.classes`.
+    """
+    if path.is_dir():
+        return Folder(site.normalise, site.classes, site.labels).load(path, 0)
+    if not path.exists():
+        raise DataError(f"{path} does not exist. Name the site's data as [data] path in site.toml.")
+    data = npz.read(path, path.stem)
+    if site.classes is not None:
+        if data.classes > site.classes:
+            refuse(
+                path, f"label {data.classes - 1} is not in 0..{site.classes - 1}", "Correct it or raise data.classes."
+            )
+        data = replace(data, classes=site.classes)
+    return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
+
+
+def global_test(path: Path, site: SiteData, dtype: torch.dtype) -> Graph:
+    """The global test graph, every labelled node in the TEST mask.
+
+    Raises:
+        DataError: see `read_graph`.
+    """
+    data = read_graph(path, site)
+    masks = np.zeros((3, data.nodes), bool)
+    masks[TEST] = data.y >= 0
+    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype)
+
+
+def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
+    """What the site says of its data when it joins: counts (`JOINING`), -1 or empty for those that it keeps back."""
+    data, masks = holdings.data, holdings.graph.masks
+    told = {
+        "features": data.features,
+        "classes": data.classes,
+        "nodes": data.nodes,
+        "edges": data.edges.shape[1] // 2,
+        "split": masks.sum(1),
+        "labels": torch.bincount(holdings.graph.y[holdings.graph.y >= 0], minlength=data.classes),
+    }
+    hidden = {key: leaf[:0] if isinstance(leaf, torch.Tensor) else -1 for key, leaf in told.items()}
+    return {key: hidden[key] if key in deny else leaf for key, leaf in told.items()}

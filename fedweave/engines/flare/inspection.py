@@ -1,0 +1,90 @@
+"""What the server checks of a reply on arrival, before it touches anything."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fedweave.core.federation import StepInfo
+from fedweave.core.tree import Tree, decode, leaves
+from fedweave.engines.calls import check_declared
+from fedweave.errors import ReplyRefused
+
+Structure = tuple[tuple[str, str], ...]
+
+
+class Inspector:
+    """Checks replies; remembers the structure that most replies to each step had."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[str, Structure] = {}
+
+    def accept(
+        self, step: str, info: StepInfo, sent: Mapping[str, Tree], blobs: Mapping[str, bytes]
+    ) -> tuple[dict[str, Tree], dict[str, str]]:
+        """The replies {site: tree} that may be used, and {site: reason} of those that are refused.
+
+        A reply must be in the documented encoding and within the size limit, hold declared names only, and be finite.
+        Unless the step is ragged, what it has in common with the message `sent` must have the same shape and dtype, and
+        the rest the same as at most other sites.
+        """
+        good: dict[str, Tree] = {}
+        refused: dict[str, str] = {}
+        for site, blob in blobs.items():
+            try:
+                good[site] = self._read(step, info, sent.get(site, {}), blob)
+            except ReplyRefused as error:
+                refused[site] = f"its reply was refused: {error}"
+        forms = {site: _structure(tree, info.ragged) for site, tree in good.items()}
+        common = self._settle(step, forms)
+        for site, form in forms.items():
+            if common is None or form != common:
+                del good[site]
+                refused[site] = f"its reply was refused: {_difference(form, common)}"
+        return good, refused
+
+    def _read(self, step: str, info: StepInfo, message: Tree, blob: bytes) -> Tree:
+        if len(blob) > self._limit:
+            raise ReplyRefused(f"{len(blob)} bytes exceed the limit of {self._limit} (engine.reply_mb)")
+        tree = decode(blob)
+        check_declared(step, info, tree)
+        sent = dict(leaves(message))
+        for path, leaf in leaves(tree):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point() and not leaf.isfinite().all():
+                raise ReplyRefused(f"{path} holds numbers that are not finite")
+            if not info.ragged and isinstance(like := sent.get(path), Tensor) and _form(leaf) != _form(like):
+                raise ReplyRefused(f"{path} is {_form(leaf)}, not {_form(like)}")
+        return tree
+
+    def _settle(self, step: str, forms: Mapping[str, Structure]) -> Structure | None:
+        """The structure that replies of `step` must have; None if no majority settles it.
+
+        Three or more replies settle it among themselves; fewer are held against what was settled before.
+        """
+        if forms and (len(forms) > 2 or step not in self._known):
+            (form, votes), *_ = Counter(forms.values()).most_common(1)
+            if 2 * votes > len(forms):
+                self._known[step] = form
+        return self._known.get(step)
+
+
+def _structure(tree: Tree, ragged: bool) -> Structure:
+    return tuple((path, _form(leaf, ragged)) for path, leaf in leaves(tree))
+
+
+def _form(leaf: Any, ragged: bool = False) -> str:
+    if not isinstance(leaf, Tensor):
+        return type(leaf).__name__
+    shape = f"{leaf.dim()}-d" if ragged else str(list(leaf.shape))
+    return f"{shape} {str(leaf.dtype).removeprefix('torch.')}"
+
+
+def _difference(form: Structure, common: Structure | None) -> str:
+    if common is None:
+        return "the sites disagree on its structure, and no majority settles it"
+    ours, theirs = dict(form), dict(common)
+    names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    parts = [f"{name} is {ours.get(name, 'absent')}, not {theirs.get(name, 'absent')}" for name in names[:3]]
+    return "; ".join(parts) or "its keys are in another order"

@@ -1,0 +1,141 @@
+"""A site's side of a job: its own data, state, secret and policy. Nothing here knows how calls travel."""
+
+import hashlib
+import json
+import logging
+import os
+import stat
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.config import Config, resolve
+from fedweave.core import random
+from fedweave.core.federation import Client, StepInfo, step_info
+from fedweave.core.tree import Tree, check, decode, encode
+from fedweave.engines.calls import Keys, check_declared, of_client
+from fedweave.engines.flare.federation import JOIN, Answer
+from fedweave.engines.flare.holdings import JOINING, Holdings, describe, hold
+from fedweave.engines.flare.journal import Journal, entries, journal_path, journals
+from fedweave.engines.flare.policy import PolicyViolation, Spent, check_algorithm, check_reply
+from fedweave.engines.flare.sitefile import SECRET, SITE_FILE, Rules, read_site_file
+from fedweave.engines.flare.steps import find_step
+from fedweave.engines.flare.store import Store
+from fedweave.errors import ConfigError, FedweaveError
+
+RUNS, LOG = "runs", "fedweave.log"
+_OWNER = f"its owner finds the reason in {LOG} in the site's folder"
+
+
+class Member:
+    """Answers the server's calls, one at a time.
+
+    folder: the site's. Every error is written to the owner's log; the server hears the reason only where it tells
+    nothing of the data.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name, self._lock = folder, name, threading.Lock()
+        self._job: _Job | None = None
+        self._stopped = ""
+        self._log = logging.getLogger(f"fedweave.site.{name}")
+
+    def answer(self, request: str, blob: bytes) -> Answer:
+        """Do what `request` asks for."""
+        with self._lock:
+            began = time.perf_counter()
+            try:
+                if self._stopped:
+                    return Answer(refusal=self._stopped, final=True)
+                asked = json.loads(request)
+                reply = self._join(asked) if asked["kind"] == "join" else self._step(asked, blob)
+                return Answer(reply, time.perf_counter() - began)
+            except PolicyViolation as error:
+                self._stopped = f"the policy of the site forbids it: {error}"
+                return self._refused(error, self._stopped)
+            except Exception as error:  # whatever fails here fails this site alone, and says nothing of its data
+                what = "its data or settings were refused" if isinstance(error, FedweaveError) else "it failed"
+                self._stopped = f"{what} ({type(error).__name__}); {_OWNER}"
+                return self._refused(error, self._stopped)
+
+    def _refused(self, error: Exception, told: str) -> Answer:
+        self._log.error("%s", error, exc_info=None if isinstance(error, FedweaveError) else error)
+        return Answer(refusal=told, final=True)
+
+    def _join(self, asked: dict[str, Any]) -> bytes:
+        config = resolve(asked["document"])
+        data, rules = read_site_file(self._folder / SITE_FILE)
+        check_algorithm(rules, config.algorithm.name)
+        if config.engine.values["threads"]:
+            torch.set_num_threads(config.engine.values["threads"])
+        holdings = hold(data, self._folder, config)
+        self._job = _Job(self._folder, asked["run"], config, holdings, rules, data.draws_as or self._name)
+        self._job.store.go_back(asked["round"])
+        told, free = describe(holdings, rules.deny), replace(rules, deny=())
+        return self._send(asked, JOIN, told, StepInfo(JOINING, True), free)
+
+    def _step(self, asked: dict[str, Any], blob: bytes) -> bytes:
+        if self._job is None:
+            raise FedweaveError("a step was called before the site had joined the job")
+        job, round = self._job, asked["round"]
+        step = find_step(job.algorithm, asked["step"])
+        job.store.enter(round, asked["saved"])
+        job.keys.begin(round)
+        call = job.keys.step(asked["step"], asked["again"])
+        key = of_client(call, "client", torch.tensor(random.word(job.draws_as)))
+        client = Client(job.holdings.graph, job.store.tree, key, _noise(self._folder / SECRET), job.holdings.test)
+        with torch.no_grad():
+            reply = check(step(client, decode(blob)), f"the reply of {asked['step']}")
+            check(client.state, f"the state that {asked['step']} keeps")
+        sent = self._send(asked, asked["step"], reply, step_info(step))
+        job.store.keep(client.state)
+        return sent
+
+    def _send(self, asked: dict[str, Any], name: str, reply: Tree, info: StepInfo, rules: Rules | None = None) -> bytes:
+        """The reply as it may leave, noted in the site's own ledger."""
+        check_declared(name, info, reply)
+        job, protect, blob = self._job, asked.get("protect", {}), encode(reply)
+        if job is None:
+            raise FedweaveError("nothing may leave before the site has joined a job")
+        check_reply(rules or job.rules, job.spent, reply, len(blob), protect)
+        job.ledger.record(asked["round"], 0, name, (self._name,), "up", reply, 0.0, protect, info.sends)
+        job.spent.add(job.ledger.last)
+        return blob
+
+
+class _Job:
+    """What a site holds while it takes part in a run."""
+
+    def __init__(self, folder: Path, run: str, config: Config, holdings: Holdings, rules: Rules, draws_as: str) -> None:
+        if not run.isalnum():
+            raise ConfigError(f"the run {run!r} cannot name a folder; it has letters and digits alone.")
+        self.holdings, self.rules, self.draws_as = holdings, rules, draws_as
+        self.algorithm = config.algorithm.make(config.model.make().build(holdings.features, holdings.classes))
+        self.keys = Keys(config.general.seed)
+        self.store = Store(folder / RUNS / run)
+        self.spent = Spent()
+        for journal in journals(folder):
+            for entry in entries(journal):
+                self.spent.add(entry)
+        self.ledger = Journal(journal_path(folder, run))
+
+
+def _noise(path: Path) -> Tensor:
+    """A key for privacy noise from the site's own secret and fresh entropy: neither the server nor a later call can
+    work it out, and no two calls share it.
+
+    Raises:
+        ConfigError: there is no secret, or others can read it.
+    """
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError(f"{path} can be read by others. Make it yours alone: chmod 600.")
+        secret = bytes.fromhex(path.read_text().strip())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} holds no secret ({error}); it is 64 hexadecimal digits.") from error
+    return random.key(int.from_bytes(hashlib.blake2b(os.urandom(32), key=secret, digest_size=8).digest()))

@@ -1,0 +1,84 @@
+"""A site's own file, `site.toml`: where its data is, and what may leave."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
+
+from fedweave.config import dumps, load, own_parameters
+from fedweave.config.choice import checked_values
+from fedweave.config.names import check_keys
+from fedweave.errors import ConfigError
+
+SITE_FILE, SECRET = "site.toml", "privacy.secret"  # in a site's folder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """The table [data].
+
+    path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges.
+    test:      the global test graph that all sites hold, if there is one; a path likewise.
+    normalise: see `datasets.features`.
+    classes:   number of classes of the whole federation; every site gives the same.
+    labels:    class names in order, where labels are names (instead of `classes`).
+    draws_as:  client id that random draws are made for instead of the site's name. `sites init --split` sets it so that
+               the federation draws as the simulation of its configuration does.
+    """
+
+    path: str
+    test: str | None = None
+    normalise: str = "none"
+    classes: Annotated[int, Field(ge=1)] | None = None
+    labels: tuple[str, ...] | None = None
+    draws_as: str | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The table [policy]; by default everything that an installed algorithm sends may leave.
+
+    algorithms: refuse jobs that run any other; empty allows all.
+    deny:       top-level reply keys that never leave.
+    mixup:      {key: smallest mixup batch}. noise: {key: smallest standard deviation of Gaussian noise}.
+    epsilon:    cap on the ε of all that ever left the site.
+    bytes:      cap on the bytes that ever left the site.
+    """
+
+    algorithms: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    mixup: dict[str, int] = field(default_factory=dict)
+    noise: dict[str, float] = field(default_factory=dict)
+    epsilon: Annotated[float, Field(gt=0)] | None = None
+    bytes: Annotated[int, Field(gt=0)] | None = None
+
+
+def read_site_file(path: Path) -> tuple[SiteData, Rules]:
+    """Both tables, checked.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is not valid; names it and what is.
+    """
+    document = load(path)
+    try:
+        check_keys("", document, ["data", "policy"])
+        return _table(document, "data", SiteData), _table(document, "policy", Rules)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def write_site_file(path: Path, data: dict[str, Any]) -> None:
+    """A site file with `data` as its [data] and a policy that its owner has yet to tighten."""
+    head = "# The data of this site and what may leave it; see docs/deployment.md.\n"
+    path.write_text(head + dumps({"data": data, "policy": {"deny": []}}), encoding="utf-8")
+
+
+def _table(document: dict[str, Any], name: str, kind: type[T]) -> T:
+    given, own = document.get(name, {}), own_parameters(kind)
+    if not isinstance(given, dict):
+        raise ConfigError(f"{name}: is a table, written [{name}] with its keys below, got {given!r}")
+    check_keys(name, given, list(own))
+    return kind(**checked_values(f"{name}.", given, own))

@@ -1,0 +1,60 @@
+"""A site's private state of a run, on the site's disk: it survives the death of any process, and never leaves."""
+
+import os
+from pathlib import Path
+
+from fedweave.core.tree import Tree, decode, encode
+from fedweave.runs.files import write
+
+_CURRENT = "state.safetensors"
+
+
+class Store:
+    """The state after the last call, and as it was before each round that a resuming server may go back to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._state = folder / _CURRENT
+        self.tree: Tree = decode(self._state.read_bytes()) if self._state.exists() else {}
+        self._round = max(self._rounds(), default=-1)
+
+    def enter(self, round: int, saved: int) -> None:
+        """A call of `round` has come, and the server holds a checkpoint of round `saved`."""
+        if round != self._round:
+            self._link(self._before(round))
+            self._round = round
+        for number in self._rounds():
+            if number <= saved:
+                self._before(number).unlink()
+
+    def keep(self, tree: Tree) -> None:
+        """The state after a call."""
+        self.tree = tree
+        if tree or self._state.exists():
+            blob = encode(tree)
+            write(self._state, lambda file: file.write(blob))
+
+    def go_back(self, round: int) -> None:
+        """Continue from the state after `round`."""
+        later = sorted(number for number in self._rounds() if number > round)
+        if later:
+            blob = self._before(later[0]).read_bytes()
+            self.keep(decode(blob) if blob else {})
+        for number in later:
+            self._before(number).unlink()
+        self._round = max(self._rounds(), default=-1)
+
+    def _link(self, path: Path) -> None:
+        """A second name for the current state; `write` replaces the first one, so that this one keeps its content."""
+        path.unlink(missing_ok=True)
+        if self._state.exists():
+            os.link(self._state, path)
+        else:
+            path.touch()
+
+    def _before(self, round: int) -> Path:
+        return self._folder / f"before-{round}"
+
+    def _rounds(self) -> list[int]:
+        return [int(path.name.removeprefix("before-")) for path in self._folder.glob("before-*")]

@@ -1,0 +1,1 @@
+"""Federations of real sites from the command line: `fedweave sites …`."""

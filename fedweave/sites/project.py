@@ -1,0 +1,37 @@
+"""What a project's folder says of itself: its sites and where its server is."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedweave.errors import UserError
+
+FILE = "project.json"
+
+
+@dataclass(frozen=True)
+class Project:
+    """The sites in client order, and the server's address."""
+
+    sites: tuple[str, ...]
+    host: str
+    port: int
+
+    def save(self, directory: Path) -> None:
+        """Write it into the project's folder."""
+        (directory / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def read_project(directory: Path) -> Project:
+    """Read what `Project.save` wrote.
+
+    Raises:
+        UserError: `directory` is no project.
+    """
+    try:
+        told = json.loads((directory / FILE).read_text())
+        return Project(tuple(told["sites"]), told["host"], int(told["port"]))
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{directory} is not a project: it has no readable {FILE}. Make one with `fedweave sites init`."
+        ) from error

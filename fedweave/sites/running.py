@@ -1,0 +1,120 @@
+"""A run on the sites of a project: one NVFlare job, and another each time that a lost site is back."""
+
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedweave.config import Config, Document, dumps, resolve
+from fedweave.engines.flare.session import Admin, administer
+from fedweave.errors import FedweaveError, UserError
+from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, locked, write
+from fedweave.runs.resuming import examine
+from fedweave.sites.project import Project, read_project
+
+RUN = "run.json"  # which run of the project a directory is of
+FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
+_POLL = 0.5
+
+Told = Callable[[dict[str, Any]], None]
+
+
+def for_sites(document: Document) -> Config:
+    """The same experiment with the engine "flare", keeping those of the engine's keys that it has too."""
+    from fedweave.config.plugins import parameters, registry
+
+    engine = document.get("engine", {})
+    known = parameters("engine", registry("engine")["flare"])
+    kept = {key: value for key, value in engine.items() if key in known}
+    return resolve({**document, "engine": {**kept, "name": "flare"}})
+
+
+def run(
+    config: Config, project: Path, directory: Path, resume: bool, told: Told, patience: float = 60.0
+) -> dict[str, Any]:
+    """Run `config` at the sites of `project` and bring the run's files into `directory`; returns its summary.
+
+    told: hears of progress, of sites that are missing, and of a job's end. patience: seconds to wait for sites.
+
+    Raises:
+        UserError: `directory` holds something else; FedweaveError: no site is there, or the run failed.
+    """
+    about = read_project(project)
+    if finished := examine(config, directory, resume):
+        return finished
+    with administer(project) as admin, locked(directory):
+        number = _number(directory, resume)
+        write(directory / CONFIG, lambda file: file.write(dumps(config.plain()).encode()))
+        while True:
+            here = admin.wait_for(about.sites, patience)
+            if absent := [site for site in about.sites if site not in here]:
+                told({"status": "absent", "sites": absent})
+            if not here:
+                raise FedweaveError(f"no site of {project} is connected. Start them with `fedweave sites start`.")
+            last = _job(admin, config, about, number, directory, told)
+            if last["status"] == "done":
+                return dict(json.loads((directory / SUMMARY).read_text()))
+            if last["status"] != "stopped":
+                raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
+            told({"status": "rejoined", "sites": sorted(last["lost"] or {})})
+
+
+def _number(directory: Path, resume: bool) -> str:
+    path = directory / RUN
+    if resume and path.exists():
+        return str(json.loads(path.read_text())["run"])
+    number = secrets.token_hex(8)
+    write(path, lambda file: file.write(json.dumps({"run": number}).encode()))
+    return number
+
+
+def _job(admin: Admin, config: Config, about: Project, number: str, directory: Path, told: Told) -> dict[str, Any]:
+    """One job, watched to its end; it is asked to stop when a site that was lost is connected again."""
+    job = admin.submit(number, about.sites, config.plain())
+    stop, began = False, time.monotonic()
+    try:
+        while (ended := admin.over(job)) is None:
+            if (now := admin.progress(job, stop)) is not None:
+                told(now)
+                stop = stop or _is_back(admin, now, config, began)
+            time.sleep(_POLL)
+    except KeyboardInterrupt:
+        told({"status": "stopping"})
+        _end(admin, job)
+        admin.fetch(job, lambda found: bring(found, directory))
+        raise
+    last = admin.fetch(job, lambda found: bring(found, directory))
+    if last is None:
+        raise FedweaveError(
+            f"the job {job} ended without a result ({ended}). The logs of the server's folder say more; continue with "
+            "--resume."
+        )
+    return last
+
+
+def _is_back(admin: Admin, now: dict[str, Any], config: Config, began: float) -> bool:
+    if not now.get("lost") or time.monotonic() - began < config.engine.values["rejoin_seconds"]:
+        return False
+    return bool(set(now["lost"]) & set(admin.connected()))
+
+
+def _end(admin: Admin, job: str, seconds: float = 60.0) -> None:
+    """Have the job stop after its round, or at once when that takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while admin.over(job) is None and time.monotonic() < deadline:
+        admin.progress(job, True)
+        time.sleep(_POLL)
+    if admin.over(job) is None:
+        admin.abort(job)
+
+
+def bring(found: Path, directory: Path) -> None:
+    """Copy a run's files from what a job left, each replaced as a whole."""
+    for name in FILES:
+        if (found / name).exists():
+            with open(found / name, "rb") as source:
+                write(directory / name, partial(shutil.copyfileobj, source))

@@ -1,0 +1,133 @@
+"""Real processes over TLS on this machine: the same numbers as the simulation, and every fault really happens."""
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.build import build
+from fedweave.config import load, resolve
+from fedweave.core.tree import decode
+from fedweave.errors import FedweaveError
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import CHECKPOINT, LEDGER, METRICS, read_table
+from fedweave.sites.processes import Member, descendants, wait_until_open
+from fedweave.sites.project import read_project
+from fedweave.sites.running import FILES, run
+from fedweave.training import train
+from tests.contract.federations import distance
+from tests.flare.projects import SITES, experiment
+
+
+class Watcher:
+    """Keeps what a run tells, and calls `act` once when round `at` is reached."""
+
+    def __init__(self, at: int = 0, act: Any = None) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self._at, self._act = at, act
+
+    def __call__(self, now: dict[str, Any]) -> None:
+        self.heard.append(now)
+        if self._act is not None and now.get("round", 0) >= self._at:
+            act, self._act = self._act, None
+            act()
+
+
+def kill(member: Member) -> None:
+    """End a member's processes as a power cut does."""
+    pid = member.pid()
+    assert pid is not None
+    for each in [pid, *descendants(pid)]:
+        os.kill(each, signal.SIGKILL)
+
+
+def simulated(config: Any) -> tuple[Any, Any]:
+    built = build(resolve({**config.plain(), "engine": {"name": "simulation", "mode": "loop"}}))
+    *_, last = train(built.algorithm, built.fed, config.general.rounds)
+    return last, built.fed
+
+
+def noted(directory: Path) -> dict[tuple[str, str], set[int]]:
+    """{(site, fault): rounds} from metrics.parquet."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for row in read_table(directory, METRICS).to_pylist():
+        if row["metric"] in ("missing", "refused", "late"):
+            found.setdefault((row["client"], row["metric"]), set()).add(row["round"])
+    return found
+
+
+def test_fedavg_is_the_simulation_and_leaves_the_same_files(running: Path, tmp_path: Path) -> None:
+    config, watcher = experiment("fedavg", rounds=12), Watcher()
+    summary = run(config, running, tmp_path / "out", False, watcher)
+    expected, _ = simulated(config)
+    reached = Checkpoint.load(tmp_path / "out" / CHECKPOINT)
+    assert distance(reached.state, expected.state) <= 1e-5
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+    assert all((tmp_path / "out" / name).is_file() for name in FILES)
+    assert load(tmp_path / "out/config.toml") == config.plain()
+    assert {now.get("status") for now in watcher.heard} & {"running", "done"}
+    assert noted(tmp_path / "out") == {}
+    totals = Counter()
+    for row in read_table(tmp_path / "out", LEDGER).to_pylist():
+        totals[row["direction"]] += row["bytes"]
+    assert totals == {"up": summary["bytes_up"], "down": summary["bytes_down"]}
+
+
+@pytest.mark.slow
+def test_a_misbehaving_site_is_named_left_out_and_taken_back(running: Path, tmp_path: Path) -> None:
+    plan = {
+        "FedAvg.train/2": "nan",
+        "FedAvg.train/3": "shape",
+        "FedAvg.train/4": "garbage",
+        "FedAvg.train/5": "form",
+        "FedAvg.train/6": "huge",
+        "FedAvg.train/8": "hang 8",
+    }
+    (running / "bank-c/mischief").write_text(json.dumps(plan))
+    config = experiment("fedavg", rounds=400, timeout=6.0, quorum=0.6, rejoin_seconds=0.0, reply_mb=10.0)
+    site = Member(running / "bank-c")
+
+    def kill_and_start_again() -> None:
+        kill(site)
+        site.start(threads=1)
+
+    watcher = Watcher(100, kill_and_start_again)
+    summary = run(config, running, tmp_path / "out", False, watcher)
+    assert summary["rounds"] == 400
+    found = noted(tmp_path / "out")
+    assert {site for site, _ in found} == {"bank-c"}
+    assert {2, 3, 4, 6} <= found["bank-c", "refused"]
+    assert {2, 3, 4, 5, 6, 8} <= found["bank-c", "missing"]
+    assert len(found["bank-c", "late"]) == 1
+    assert max(found["bank-c", "missing"]) in range(100, 400)
+    assert any(now["status"] == "rejoined" and now["sites"] == ["bank-c"] for now in watcher.heard)
+
+
+def test_a_killed_server_resumes_with_nothing_lost(running: Path, tmp_path: Path) -> None:
+    """The server's processes die in the middle; sites go back to its checkpoint, redone rounds stand twice."""
+    config, server = experiment("local", rounds=40, checkpoint_seconds=1.5), Member(running / "server")
+
+    with pytest.raises(FedweaveError):
+        run(config, running, tmp_path / "out", False, Watcher(20, lambda: kill(server)))
+    server.start(threads=1)
+    wait_until_open(server, "localhost", read_project(running).port)
+    summary = run(config, running, tmp_path / "out", True, Watcher())
+    expected, sim = simulated(config)
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+    number = json.loads((tmp_path / "out/run.json").read_text())["run"]
+    for site, client in zip(SITES, sim.clients, strict=True):
+        kept = decode((running / site / "runs" / number / "state.safetensors").read_bytes())
+        assert distance(kept, sim.snapshot()[client]) <= 1e-5
+    calls = Counter(
+        row["round"]
+        for row in read_table(tmp_path / "out", LEDGER).to_pylist()
+        if row["step"] == "Local.train" and row["direction"] == "up"
+    )
+    assert set(calls) == set(range(1, 41))
+    assert max(calls.values()) == 2 * min(calls.values())
