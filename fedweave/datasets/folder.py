@@ -54,24 +54,29 @@ class Folder:
         if not root.is_dir():
             refuse(root, "this is not a folder", "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
         nodes, edges = read(find(root, "nodes")), read(find(root, "edges"))
-        _check_columns(nodes, required=NODES[:2], known=NODES)
-        _check_columns(edges, required=EDGES, known=EDGES)
+        check_columns(nodes, required=NODES[:2], known=NODES)
+        check_columns(edges, required=EDGES, known=EDGES)
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
-        y, classes = self._labels(nodes)
-        x = _features(nodes)
+        y, classes = self.labels_of(nodes)
+        x = features_of(nodes)
         dataset = Dataset(
             name=root.resolve().name,
             x=normalise(compact(x), self.normalise, root.name),
-            edges=_edges(edges, _ids(nodes)),
+            edges=edges_of(edges, ids_of(nodes)),
             y=y,
             classes=classes,
             sens=nodes.whole("sens", empty="unknown") if "sens" in nodes.columns else None,
-            public=_split(nodes, y) if "split" in nodes.columns else None,
+            public=split_of(nodes, y) if "split" in nodes.columns else None,
         )
         return check(dataset, root)
 
-    def _labels(self, nodes: Table) -> tuple[np.ndarray, int]:
+    def labels_of(self, nodes: Table) -> tuple[np.ndarray, int]:
+        """Classes int64 [n], -1 where a label is missing, and how many classes there are.
+
+        Raises:
+            DataError: a label is not one of the configured ones; names file and row.
+        """
         cells = nodes.texts("label")
         present = cells.drop_null()
         if len(present) == 0:
@@ -106,7 +111,12 @@ class Folder:
         return y, classes
 
 
-def _check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ...]) -> None:
+def check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Refuse a table without `required` columns, or with a misspelt one of the `known`.
+
+    Raises:
+        DataError: names the file, the column and what it has.
+    """
     found = f"it has {', '.join(table.columns)}"
     for name in table.columns:
         if name not in known and name.strip().casefold() in known:
@@ -127,7 +137,12 @@ def _check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ..
         refuse(table.path, f"unknown columns: {', '.join(extra)}", f"Allowed are {', '.join(known)}.")
 
 
-def _ids(nodes: Table) -> pa.Array:
+def ids_of(nodes: Table) -> pa.Array:
+    """The nodes' ids as text, each once.
+
+    Raises:
+        DataError: an id is empty or repeated; names file and row.
+    """
     ids = nodes.filled("id")
     seen = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
     row = first(seen != np.arange(nodes.rows))
@@ -137,7 +152,12 @@ def _ids(nodes: Table) -> pa.Array:
     return ids
 
 
-def _features(nodes: Table) -> np.ndarray:
+def features_of(nodes: Table) -> np.ndarray:
+    """float32 [n, d]: all columns that mean nothing else.
+
+    Raises:
+        DataError: a value is not a number; names file, row and column.
+    """
     names = [name for name in nodes.columns if name not in NODES]
     x = np.empty((nodes.rows, len(names)), np.float32)
     for column, name in enumerate(names):
@@ -145,7 +165,12 @@ def _features(nodes: Table) -> np.ndarray:
     return x
 
 
-def _edges(edges: Table, ids: pa.Array) -> np.ndarray:
+def edges_of(edges: Table, ids: pa.Array) -> np.ndarray:
+    """int64 [2, 2 E]: both directions of every edge between the nodes `ids`, each once.
+
+    Raises:
+        DataError: an end is not among the nodes; names file and row.
+    """
     ends = []
     for name in EDGES:
         cells = edges.filled(name)
@@ -162,7 +187,12 @@ def _edges(edges: Table, ids: pa.Array) -> np.ndarray:
     return undirected(ends[0], ends[1], len(ids))
 
 
-def _split(nodes: Table, y: np.ndarray) -> np.ndarray:
+def split_of(nodes: Table, y: np.ndarray) -> np.ndarray:
+    """bool [3, n]: the train, val and test nodes of the column "split".
+
+    Raises:
+        DataError: a value is no split, or an unlabelled node has one; names file and row.
+    """
     cells = nodes.texts("split")
     which = pc.index_in(cells, pa.array(SPLITS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
     row = first((which < 0) & cells.is_valid().to_numpy(False))

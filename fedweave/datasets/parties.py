@@ -13,7 +13,7 @@ from fedweave.datasets.base import Dataset, Party
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.folder import EDGES, NODES, Folder, _check_columns, _edges, _features, _ids, _split
+from fedweave.datasets.folder import EDGES, NODES, Folder, check_columns, edges_of, features_of, ids_of, split_of
 from fedweave.datasets.table import Table, find, read
 from fedweave.errors import ConfigError
 
@@ -55,7 +55,7 @@ class Parties:
         label, split, sens = (_joined(root, column, ids, given, rows) for column in ("label", "split", "sens"))
         if label is None:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
-        y, classes = self._as_folder()._labels(label)
+        y, classes = self._as_folder().labels_of(label)
         source, target = np.concatenate([party.edges for party in parties], 1)
         x = np.concatenate([party.x[own] for party, own in zip(given, rows, strict=True)], 1)
         dataset = Dataset(
@@ -65,7 +65,7 @@ class Parties:
             y=y,
             classes=classes,
             sens=None if sens is None else sens.whole("sens", empty="unknown"),
-            public=None if split is None else _split(split, y),
+            public=None if split is None else split_of(split, y),
             parties=parties,
         )
         return check(dataset, root)
@@ -112,15 +112,15 @@ def _folders(root: Path) -> list[Path]:
 
 def _read(folder: Path) -> _Given:
     nodes, edges = read(find(folder, "nodes")), read(find(folder, "edges"))
-    _check_columns(nodes, required=NODES[:1], known=NODES)
-    _check_columns(edges, required=EDGES, known=EDGES)
+    check_columns(nodes, required=NODES[:1], known=NODES)
+    check_columns(edges, required=EDGES, known=EDGES)
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
-    x = _features(nodes)
+    x = features_of(nodes)
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
-    ids = _ids(nodes)
-    return _Given(folder.name, nodes, ids, x, _edges(edges, ids))
+    ids = ids_of(nodes)
+    return _Given(folder.name, nodes, ids, x, edges_of(edges, ids))
 
 
 def _common(root: Path, given: list[_Given]) -> pa.Array:

@@ -73,7 +73,7 @@ def simulated(config: Config) -> Built:
 def held(built: Built) -> dict[str, Any]:
     """The columns of partition.parquet: what each client holds."""
     columns = statistics(built.data, built.partition)
-    return columns | {"client": client_ids(len(columns["client"]))}
+    return columns | {"client": client_ids(len(columns["client"]), built.partition.names)}
 
 
 @dataclass(frozen=True)
