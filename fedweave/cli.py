@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from fedweave.errors import FedweaveError, UserError
+from fedweave.predict import predict
 from fedweave.report.command import report
 from fedweave.reproduce.command import reproduce
 from fedweave.sites.command import sites
@@ -147,6 +148,7 @@ def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The di
 app.command()(report)
 app.add_typer(sites, name="sites")
 app.command()(reproduce)
+app.command()(predict)
 
 
 def main() -> NoReturn:

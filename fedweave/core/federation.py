@@ -1,4 +1,5 @@
-"""The one primitive: `fed.map(step, …)` runs a named step on clients and returns their replies."""
+"""The one primitive: `fed.map(step, …)` runs a named step on clients and returns their replies; `fed.send(step, …)`
+hands the replies to other clients instead."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,24 +38,30 @@ Step = Callable[[Client, Tree], Tree]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step declares: its `sends`, worked out, and whether it is `ragged` (see `on_client`)."""
+    """What a step declares: its `sends`, worked out, whether it is `ragged`, and whether it is for `peers` (see
+    `on_client`)."""
 
     sends: Mapping[str, str]
     ragged: bool
+    peers: bool = False
 
 
 def on_client(
-    *, sends: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None, ragged: bool = False
+    *,
+    sends: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
+    ragged: bool = False,
+    peers: bool = False,
 ) -> Callable[[Any], Any]:
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
     Only marked steps can be called over the wire. `sends` maps each top-level key of the reply to what the receiver
     learns from it (or computes that from the algorithm, for steps made of parts); no other key may leave the client.
-    `ragged` steps have shapes that depend on data and are never vectorised.
+    `ragged` steps have shapes that depend on data and are never vectorised. What steps for `peers` reply goes to other
+    clients (`Federation.send`) and never to the server, which cannot ask for it.
     """
 
     def mark(step: Any) -> Any:
-        step.on_client = (sends or {}, ragged)
+        step.on_client = (sends or {}, ragged, peers)
         return step
 
     return mark
@@ -78,8 +85,23 @@ def step_info(step: Any) -> StepInfo:
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
             "Decorate it and declare what it sends."
         )
-    sends, ragged = declared
-    return StepInfo(sends(getattr(step, "__self__", None)) if callable(sends) else sends, ragged)
+    sends, ragged, peers = declared
+    return StepInfo(sends(getattr(step, "__self__", None)) if callable(sends) else sends, ragged, peers)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Who sent to whom in one `send`; the server cannot read what.
+
+    step:    the step's name. clients: ids of those who sent, in client order.
+    missing: {id: reason} of those who did not.
+    sources: {client: those who were to send to it, in client order}; as many for every client.
+    """
+
+    step: str
+    clients: tuple[str, ...]
+    missing: Mapping[str, str]
+    sources: Mapping[str, tuple[str, ...]]
 
 
 class Federation(Protocol):
@@ -102,16 +124,36 @@ class Federation(Protocol):
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
         protect: Mapping[str, str] | None = None,
+        received: Sent | None = None,
     ) -> Replies:
         """Run `step` on `clients` (all if None) with the message `shared | each[client]`.
 
         quorum: the share of the called clients that must reply. protect: {reply key: privacy mechanism that the step
-        applied}, for the ledger.
+        applied}, for the ledger. received: call those who sent then (or some of them), and give each in its message
+        "received", {"0": tree, "1": …} of its peers as `sources` orders them, and "present", bool [peers]; what a
+        peer did not deliver is zeros in the shapes of what the client itself sent.
 
         Raises:
             ClientsMissing: fewer replied; names the absent ones.
             StepFailed: the step raised; names step and client.
             ReplyRefused: a reply is not a tree, or holds a key that the step does not declare.
+        """
+        ...
+
+    def send(
+        self,
+        step: Step,
+        to: Mapping[str, Sequence[str]],
+        shared: Tree | None = None,
+        each: Mapping[str, Tree] | None = None,
+        quorum: float = 1.0,
+        protect: Mapping[str, str] | None = None,
+    ) -> Sent:
+        """Run `step` on the clients that `to` names and deliver each one's reply to its peers `to[client]`, not to the
+        server, which learns its names, shapes and size.
+
+        The step is declared for peers. Peers must be among those called, and each be sent to by equally many. Otherwise
+        as `map`.
         """
         ...
 

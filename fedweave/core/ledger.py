@@ -21,6 +21,7 @@ SCHEMA = pa.schema(
         ("mechanism", pa.dictionary(pa.int32(), pa.string())),
         ("reveals", pa.dictionary(pa.int32(), pa.string())),
         ("seconds", pa.float64()),
+        ("to", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
 FRAMING = "(names and framing)"
@@ -34,10 +35,11 @@ class Entry:
     call: int
     step: str
     clients: tuple[str, ...]
-    direction: str  # "up" from the client, "down" to it
+    direction: str  # "up" from the client, "down" to it, "peer" from it to another
     keys: tuple[tuple[str, str, int, str, str], ...]  # key, shape, bytes, mechanism, reveals
     size: int  # bytes of the whole message as serialised
-    seconds: float  # per client; 0 on the way down
+    seconds: float  # per client; 0 except on the way up
+    to: tuple[str, ...] = ()  # the peer to which each of `clients` sent; () where the server is the other end
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Ledger:
 
     bytes_up: int = 0
     bytes_down: int = 0
+    bytes_peer: int = 0
     _entries: list[Entry] = field(default_factory=list)
     _written: list[pa.Table] = field(default_factory=list)
 
@@ -63,8 +66,9 @@ class Ledger:
         seconds: float = 0.0,
         mechanisms: Any = None,
         reveals: Any = None,
+        to: Sequence[str] = (),
     ) -> None:
-        """Note that each of `clients` exchanged a tree of the structure of `message`."""
+        """Note that each of `clients` exchanged a tree of the structure of `message`, with its peer in `to` if any."""
         size = encoded_size(message)
         keys = tuple(
             (
@@ -75,11 +79,16 @@ class Ledger:
             )
             for path, leaf in leaves(message)
         )
-        self._entries.append(Entry(round, call, step, tuple(clients), direction, keys, size, seconds))
-        if direction == "up":
-            self.bytes_up += size * len(clients)
-        else:
-            self.bytes_down += size * len(clients)
+        self.add(Entry(round, call, step, tuple(clients), direction, keys, size, seconds, tuple(to)))
+
+    def add(self, entry: Entry) -> None:
+        """Note messages that were measured elsewhere."""
+        self._entries.append(entry)
+        self._count(entry.direction, entry.size * len(entry.clients))
+
+    def _count(self, direction: str, size: int) -> None:
+        name = f"bytes_{direction}"
+        setattr(self, name, getattr(self, name) + size)
 
     def table(self) -> pa.Table:
         """All rows, columns as `SCHEMA`."""
@@ -92,12 +101,13 @@ class Ledger:
         return self._written[0]
 
     def restore(self, table: pa.Table) -> None:
-        """Continue after the rows of `table`."""
+        """Continue after the rows of `table`, which may be of a version without the column "to"."""
+        if "to" not in table.column_names:
+            table = table.append_column("to", pa.nulls(len(table), pa.string()))
         self._entries, self._written = [], [table.cast(SCHEMA)]
-        totals = {"up": 0, "down": 0}
+        self.bytes_up = self.bytes_down = self.bytes_peer = 0
         for row in table.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
-            totals[row["direction"]] = row["bytes_sum"]
-        self.bytes_up, self.bytes_down = totals["up"], totals["down"]
+            self._count(row["direction"], row["bytes_sum"])
 
 
 def _measure(leaf: Any) -> tuple[str, int]:
@@ -114,7 +124,8 @@ def _rows(entries: list[Entry]) -> pa.Table:
         for i, (key, shape, size, mechanism, reveals) in enumerate(lines):
             many = len(e.clients)
             seconds = e.seconds if i == 0 else 0.0
-            row = (e.round, e.call, e.step, None, e.direction, key, shape, size, mechanism, reveals, seconds)
+            row = (e.round, e.call, e.step, None, e.direction, key, shape, size, mechanism, reveals, seconds, None)
+            own = {"client": e.clients, "to": e.to or [None] * many}
             for name, value in zip(SCHEMA.names, row, strict=True):
-                columns[name].extend(e.clients if name == "client" else [value] * many)
+                columns[name].extend(own.get(name, [value] * many))
     return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names}, SCHEMA)

@@ -1,11 +1,11 @@
 """What every engine does alike with a call: its randomness, who is called, and what a reply may hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.federation import StepInfo
+from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.tree import Tree
 from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused
 
@@ -58,6 +58,40 @@ def called(step: str, clients: Sequence[str] | None, known: Sequence[str], quoru
     return tuple(client for client in known if client in wanted)
 
 
+def sources(step: str, to: Mapping[str, Sequence[str]], known: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """{client: those who send to it, in client order} of a `send`.
+
+    Raises:
+        FedweaveError: a client is unknown, sends to itself, twice to a peer, or to one that is not called; or not all
+            peers are sent to by equally many.
+    """
+    chosen = called(step, list(to), known, 1.0)
+    for client, peers in to.items():
+        if client in peers or len(set(peers)) < len(peers) or not set(peers) <= set(to):
+            raise FedweaveError(
+                f"{step} is to send from {client!r} to {list(peers)}; peers are other clients, each named once and "
+                "each a key of `to` itself."
+            )
+    found = {peer: tuple(client for client in chosen if peer in to[client]) for peer in chosen}
+    if len({len(senders) for senders in found.values()}) > 1:
+        counts = {peer: len(senders) for peer, senders in found.items()}
+        raise FedweaveError(f"{step} sends unequally many messages ({counts}); let all clients hear from equally many.")
+    return found
+
+
+def receivers(step: str, clients: Sequence[str] | None, received: Sent | None) -> Sequence[str] | None:
+    """Whom a `map` calls: with `received`, those who sent.
+
+    Raises:
+        FedweaveError: a named client did not send.
+    """
+    if received is None:
+        return clients
+    if silent := [client for client in clients or () if client not in received.clients]:
+        raise FedweaveError(f"{step} was called on {silent} with what {received.step} sent, but they did not send.")
+    return received.clients if clients is None else clients
+
+
 def check_quorum(step: str, quorum: float, count: int, missing: dict[str, str]) -> None:
     """Refuse to go on when of `count` called clients fewer than the share `quorum` reply.
 
@@ -67,6 +101,17 @@ def check_quorum(step: str, quorum: float, count: int, missing: dict[str, str]) 
     needed = max(1, -(-int(quorum * count * 10**9) // 10**9))
     if count - len(missing) < needed:
         raise ClientsMissing(step, missing, needed, count)
+
+
+def check_way(step: str, info: StepInfo, peers: bool) -> None:
+    """Refuse to have a reply go to the server that is declared for peers, and the other way round.
+
+    Raises:
+        FedweaveError: names the step.
+    """
+    if info.peers != peers:
+        ways = ("to peers, so call it with `send`", "to the server, so call it with `map`")
+        raise FedweaveError(f"step {step} replies {ways[peers]}, or change peers={info.peers} in its @on_client.")
 
 
 def check_declared(step: str, info: StepInfo, reply: Tree) -> None:

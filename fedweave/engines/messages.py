@@ -6,17 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.tree import Tree, check, full, leaves, nest
+from fedweave.core.tree import Tree, check, full, leaves, map_leaves, nest
 from fedweave.errors import FedweaveError
+
+RECEIVED, PRESENT = "received", "present"  # keys of a message that holds what peers sent
 
 
 class Messages:
-    """`shared | each[client]` for every called client.
+    """`shared | each[client] | peers[client]` for every called client.
 
-    Numbers in `each` become 0-d tensors (float64, int64, bool), in every mode alike.
+    peers: what `heard` makes of the peers' trees. Numbers in `each` become 0-d tensors (float64, int64, bool), in every
+    mode alike.
 
     Raises:
-        FedweaveError: `each` names an unknown client, leaves out a called one, or gives clients different keys.
+        FedweaveError: `each` names an unknown client, leaves out a called one, or gives clients different keys; or a
+            message has a key that peers' trees take.
         ReplyRefused: a message is not a tree.
     """
 
@@ -27,9 +31,14 @@ class Messages:
         each: Mapping[str, Tree] | None,
         called: Sequence[str],
         known: Sequence[str],
+        peers: Mapping[str, Tree] | None = None,
     ) -> None:
+        self.peers = peers or {}
         self.shared = check(shared or {}, f"the message of {step}")
         self.each = {c: check(tree, f"the message of {step} to {c!r}") for c, tree in (each or {}).items()}
+        given = {*self.shared, *(key for tree in self.each.values() for key in tree)}
+        if self.peers and (taken := given & {RECEIVED, PRESENT}):
+            raise FedweaveError(f"the message of {step} has the keys {sorted(taken)}, which are of what peers sent.")
         if not self.each:
             return
         if absent := set(called) - set(self.each):
@@ -45,30 +54,52 @@ class Messages:
     @property
     def ragged(self) -> bool:
         """Whether the clients' own parts differ in shape, or hold strings, and so cannot be stacked."""
-        shapes = {tuple(_shape(leaf) for _, leaf in leaves(tree)) for tree in self.each.values()}
+        owners = self.each.keys() | self.peers.keys()
+        shapes = {tuple(_shape(leaf) for _, leaf in leaves(self._own(client))) for client in owners}
         return len(shapes) > 1 or any(str in shape for shape in shapes)
 
     def common(self) -> Tree:
         """The shared part, in dicts of its own."""
         return nest(dict(leaves(self.shared)))
 
+    def down(self, client: str) -> Tree:
+        """What the server sends to one client, in dicts of its own."""
+        return self.common() | _tensors(self.each.get(client, {}))
+
     def one(self, client: str) -> Tree:
-        """One client's message, in dicts of its own."""
-        own = {
-            path: leaf if isinstance(leaf, str) else _tensor(leaf) for path, leaf in leaves(self.each.get(client, {}))
-        }
-        return self.common() | nest(own)
+        """One client's message, in dicts of its own; a peer's tree is a copy, for another client may hear it too."""
+        return self.down(client) | map_leaves(_copy, self.peers.get(client, {}))
 
     def stacked(self, group: Sequence[str]) -> Tree:
         """The clients' own parts, stacked."""
-        if not self.each:
-            return {}
-        flats = [dict(leaves(self.each[client])) for client in group]
+        flats = [dict(leaves(self._own(client))) for client in group]
         return nest({path: torch.stack([_tensor(flat[path]) for flat in flats]) for path in flats[0]})
+
+    def _own(self, client: str) -> Tree:
+        return {**self.each.get(client, {}), **self.peers.get(client, {})}
 
     def versions(self) -> list[int]:
         """Counters that rise when a tensor of the shared part is changed in place."""
         return [leaf._version for _, leaf in leaves(self.shared) if isinstance(leaf, Tensor)]
+
+
+def heard(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:
+    """What a client that itself sent `own` finds in its message of the peers `sources`, whose `trees` have come."""
+    found = [trees[peer] if peer in trees else map_leaves(_zero, own) for peer in sources]
+    present = torch.tensor([peer in trees for peer in sources], dtype=torch.bool)
+    return {RECEIVED: {str(at): _tensors(tree) for at, tree in enumerate(found)}, PRESENT: present}
+
+
+def _zero(leaf: Any) -> Any:
+    return torch.zeros_like(leaf) if isinstance(leaf, Tensor) else type(leaf)()
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _tensors(tree: Tree) -> Tree:
+    return nest({path: leaf if isinstance(leaf, str) else _tensor(leaf) for path, leaf in leaves(tree)})
 
 
 def _tensor(leaf: Any) -> Tensor:

@@ -3,7 +3,8 @@ clients at once and gives the same numbers."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -11,16 +12,16 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedweave.core import random
-from fedweave.core.federation import Client, Step, StepInfo, step_info, step_name
+from fedweave.core.federation import Client, Sent, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch, Replies, row_of
 from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree, check, full, leaves, map_leaves, nest
 from fedweave.engines.batching import Batches
-from fedweave.engines.calls import Keys, called, check_declared, check_quorum, of_client
+from fedweave.engines.calls import Keys, called, check_declared, check_quorum, check_way, of_client, receivers, sources
 from fedweave.engines.memory import keep_freed_memory
-from fedweave.engines.messages import Messages
+from fedweave.engines.messages import Messages, heard
 from fedweave.engines.states import States
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed
 from fedweave.learn.trace import Form, traced
@@ -82,12 +83,38 @@ class Simulation:
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
         protect: Mapping[str, str] | None = None,
+        received: Sent | None = None,
     ) -> Replies:
         """See `core.federation.Federation.map`."""
-        name = step_name(step)
-        call = _Call(step, self._keys.step(name, self._keys.occurrence(name)))
+        called_on = receivers(step_name(step), clients, received)
+        peers = cast(_Post, received).open() if received else None
+        return self._run(_Call(step, self._keys, protect), shared, each, called_on, quorum, peers)
+
+    def send(
+        self,
+        step: Step,
+        to: Mapping[str, Sequence[str]],
+        shared: Tree | None = None,
+        each: Mapping[str, Tree] | None = None,
+        quorum: float = 1.0,
+        protect: Mapping[str, str] | None = None,
+    ) -> Sent:
+        """See `core.federation.Federation.send`."""
+        found = sources(step_name(step), to, self.clients)
+        replies = self._run(_Call(step, self._keys, protect, to), shared, each, list(to), quorum)
+        return _Post(step_name(step), replies.clients, replies.missing, found, replies)
+
+    def _run(
+        self,
+        call: "_Call",
+        shared: Tree | None,
+        each: Mapping[str, Tree] | None,
+        clients: Sequence[str] | None,
+        quorum: float,
+        peers: Mapping[str, Tree] | None = None,
+    ) -> Replies:
         here, missing = self._present(call.name, clients, quorum)
-        messages = Messages(call.name, shared, each, [*here, *missing], self.clients)
+        messages = Messages(call.name, shared, each, [*here, *missing], self.clients, peers)
         place = {client: at for at, client in enumerate(here)}
         batches: list[Batch] = []
         looped = self.mode == "loop" or call.info.ragged or messages.ragged
@@ -96,7 +123,7 @@ class Simulation:
                 began = time.perf_counter()
                 tree = (self._alone if looped else self._together)(call, group, messages)
                 batches.append(Batch(tuple(place[client] for client in group), tree))
-                self._note(call, group, messages, tree, (time.perf_counter() - began) / len(group), protect)
+                self._note(call, group, messages, tree, (time.perf_counter() - began) / len(group))
         self._calls += 1
         return Replies(here, batches, missing)
 
@@ -186,14 +213,21 @@ class Simulation:
         finally:
             self._states = kept
 
-    def _note(self, call: "_Call", group: Group, messages: Messages, tree: Tree, seconds: float, protect: Any) -> None:
-        """Meter a batch: what its clients were sent and what they sent."""
+    def _note(self, call: "_Call", group: Group, messages: Messages, tree: Tree, seconds: float) -> None:
+        """Meter a batch: what the server sent to its clients and what they sent."""
         reply = nest({path: row_of(leaf, 0) for path, leaf in leaves(tree)})
         check_declared(call.name, call.info, reply)
         where = (self.round, self._calls, call.name)
         for part in [(client,) for client in group] if messages.ragged else [group]:
-            self.ledger.record(*where, part, "down", messages.one(part[0]))
-        self.ledger.record(*where, group, "up", reply, seconds, protect, call.info.sends)
+            self.ledger.record(*where, part, "down", messages.down(part[0]))
+        declared = call.protect, call.info.sends
+        if call.to is None:
+            self.ledger.record(*where, group, "up", reply, seconds, *declared)
+            return
+        self.ledger.record(*where, group, "up", {}, seconds)
+        if pairs := [(client, peer) for client in group for peer in call.to[client]]:
+            senders, peers = zip(*pairs, strict=True)
+            self.ledger.record(*where, senders, "peer", reply, 0.0, *declared, peers)
 
     def snapshot(self) -> Tree:
         """All clients' private states, for a checkpoint."""
@@ -206,12 +240,32 @@ class Simulation:
             self._states.put((client,), map_leaves(_lead, map_leaves(_Own([]).copy, state)))
 
 
-class _Call:
-    """One call of one step."""
+@dataclass(frozen=True)
+class _Post(Sent):
+    """What was sent, too."""
 
-    def __init__(self, step: Step, key: Tensor) -> None:
-        self.step, self.name, self._key = step, step_name(step), key
+    content: Replies = field(repr=False)
+
+    def open(self) -> dict[str, Tree]:
+        """What every sender finds in its next message."""
+        trees = {client: self.content[client] for client in self.clients}
+        return {client: heard(trees[client], self.sources[client], trees) for client in self.clients}
+
+
+class _Call:
+    """One call of one step, whose replies go to the server or, with `to`, to other clients."""
+
+    def __init__(
+        self,
+        step: Step,
+        keys: Keys,
+        protect: Mapping[str, str] | None,
+        to: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.step, self.name, self.protect, self.to = step, step_name(step), protect, to
+        self._key = keys.step(self.name, keys.occurrence(self.name))
         self.info: StepInfo = step_info(step)
+        check_way(self.name, self.info, to is not None)
 
     def key(self, purpose: str, clients: Tensor) -> Tensor:
         """Randomness of one client, or of several at once."""

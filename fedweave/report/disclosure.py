@@ -23,6 +23,7 @@ POOLED = (
     "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
     "exchanged; that every member handed over everything is not among them."
 )
+WAYS = ("up", "peer", "down")
 BY_KEY = ("direction", "step", "key", "mechanism", "reveals")
 
 
@@ -41,19 +42,22 @@ class Disclosure:
 def disclose(run: Run) -> Disclosure:
     """Aggregate a run's ledger."""
     rows = _by_key(run.ledger)
-    sent, received = (_by_message(run.ledger, way) for way in ("up", "down"))
+    sent, received, shown = (_by_message(run.ledger, way) for way in ("up", "down", "peer"))
     everyone = run.summary["clients"]
-    total = {way: sum(row["total"] for row in rows if row["direction"] == way) for way in ("up", "down")}
+    total = {way: sum(row["total"] for row in rows if row["direction"] == way) for way in ("up", "down", "peer")}
     sentences = [POOLED] if run.summary["algorithm"] == "centralized" else []
     sentences += [_sent(row, everyone) for row in sent]
     if not sent:
-        sentences.append("No client sent anything but empty replies.")
+        sentences.append("No client sent anything but empty replies" + (" to the server." if shown else "."))
+    sentences += [_sent(row, everyone, " to other clients") for row in shown]
     sentences.append(
-        "The ledger shows nothing else that left a client; "
-        f"all of it is {decimal(total['up'])}, counting the names and framing of the messages."
+        "The ledger shows nothing else that left a client; all of it is "
+        f"{decimal(total['up'] + total['peer'])}, counting the names and framing of the messages."
     )
-    sentences += _protection(sent)
-    sentences += _declared(sent)
+    if shown:
+        sentences.append(f"Of that, {decimal(total['peer'])} went from client to client and not to the server.")
+    sentences += _protection(sent + shown)
+    sentences += _declared(sent + shown)
     clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
     keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
     sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}.")
@@ -87,7 +91,8 @@ def _by_key(ledger: pa.Table) -> list[dict[str, Any]]:
     ]
     steps = pc.unique(ledger["step"]).to_pylist()
     return sorted(
-        rows, key=lambda r: (r["direction"] != "up", steps.index(r["step"]), r["key"] == FRAMING, _natural(r["key"]))
+        rows,
+        key=lambda r: (WAYS.index(r["direction"]), steps.index(r["step"]), r["key"] == FRAMING, _natural(r["key"])),
     )
 
 
@@ -97,7 +102,8 @@ def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
     ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", pa.DictionaryArray.from_arrays(index, keys))
     ledger = ledger.filter((pc.field("direction") == direction) & (pc.field("key") != FRAMING))
     what = ["step", "key", "mechanism", "reveals"]
-    messages = ledger.group_by([*what, "client", "round", "call"]).aggregate([("bytes", "sum")])
+    ends = ["client", "to"] if direction == "peer" else ["client"]
+    messages = ledger.group_by([*what, *ends, "round", "call"]).aggregate([("bytes", "sum")])
     clients = messages.group_by([*what, "client"]).aggregate(
         [("bytes_sum", "count"), ("bytes_sum", "sum"), ("bytes_sum", "min"), ("bytes_sum", "max")]
     )
@@ -126,7 +132,7 @@ def _top(keys: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
     return pa.array(place[encoded.indices.to_numpy(zero_copy_only=False)], pa.int32()), pa.array(tops, pa.string())
 
 
-def _sent(row: dict[str, Any], everyone: int) -> str:
+def _sent(row: dict[str, Any], everyone: int, to: str = "") -> str:
     what = f"“{row['reveals']}”" if row["reveals"] else "something that is not described"
     low, high = row["times"]
     often = "once" if low == high == 1 else _between(low, high, "{:,}") + " times"
@@ -134,7 +140,8 @@ def _sent(row: dict[str, Any], everyone: int) -> str:
     size = f"{_size(row['each'])} each time" if high > 1 else _size(row["each"])
     whole = f", {_size(row['all'])} per client in all" if high > 1 else ""
     return (
-        f"{_who(row['clients'], everyone)} sent {what} ({row['step']}: {row['key']}) {often}{protected}: {size}{whole}."
+        f"{_who(row['clients'], everyone)} sent {what}{to} ({row['step']}: {row['key']}) {often}{protected}: "
+        f"{size}{whole}."
     )
 
 

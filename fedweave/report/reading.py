@@ -188,7 +188,7 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
     }
     means = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "mean")])
     found |= {f"local/{row['metric']}": row["value_mean"] for row in means.to_pylist()}
-    sent = dict.fromkeys(("up", "down"), 0)
+    sent = dict.fromkeys(("up", "down", "peer"), 0)
     for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
         sent[row["direction"]] = row["bytes_sum"]
     return {
@@ -199,6 +199,7 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
         "seed": config.get("seed"),
         "bytes_up": sent["up"],
         "bytes_down": sent["down"],
+        **({"bytes_peer": sent["peer"]} if sent["peer"] else {}),
         "metrics": found,
     }
 

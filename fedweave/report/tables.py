@@ -107,6 +107,8 @@ def costs(groups: Sequence[Group]) -> Table:
         "bytes_up": ("Sent by all clients", "", lambda value: decimal(round(value))),
         "bytes_down": ("Received by all clients", "", lambda value: decimal(round(value))),
     }
+    if any(value is not None for group in groups for value in group.values("bytes_peer")):
+        forms["bytes_peer"] = ("Sent from client to client", "", lambda value: decimal(round(value)))
     rows = [
         (Cell(title, note=note), *(measured(group.values(name), form) for group in groups))
         for name, (title, note, form) in forms.items()
@@ -166,7 +168,7 @@ def ledger(found: Disclosure) -> Table:
     """The ledger's rows of a disclosure."""
     rows = []
     for row in found.rows:
-        way = "sent" if row["direction"] == "up" else "received"
+        way = {"up": "sent", "down": "received", "peer": "sent to peers"}[row["direction"]]
         names = (Cell(way), Cell(row["step"]), Cell(row["key"], note=row["reveals"]), Cell(_shapes(row["shapes"])))
         sizes = dict.fromkeys(decimal(row[bound]) for bound in ("least", "most"))
         counts = (f"{row['clients']:,}", f"{row['messages']:,}", " to ".join(sizes))

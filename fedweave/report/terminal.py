@@ -101,6 +101,7 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     console.print(Columns(tables))
     cost = f"{summary['rounds']} rounds in {summary['seconds']:.1f} s ({summary['seconds_per_round']:.3g} s each)"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
+    traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
     console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
 
@@ -115,15 +116,15 @@ def show_ledger(console: Console, ledger: Any) -> None:
     table = Table("way", "step", "key", "shape", "mechanism", "what the receiver learns", box=SIMPLE_HEAD)
     for heading in ("clients", "messages", "bytes"):
         table.add_column(heading, justify="right", no_wrap=True)
-    totals = {"up": 0, "down": 0}
+    totals = {"up": 0, "down": 0, "peer": 0}
     for row in sums.sort_by(order).to_pylist():
         totals[row["direction"]] += row["bytes_sum"]
         counts = (f"{row['client_count_distinct']:,}", f"{row['bytes_count']:,}", decimal(row["bytes_sum"]))
         table.add_row(*(row[name] for name in groups), *counts)
     console.print(table)
-    console.print(
-        f"in all: {decimal(totals['up'])} left clients, {decimal(totals['down'])} reached them", highlight=False
-    )
+    whole = f"in all: {decimal(totals['up'])} left clients, {decimal(totals['down'])} reached them"
+    between = f", {decimal(totals['peer'])} passed between them" if totals["peer"] else ""
+    console.print(whole + between, highlight=False)
 
 
 def _decoded(schema: Any) -> Any:

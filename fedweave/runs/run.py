@@ -197,5 +197,6 @@ def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "bytes_up": built.fed.ledger.bytes_up,
         "bytes_down": built.fed.ledger.bytes_down,
+        **({"bytes_peer": built.fed.ledger.bytes_peer} if built.fed.ledger.bytes_peer else {}),
         "metrics": {name: value if math.isfinite(value) else None for name, value in last.summary.items()},
     }

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.core.federation import Client, Step
+from fedweave.core.federation import Client, Sent, Step
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
@@ -18,17 +18,22 @@ from fedweave.models import MODELS
 
 FEATURES, CLASSES, HIDDEN = 60, 3, 8
 SIZES = (21, 40, 33, 70, 12)
+SHARED = 40  # nodes of every client of a vertical federation
+VERTICAL = {name for name, kind in ALGORITHMS.items() if getattr(kind, "vertical", False)}
 # Algorithms that a GCN does not suit, or whose defaults take long here: their model and their parameters.
 OTHER_MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego", "layers": 2}}
 OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
     "fedego": {"batch": 4, "batches": 2, "epochs": 1, "server_epochs": 1, "fan_out": 2, "lr": 0.01, "sigma": 0.01}
 }
+OTHER_PARAMETERS |= {
+    name: {"batch": 16, "lr": 0.1} | ({} if name == "vfl" else {"fan_out": 2}) for name in sorted(VERTICAL)
+}
 
 
-def arrays(nodes: int, seed: int) -> tuple[Any, ...]:
-    """A random connected graph with class-dependent sparse features."""
+def arrays(nodes: int, seed: int, given: np.ndarray | None = None) -> tuple[Any, ...]:
+    """A random connected graph with sparse features that depend on the classes, which may be `given` [nodes]."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(0, CLASSES, nodes)
+    y = rng.integers(0, CLASSES, nodes) if given is None else given
     path = np.stack([np.arange(nodes - 1), np.arange(1, nodes)])
     extra = rng.integers(0, nodes, (2, 2 * nodes))
     pairs = np.concatenate([path, extra[:, extra[0] != extra[1]]], axis=1)
@@ -40,8 +45,13 @@ def arrays(nodes: int, seed: int) -> tuple[Any, ...]:
     return x, edges, y, masks
 
 
-def graphs(dtype: torch.dtype = torch.float32, changed: int | None = None) -> dict[str, Graph]:
-    """Five clients of different sizes; client `changed` holds other data of another size."""
+def graphs(dtype: torch.dtype = torch.float32, changed: int | None = None, name: str | None = None) -> dict[str, Graph]:
+    """Five clients of different sizes or, for a vertical algorithm, with the same nodes, labels and masks; `changed`
+    holds other data."""
+    if name in VERTICAL:
+        _, _, y, masks = arrays(SHARED, 0)
+        sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
+        return {f"site-{i}": make_graph(x, edges, y, masks, dtype=dtype) for i, (x, edges, *_) in enumerate(sides)}
     return {
         f"site-{i}": make_graph(*arrays(nodes + 7 * (i == changed), i + 100 * (i == changed)), dtype=dtype)
         for i, nodes in enumerate(SIZES)
@@ -66,34 +76,46 @@ def algorithm(name: str, dropout: float = 0.5, **options: Any) -> Any:
 
 
 def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float32, **options: Any) -> Simulation:
-    """The five clients on an engine."""
-    clients = options.pop("clients", None) or graphs(dtype)
+    """The five clients of `graphs` on an engine."""
+    clients = options.pop("clients", None) or graphs(dtype, name=options.get("name"))
+    options.pop("name", None)
     if not options.pop("without_test", False):
         options["test"] = global_test(dtype)
     return engine(clients, classes=CLASSES, **options)
 
 
 class BytesEngine(Simulation):
-    """Serialises and parses every message, reply and private state; `passed` counts the bytes."""
+    """Serialises and parses every message, reply and private state; `passed` counts the bytes, those between clients
+    where they arrive."""
 
     def __init__(self, clients: Mapping[str, Graph], **options: Any) -> None:
-        self.passed = {"up": 0, "down": 0}
+        self.passed = {"up": 0, "down": 0, "peer": 0}
         super().__init__(clients, **(options | {"mode": "loop"}))
 
     def map(self, step: Step, *args: Any, **options: Any) -> Replies:
+        return super().map(self._wired(step), *args, **options)
+
+    def send(self, step: Step, *args: Any, **options: Any) -> Sent:
+        return super().send(self._wired(step, to_server=False), *args, **options)
+
+    def _wired(self, step: Step, to_server: bool = True) -> Step:
         def wired(client: Client, message: Tree) -> Tree:
+            came = {key: message.pop(key) for key in ("received", "present") if key in message}
+            peers = {name: encode(tree) for name, tree in came.get("received", {}).items()}
             down = encode(message)
             client.state = decode(encode(client.state))
-            up = encode(step(client, decode(down)))
+            came |= {"received": {name: decode(blob) for name, blob in peers.items()}} if came else {}
+            up = encode(step(client, decode(down) | came))
             client.state = decode(encode(client.state))
-            self.passed["up"] += len(up)
+            self.passed["up"] += len(up if to_server else encode({}))
             self.passed["down"] += len(down)
+            self.passed["peer"] += sum(map(len, peers.values()))
             return decode(up)
 
         wired.__name__ = step.__name__
         wired.__self__ = step.__self__  # type: ignore[attr-defined]
         wired.on_client = step.on_client  # type: ignore[attr-defined]
-        return super().map(wired, *args, **options)
+        return wired
 
 
 def distance(a: Tree, b: Tree) -> float:

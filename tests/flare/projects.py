@@ -2,8 +2,9 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from fedweave.config import Config, resolve
@@ -37,14 +38,25 @@ def experiment(algorithm: str = "fedavg", **settings: object) -> Config:
 class InProcess:
     """A `Link` that calls members in this process, and breaks where a test wants it to.
 
-    absent: sites that cannot be reached. spoil: {site: what becomes of its answer}.
+    absent: sites that cannot be reached. spoil: {site: what becomes of its answer}. tamper: {site: what becomes of the
+    bytes that it sends to others, "lost" if they do not arrive}. passed: bytes between sites.
     """
 
     def __init__(self, project: Path) -> None:
-        self.members = {site: Member(project / site, site) for site in SITES}
+        self.members = {site: Member(project / site, site, partial(self._deliver, site)) for site in SITES}
         self.late: Counter[str] = Counter()
         self.absent: dict[str, str] = {}
         self.spoil: dict[str, object] = {}
+        self.tamper: dict[str, Callable[[bytes], bytes | str]] = {}
+        self.passed: list[bytes] = []
+
+    def _deliver(self, site: str, peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:
+        changed = self.tamper.get(site, lambda blob: blob)(blob)
+        if isinstance(changed, str):
+            return dict.fromkeys(peers, changed)
+        self.passed += [changed] * len(peers)
+        told = {peer: self.members[peer].accept(site, label, changed) for peer in peers}
+        return {peer: why for peer, why in told.items() if why}
 
     def unreachable(self) -> dict[str, str]:
         return dict(self.absent)

@@ -29,7 +29,11 @@ from fedweave.training import train
 from tests.contract.federations import distance
 from tests.flare.projects import SITES, InProcess, experiment
 
-OF_SITES = [name for name, kind in ALGORITHMS.items() if not getattr(kind, "pooled", False)]
+OF_SITES = [
+    name
+    for name, kind in ALGORITHMS.items()
+    if not getattr(kind, "pooled", False) and not getattr(kind, "vertical", False)  # sites get horizontal parts
+]
 
 
 @pytest.fixture

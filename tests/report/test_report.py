@@ -285,6 +285,22 @@ def test_sentences_say_what_the_ledger_shows_and_no_more(runs: dict[str, Path]) 
     assert one_ledger(runs, (list("abcd"), {}, "none", ""))[0] == "No client sent anything but empty replies."
 
 
+def test_what_went_from_client_to_client_is_told_apart(runs: dict[str, Path]) -> None:
+    ledger, w = Ledger(), {"w": torch.zeros(5)}
+    ledger.record(1, 0, "step", list("ab"), "up", {})
+    ledger.record(1, 0, "step", list("aab"), "peer", w, reveals={"w": "weights"}, to=list("bca"))
+    run = read_run(runs["s0"])
+    shown = Run(**{**_fields(run), "ledger": ledger.table(), "summary": {**run.summary, "clients": 4}})
+    said = disclose(shown).sentences
+    assert said[:2] == (
+        "No client sent anything but empty replies to the server.",
+        "2 of the 4 clients sent “weights” to other clients (step: w) 1 to 2 times: 20 bytes each time, "
+        "20 bytes to 40 bytes per client in all.",
+    )
+    assert f"Of that, {ledger.bytes_peer} bytes went from client to client and not to the server." in said
+    assert "No privacy mechanism was applied to any of it." in said
+
+
 @pytest.mark.parametrize("words", ["node features", "class counts", "the neighbours' embeddings", "Edges kept", "egos"])
 def test_descriptions_that_may_concern_the_data_are_noticed(words: str) -> None:
     assert SENSITIVE.search(words)

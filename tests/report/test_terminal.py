@@ -42,7 +42,8 @@ def test_result_stands_side_by_side_in_80_columns() -> None:
 
 def test_ledger_adds_up_messages_of_equal_kind() -> None:
     def row(round: int, client: str, direction: str, key: str, size: int, reveals: str) -> tuple[Any, ...]:
-        return (round, 0, "Alg.train", client, direction, key, "[2] float32", size, "none", reveals, 0.0)
+        to = "b" if direction == "peer" else None
+        return (round, 0, "Alg.train", client, direction, key, "[2] float32", size, "none", reveals, 0.0, to)
 
     rows = [
         row(1, "a", "up", "w", 1000, "weights"),
@@ -50,6 +51,7 @@ def test_ledger_adds_up_messages_of_equal_kind() -> None:
         row(2, "b", "up", "w", 1000, "weights"),
         row(1, "a", "up", "n", 8, "training nodes"),
         row(1, "a", "down", "w", 500, ""),
+        row(1, "a", "peer", "w", 300, "weights"),
     ]
     table = pa.table(
         [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)], SCHEMA
@@ -57,8 +59,16 @@ def test_ledger_adds_up_messages_of_equal_kind() -> None:
     shown = io.StringIO()
     terminal.show_ledger(Console(width=200, file=shown), table)
     lines = [re.split(r"  +", line.strip()) for line in shown.getvalue().splitlines()]
-    assert [line for line in lines if line[0] in ("up", "down")] == [
+    assert [line for line in lines if line[0] in ("up", "down", "peer")] == [
         ["up", "Alg.train", "w", "[2] float32", "none", "weights", "2", "3", "3.0 kB"],
         ["up", "Alg.train", "n", "[2] float32", "none", "training nodes", "1", "1", "8 bytes"],
+        ["peer", "Alg.train", "w", "[2] float32", "none", "weights", "1", "1", "300 bytes"],
         ["down", "Alg.train", "w", "[2] float32", "none", "1", "1", "500 bytes"],
     ]
+    assert ["in all: 3.0 kB left clients, 500 bytes reached them, 300 bytes passed between them"] in lines
+
+
+def test_what_passed_between_clients_is_said_where_anything_did() -> None:
+    shown = io.StringIO()
+    terminal.show_result(Console(width=80, file=shown), SUMMARY | {"bytes_peer": 2_000}, Path("runs/one"))
+    assert "clients sent 629.8 kB, received 1.2 MB, sent 2.0 kB to each other" in shown.getvalue()

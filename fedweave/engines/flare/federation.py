@@ -3,20 +3,22 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from fedweave.config import Document
-from fedweave.core.federation import Step, StepInfo, step_info, step_name
+from fedweave.core.federation import Sent, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import Ledger
+from fedweave.core.ledger import Entry, Ledger
 from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, encode, map_leaves
-from fedweave.engines.calls import Keys, called, check_quorum
+from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources
 from fedweave.engines.flare.holdings import JOINING
 from fedweave.engines.flare.inspection import Inspector
+from fedweave.engines.flare.peers import Receipt, read_faults
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
 
@@ -30,6 +32,7 @@ class Answer(NamedTuple):
     seconds: float = 0.0
     refusal: str = ""
     final: bool = False  # the site takes no further part in this job
+    note: str = ""  # of what passed between sites: a receipt (`peers.Receipt`), or peers that left nothing of use
 
 
 class Link(Protocol):
@@ -45,6 +48,18 @@ class Link(Protocol):
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
         """Send `request` and a blob to each site; the answers in time, and {site: why} of those without one."""
         ...
+
+
+@dataclass(frozen=True)
+class _Post(Sent):
+    """again: how often the step ran in the round before."""
+
+    again: int
+
+    def plain(self, chosen: Sequence[str]) -> dict[str, Any]:
+        """What the `chosen` sites need to know of it."""
+        of = {site: self.sources[site] for site in chosen}
+        return {"step": self.step, "again": self.again, "sources": of, "clients": self.clients}
 
 
 class Flare:
@@ -91,7 +106,7 @@ class Flare:
         """
         request = {"kind": "join", "run": run, "document": document, "round": after}
         blobs = dict.fromkeys(self._open(self.clients), encode({}))
-        replies = self._call(JOIN, StepInfo(JOINING, True), request, blobs, {}, self.clients)
+        replies, _ = self._call(JOIN, StepInfo(JOINING, True), request, blobs, {}, self.clients)
         check_quorum("join", self._quorum, len(self.clients), replies.missing)
         return replies
 
@@ -103,26 +118,83 @@ class Flare:
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
         protect: Mapping[str, str] | None = None,
+        received: Sent | None = None,
     ) -> Replies:
         """See `core.federation.Federation.map`; a site whose step fails or whose reply is refused counts as missing."""
         name, info = step_name(step), step_info(step)
-        chosen = called(name, clients, self.clients, quorum)
+        check_way(name, info, False)
+        chosen = called(name, receivers(name, clients, received), self.clients, quorum)
+        request = self._request("step", name, protect)
+        if received is not None:
+            request["received"] = cast(_Post, received).plain(chosen)
+        messages, here = Messages(name, shared, each, chosen, self.clients), self._open(chosen)
+        replies, notes = self._step(request, info, messages, chosen, here)
+        if received is not None:
+            for site, note in notes.items():
+                self._faults.update(read_faults(note, received.sources[site]).items())
+        check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
+        return replies
+
+    def send(
+        self,
+        step: Step,
+        to: Mapping[str, Sequence[str]],
+        shared: Tree | None = None,
+        each: Mapping[str, Tree] | None = None,
+        quorum: float = 1.0,
+        protect: Mapping[str, str] | None = None,
+    ) -> Sent:
+        """See `core.federation.Federation.send`; the server relays what it cannot read."""
+        name, info, found = step_name(step), step_info(step), sources(step_name(step), to, self.clients)
+        check_way(name, info, True)
+        chosen = called(name, list(to), self.clients, quorum)
+        request, here, call = self._request("send", name, protect), self._open(chosen), self._calls
+        request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
         messages = Messages(name, shared, each, chosen, self.clients)
-        request = {
-            "kind": "step",
-            "step": name,
-            "round": self.round,
-            "again": self._keys.occurrence(name),
-            "saved": self._saved,
-            "protect": dict(protect or {}),
-        }
-        here = self._open(chosen)
+        replies, notes = self._step(request, StepInfo({}, True), messages, chosen, here)
+        missing, good = dict(replies.missing), []
+        for site in replies.clients:
+            try:
+                receipt = Receipt.read(notes[site], info, request["to"][site])
+            except FedweaveError as error:
+                missing[site] = str(error)
+                self._count({site: str(error)}, {site: str(error)})
+                continue
+            good.append(site)
+            self._note(receipt, (self.round, call, name, site), request, info)
+        check_quorum(name, min(quorum, self._quorum), len(chosen), missing)
+        ordered = {site: missing[site] for site in chosen if site in missing}
+        return _Post(name, tuple(good), ordered, found, request["again"])
+
+    def _note(
+        self, receipt: Receipt, where: tuple[int, int, str, str], request: dict[str, Any], info: StepInfo
+    ) -> None:
+        """Meter what a site sent to others, as its receipt says."""
+        round, call, name, site = where
+        peers = tuple(peer for peer in request["to"][site] if peer not in receipt.lost)
+        tops = [(key.split("/")[0], (key, *rest)) for key, *rest in receipt.keys]
+        keys = tuple((*key, request["protect"].get(top, "none"), info.sends.get(top, "")) for top, key in tops)
+        if peers:
+            self.ledger.add(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
+
+    def _request(self, kind: str, name: str, protect: Mapping[str, str] | None) -> dict[str, Any]:
+        again, applied = self._keys.occurrence(name), dict(protect or {})
+        call = {"kind": kind, "step": name, "round": self.round, "again": again}
+        return call | {"saved": self._saved, "protect": applied}
+
+    def _step(
+        self,
+        request: dict[str, Any],
+        info: StepInfo,
+        messages: Messages,
+        chosen: Sequence[str],
+        here: Sequence[str],
+    ) -> tuple[Replies, dict[str, str]]:
+        """One call of a step on those of the `chosen` sites that are `here`; replies and notes."""
         whole = None if messages.each else encode(messages.common())
         blobs = {site: encode(messages.one(site)) if whole is None else whole for site in here}
         sent = {site: messages.one(site) for site in here} if whole is None else dict.fromkeys(here, messages.common())
-        replies = self._call(name, info, request, blobs, sent, chosen)
-        check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
-        return replies
+        return self._call(request["step"], info, request, blobs, sent, chosen)
 
     def _open(self, chosen: Sequence[str]) -> list[str]:
         closed = self._out | self._link.unreachable()
@@ -136,8 +208,8 @@ class Flare:
         blobs: Mapping[str, bytes],
         sent: Mapping[str, Tree],
         chosen: Sequence[str],
-    ) -> Replies:
-        """One exchange, metered: what goes down when it goes, what comes up when it has come."""
+    ) -> tuple[Replies, dict[str, str]]:
+        """One exchange, metered: what goes down when it goes, what comes up when it has come; and the sites' notes."""
         where = (self.round, self._calls, name)
         missing = {site: why for site, why in (self._out | self._link.unreachable()).items() if site in chosen}
         for site in blobs:
@@ -159,7 +231,8 @@ class Flare:
         self._calls += 1
         self._count(missing, refused)
         batches = [Batch((at,), map_leaves(_lead, good[site])) for at, site in enumerate(here)]
-        return Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
+        replies = Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
+        return replies, {site: answers[site].note for site in here}
 
     def _count(self, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
         self._faults.update((site, "missing") for site in missing)

@@ -22,13 +22,18 @@ class Inspector:
         self._known: dict[str, Structure] = {}
 
     def accept(
-        self, step: str, info: StepInfo, sent: Mapping[str, Tree], blobs: Mapping[str, bytes]
+        self,
+        step: str,
+        info: StepInfo,
+        sent: Mapping[str, Tree],
+        blobs: Mapping[str, bytes],
+        like: Tree | None = None,
     ) -> tuple[dict[str, Tree], dict[str, str]]:
         """The replies {site: tree} that may be used, and {site: reason} of those that are refused.
 
         A reply must be in the documented encoding and within the size limit, hold declared names only, and be finite.
         Unless the step is ragged, what it has in common with the message `sent` must have the same shape and dtype, and
-        the rest the same as at most other sites.
+        the rest the same as `like` or, without it, as at most other sites.
         """
         good: dict[str, Tree] = {}
         refused: dict[str, str] = {}
@@ -38,7 +43,7 @@ class Inspector:
             except ReplyRefused as error:
                 refused[site] = f"its reply was refused: {error}"
         forms = {site: _structure(tree, info.ragged) for site, tree in good.items()}
-        common = self._settle(step, forms)
+        common = self._settle(step, forms) if like is None else _structure(like, info.ragged)
         for site, form in forms.items():
             if common is None or form != common:
                 del good[site]

@@ -23,26 +23,19 @@ class Journal(Ledger):
         super().__init__()
         path.parent.mkdir(parents=True, exist_ok=True)
         for entry in entries(path):
-            self._add(entry)
+            super().add(entry)
         _end_last_line(path)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
 
-    def record(self, *args: Any, **options: Any) -> None:
-        """See `Ledger.record`; the entry is written out at once."""
-        super().record(*args, **options)
-        self.last = self._entries[-1]
-        self._file.write(json.dumps(asdict(self.last), ensure_ascii=False) + "\n")
+    def add(self, entry: Entry) -> None:
+        """See `Ledger.add`; the entry is written out at once."""
+        super().add(entry)
+        self.last = entry
+        self._file.write(json.dumps(asdict(entry), ensure_ascii=False) + "\n")
         self._file.flush()
 
     def restore(self, table: pa.Table) -> None:
         """Nothing to do: the file has all rows of `table` and those after it."""
-
-    def _add(self, entry: Entry) -> None:
-        self._entries.append(entry)
-        if entry.direction == "up":
-            self.bytes_up += entry.size * len(entry.clients)
-        else:
-            self.bytes_down += entry.size * len(entry.clients)
 
 
 def journal_path(folder: Path, run: str) -> Path:
@@ -65,7 +58,7 @@ def entries(path: Path) -> list[Entry]:
 
 def _entry(fields: dict[str, Any]) -> Entry:
     keys = tuple(tuple(key) for key in fields["keys"])
-    return Entry(**{**fields, "clients": tuple(fields["clients"]), "keys": keys})
+    return Entry(**fields | {"clients": tuple(fields["clients"]), "keys": keys, "to": tuple(fields.get("to", ()))})
 
 
 def _end_last_line(path: Path) -> None:

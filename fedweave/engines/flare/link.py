@@ -129,9 +129,10 @@ def _deliver(gcc: Any, result: Any, arrivals: "queue.Queue[tuple[str, Any]]") ->
 def _answer(reply: Any) -> Answer:
     """What a site sent, taken apart without trust."""
     try:
-        answer = Answer(reply["blob"], float(reply["seconds"]), reply["refusal"], reply["final"] is True)
-    except (TypeError, KeyError, ValueError):
+        final, note = reply["final"] is True, reply.get("note", "")
+        answer = Answer(reply["blob"], float(reply["seconds"]), reply["refusal"], final, note)
+    except (AttributeError, TypeError, KeyError, ValueError):
         return Answer(refusal="its answer is not of fedweave's form", final=False)
-    if not isinstance(answer.blob, bytes) or not isinstance(answer.refusal, str):
+    if not isinstance(answer.blob, bytes) or not all(isinstance(said, str) for said in (answer.refusal, answer.note)):
         return Answer(refusal="its answer is not of fedweave's form", final=False)
     return answer._replace(refusal=answer.refusal[:1000])

@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from fedweave.config import Config, resolve
 from fedweave.core import random
 from fedweave.core.federation import Client, StepInfo, step_info
 from fedweave.core.tree import Tree, check, decode, encode
-from fedweave.engines.calls import Keys, check_declared, of_client
+from fedweave.engines.calls import Keys, check_declared, check_way, of_client
 from fedweave.engines.flare.federation import JOIN, Answer
 from fedweave.engines.flare.holdings import JOINING, Holdings, describe, hold
 from fedweave.engines.flare.journal import Journal, entries, journal_path, journals
+from fedweave.engines.flare.peers import Inbox, Post, Receipt
 from fedweave.engines.flare.policy import PolicyViolation, Spent, check_algorithm, check_reply
 from fedweave.engines.flare.sitefile import SECRET, SITE_FILE, Rules, read_site_file
 from fedweave.engines.flare.steps import find_step
@@ -33,14 +35,14 @@ _OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 
 
 class Member:
-    """Answers the server's calls, one at a time.
+    """Answers the server's calls, one at a time, and takes what other sites send at any time.
 
-    folder: the site's. Every error is written to the owner's log; the server hears the reason only where it tells
-    nothing of the data.
+    folder: the site's. post: carries what the site sends to others. Every error is written to the owner's log; the
+    server hears the reason only where it tells nothing of the data.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name, self._lock = folder, name, threading.Lock()
+    def __init__(self, folder: Path, name: str, post: Post) -> None:
+        self._folder, self._name, self._post, self._lock = folder, name, post, threading.Lock()
         self._job: _Job | None = None
         self._stopped = ""
         self._log = logging.getLogger(f"fedweave.site.{name}")
@@ -53,8 +55,8 @@ class Member:
                 if self._stopped:
                     return Answer(refusal=self._stopped, final=True)
                 asked = json.loads(request)
-                reply = self._join(asked) if asked["kind"] == "join" else self._step(asked, blob)
-                return Answer(reply, time.perf_counter() - began)
+                reply, note = (self._join(asked), "") if asked["kind"] == "join" else self._step(asked, blob)
+                return Answer(reply, time.perf_counter() - began, note=note)
             except PolicyViolation as error:
                 self._stopped = f"the policy of the site forbids it: {error}"
                 return self._refused(error, self._stopped)
@@ -62,6 +64,22 @@ class Member:
                 what = "its data or settings were refused" if isinstance(error, FedweaveError) else "it failed"
                 self._stopped = f"{what} ({type(error).__name__}); {_OWNER}"
                 return self._refused(error, self._stopped)
+
+    def accept(self, sender: str, label: str, blob: bytes) -> str:
+        """Keep what the site `sender` sent until a step wants it; returns why not, or nothing.
+
+        Without the lock of `answer`: two sites that send to each other would wait for each other.
+        """
+        try:
+            of, job = json.loads(label), self._job
+            if job is None or job.run != of["run"]:
+                raise FedweaveError("the site takes no part in that run")
+            find_step(job.algorithm, of["step"])
+            job.inbox.put(sender, of["step"], (int(of["round"]), int(of["again"])), blob)
+        except Exception as error:  # whatever a peer sends, it is that peer's fault alone
+            self._log.error("refused what %s sent: %s", sender, error)
+            return "it was refused"
+        return ""
 
     def _refused(self, error: Exception, told: str) -> Answer:
         self._log.error("%s", error, exc_info=None if isinstance(error, FedweaveError) else error)
@@ -79,31 +97,69 @@ class Member:
         told, free = describe(holdings, rules.deny), replace(rules, deny=())
         return self._send(asked, JOIN, told, StepInfo(JOINING, True), free)
 
-    def _step(self, asked: dict[str, Any], blob: bytes) -> bytes:
+    def _step(self, asked: dict[str, Any], blob: bytes) -> tuple[bytes, str]:
+        """The reply to the server, and the note that goes with it."""
         if self._job is None:
             raise FedweaveError("a step was called before the site had joined the job")
         job, round = self._job, asked["round"]
         step = find_step(job.algorithm, asked["step"])
+        check_way(asked["step"], step_info(step), asked["kind"] == "send")
         job.store.enter(round, asked["saved"])
         job.keys.begin(round)
         call = job.keys.step(asked["step"], asked["again"])
         key = of_client(call, "client", torch.tensor(random.word(job.draws_as)))
         client = Client(job.holdings.graph, job.store.tree, key, _noise(self._folder / SECRET), job.holdings.test)
+        received, faults = self._received(job, asked)
         with torch.no_grad():
-            reply = check(step(client, decode(blob)), f"the reply of {asked['step']}")
+            reply = check(step(client, decode(blob) | received), f"the reply of {asked['step']}")
             check(client.state, f"the state that {asked['step']} keeps")
-        sent = self._send(asked, asked["step"], reply, step_info(step))
+        if asked["kind"] == "send":
+            sent, note = self._deliver(job, asked, reply, step_info(step))
+        else:
+            sent, note = self._send(asked, asked["step"], reply, step_info(step)), json.dumps(faults)
         job.store.keep(client.state)
-        return sent
+        return sent, note
 
-    def _send(self, asked: dict[str, Any], name: str, reply: Tree, info: StepInfo, rules: Rules | None = None) -> bytes:
-        """The reply as it may leave, noted in the site's own ledger."""
+    def _received(self, job: "_Job", asked: dict[str, Any]) -> tuple[Tree, dict[str, str]]:
+        """What the step finds of its peers, and {peer: "missing" or "refused"} of those who left nothing of use."""
+        if "received" not in asked:
+            return {}, {}
+        of = asked["received"]
+        info, call = step_info(find_step(job.algorithm, of["step"])), (asked["round"], of["again"])
+        message, faults, refused = job.inbox.open(of["step"], info, call, of["sources"][self._name], of["clients"])
+        for peer, why in refused.items():
+            self._log.error("what %s sent is of no use: %s", peer, why)
+        return message, faults
+
+    def _deliver(self, job: "_Job", asked: dict[str, Any], reply: Tree, info: StepInfo) -> tuple[bytes, str]:
+        """Send the reply to the peers that the server named; what the server gets is empty, with a receipt."""
+        name, peers = asked["step"], asked["to"][self._name]
+        blob = self._send(asked, name, reply, info, to=peers)
+        receipt = Receipt.of(job.ledger.last, {})
+        job.inbox.note_own(name, (asked["round"], asked["again"]), decode(blob))
+        if peers:
+            label = json.dumps({"run": job.run, "step": name, "round": asked["round"], "again": asked["again"]})
+            receipt = receipt._replace(lost=self._post(peers, label, blob, job.patience))
+        return self._send(asked, name, {}, info), receipt.note()
+
+    def _send(
+        self,
+        asked: dict[str, Any],
+        name: str,
+        reply: Tree,
+        info: StepInfo,
+        rules: Rules | None = None,
+        to: Sequence[str] | None = None,
+    ) -> bytes:
+        """The reply as it may leave, to the server or to peers, noted in the site's own ledger."""
         check_declared(name, info, reply)
         job, protect, blob = self._job, asked.get("protect", {}), encode(reply)
         if job is None:
             raise FedweaveError("nothing may leave before the site has joined a job")
-        check_reply(rules or job.rules, job.spent, reply, len(blob), protect)
-        job.ledger.record(asked["round"], 0, name, (self._name,), "up", reply, 0.0, protect, info.sends)
+        copies, way = (1, "up") if to is None else (len(to), "peer")
+        check_reply(rules or job.rules, job.spent, reply, copies * len(blob), protect)
+        who = (self._name,) * copies
+        job.ledger.record(asked["round"], 0, name, who, way, reply, 0.0, protect, info.sends, to or ())
         job.spent.add(job.ledger.last)
         return blob
 
@@ -114,6 +170,10 @@ class _Job:
     def __init__(self, folder: Path, run: str, config: Config, holdings: Holdings, rules: Rules, draws_as: str) -> None:
         if not run.isalnum():
             raise ConfigError(f"the run {run!r} cannot name a folder; it has letters and digits alone.")
+        engine = config.engine.values
+        self.run, self.inbox = run, Inbox(int(engine["reply_mb"] * 1e6))
+        # Half of what the server waits, so that a peer that cannot be reached does not make its senders late.
+        self.patience = engine["timeout"] / 2
         self.holdings, self.rules, self.draws_as = holdings, rules, draws_as
         self.algorithm = config.algorithm.make(config.model.make().build(holdings.features, holdings.classes))
         self.keys = Keys(config.general.seed)

@@ -26,7 +26,7 @@ class Spent:
 
     def add(self, entry: Entry) -> None:
         """Count an entry of one of the site's journals."""
-        self.bytes += entry.size
+        self.bytes += entry.size * len(entry.clients)
         self.epsilon += _epsilon({key.split("/")[0]: mechanism for key, _, _, mechanism, _ in entry.keys})
 
 

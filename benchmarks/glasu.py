@@ -1,0 +1,121 @@
+"""GLASU's seconds per iteration (local step), and accuracy over time without and with a network's delay.
+
+Cora, 3 clients with 80 % of the edges each, GCNII with 4 layers, batch 16, fan-out 3, SGD; published test nodes test,
+the published validation nodes validate, all others train. A round is Q iterations, with sampling. An exchange is one
+call of all clients; time with a delay is the measured time plus the delay for every exchange, as if all clients'
+messages travelled at once.
+
+    python -m benchmarks.glasu [--hidden 192] [--rounds 200] [--delay 0.05] [--to 0.8]
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fedweave import build, datasets
+from fedweave.algorithms import GLASU
+from fedweave.core.replies import Replies
+from fedweave.engines.simulation import Simulation
+from fedweave.models import MODELS
+from fedweave.partition import PARTITIONS
+from fedweave.training import measure
+
+SIDES: dict[str, dict[str, Any]] = {
+    "K=2, Q=1": {"exchanges": 2, "steps": 1},
+    "K=2, Q=4": {"exchanges": 2, "steps": 4},
+    "K=4, Q=1": {"exchanges": 4, "steps": 1},
+    "K=1, Q=4": {"exchanges": 1, "steps": 4},
+}
+
+
+class Counted(Simulation):
+    """Counts calls of all clients."""
+
+    calls = 0
+
+    def map(self, *args: Any, **options: Any) -> Replies:
+        self.calls += 1
+        return super().map(*args, **options)
+
+
+class Side:
+    """One setting, which lives on between turns as in a long run."""
+
+    def __init__(self, hidden: int, lr: float, options: dict[str, Any]) -> None:
+        data = datasets.load("cora")
+        cut = PARTITIONS["vertical"](public_split=True, train_rest=True).cut(data, 0)
+        net = MODELS["gcnii"](hidden=hidden, layers=4).build(build.width(data, cut), data.classes)
+        self.algorithm = GLASU(net, lr=lr, **options)
+        self.fed = Counted(build.client_graphs(data, cut), classes=data.classes)
+        self.fed.begin(0)
+        self.state, self.rounds = self.algorithm.init(self.fed), 0
+        self.fed.calls = 0
+
+    def train(self, rounds: int) -> Iterator[float]:
+        """Seconds of each round."""
+        for _ in range(rounds):
+            self.rounds += 1
+            self.fed.begin(self.rounds)
+            began = time.perf_counter()
+            self.state = self.algorithm.round(self.state, self.fed)
+            yield time.perf_counter() - began
+
+    def accuracy(self) -> float:
+        """On the test nodes; its exchanges are not counted."""
+        calls = self.fed.calls
+        _, summary = measure(self.rounds, self.algorithm.evaluate(self.state, self.fed))
+        self.fed.calls = calls
+        return summary["global/accuracy"]
+
+
+def speed(hidden: int, rounds: int, lr: float) -> None:
+    """Seconds per iteration; the sides take turns, so that a drift of the machine's speed meets them all."""
+    sides = {name: Side(hidden, lr, options) for name, options in SIDES.items()}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for side in sides.values():
+        list(side.train(rounds))  # past the point where steps are recorded (see fedweave/learn/trace.py)
+    for _ in range(4):
+        for name, side in sides.items():
+            times[name] += [seconds / side.algorithm.steps for seconds in side.train(max(1, rounds // 4))]
+    for name, seconds in times.items():
+        low, high = np.quantile(seconds, [0.1, 0.9])
+        side = sides[name]
+        print(
+            f"hidden {hidden}, {name}: {median(seconds):.4f} s per iteration (10-90 %: {low:.4f}-{high:.4f}), "
+            f"{side.fed.calls / side.rounds:.0f} exchanges per round",
+            flush=True,
+        )
+
+
+def to_accuracy(hidden: int, most: int, lr: float, delay: float, wanted: float) -> None:
+    """Time until the test accuracy is first at least `wanted`, looked at every 20 rounds."""
+    for name, options in SIDES.items():
+        side, seconds, reached = Side(hidden, lr, options), 0.0, 0.0
+        while side.rounds * side.algorithm.steps < most and reached < wanted:
+            seconds += sum(side.train(20))
+            reached = side.accuracy()
+        said = f"{seconds:.1f} s in process, {seconds + delay * side.fed.calls:.1f} s with {delay} s per exchange"
+        what = f"accuracy {reached:.3f} after {side.rounds} rounds" + ("" if reached >= wanted else " (not reached)")
+        print(f"hidden {hidden}, {name}: {what}, {said}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, default=192)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--lr", type=float, default=0.5)
+    parser.add_argument("--delay", type=float, default=0.05, help="seconds per exchange")
+    parser.add_argument("--to", type=float, default=0.8, help="test accuracy to reach; 0 to skip")
+    parser.add_argument("--most", type=int, default=2000, help="iterations after which a side gives up")
+    given = parser.parse_args()
+    speed(given.hidden, given.rounds, given.lr)
+    if given.to:
+        to_accuracy(given.hidden, given.most, given.lr, given.delay, given.to)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""D-FedGNN: Pei et al. 2021, "Decentralized federated graph neural networks", on the ring.
+
+FedEgo (Zhang et al. 2023, section 5.2) compares with it on "the standard ring network", with equal weights:
+w_i ← (w_{i−1} + w_i + w_{i+1}) / 3 after local training. Deviations: the paper protects what neighbours exchange with
+keys from a Diffie-Hellman exchange, here the engine seals it; optimisers other than SGD are allowed and start afresh
+each round; all clients start from equal weights, as decentralised SGD does (Lian et al. 2017, algorithm 1). Two clients
+are each other's one neighbour (mean of two); a single client has none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms import parts
+from fedweave.algorithms.fedavg import draw, loss
+from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
+from fedweave.core import model as models
+from fedweave.core.algorithm import Evaluation
+from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.graph import Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.learn import OPTIMISERS, check_training, fit
+
+
+@dataclass(frozen=True)
+class DFedGNN:
+    """Every client averages its model with those of its two neighbours on a ring; no model passes through the server.
+
+    epochs:    full-batch local steps per round. quorum: share of the clients that must take part.
+    objective: terms of the training loss; those that pull to received weights do not apply.
+    """
+
+    model: Model
+    epochs: int = 5
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    quorum: float = 1.0
+    objective: tuple[parts.Objective, ...] = (parts.CrossEntropy(),)
+
+    def __post_init__(self) -> None:
+        check_training(self.epochs, self.lr, self.weight_decay)
+        if not 0 < self.quorum <= 1:
+            raise ValueError(f"quorum is {self.quorum}; it must be above 0 and at most 1")
+        if any(term.loss is None for term in self.objective) or not self.objective:
+            raise ValueError("objective must be terms that depend on data alone, such as cross_entropy")
+        for term in self.objective:
+            term.check(self.model)
+
+    def init(self, fed: Federation) -> Tree:
+        """The key that all clients draw the same first weights from; the server holds no weights."""
+        return {"init": fed.key("init")}
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Local training, then one exchange between neighbours."""
+        sent = fed.send(self.train, to=ring(fed.clients), shared=state, quorum=self.quorum)
+        fed.map(self.mix, received=sent, quorum=self.quorum)
+        return state
+
+    @on_client(sends={"w": "model weights after local training"}, peers=True)
+    def train(self, client: Client, message: Tree) -> Tree:
+        """`epochs` steps on the client's own model, which goes to its neighbours."""
+        client.state["w"], _ = fit(
+            self._loss,
+            self._own(client, message),
+            client.graph,
+            client.key,
+            OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
+            self.epochs,
+            batches={"drawn": draw(self.objective, self.model, client.graph, client.key, self.epochs)},
+        )
+        return {"w": client.state["w"]}
+
+    @on_client()
+    def mix(self, client: Client, message: Tree) -> Tree:
+        """w_i ← w_i + Σ_j (w_j − w_i) / (n + 1) over the n neighbours j.
+
+        An absent neighbour's share stays with the client, so that the mean over the clients does not move.
+        """
+        present = message["present"]
+        neighbours = [message["received"][str(j)]["w"] for j in range(len(present))]
+
+        def mixed(own: Tensor, *others: Tensor) -> Tensor:
+            moves = [torch.where(present[j], other - own, 0) for j, other in enumerate(others)]
+            return own + sum(moves) / (len(others) + 1)
+
+        client.state["w"] = map_leaves(mixed, client.state["w"], *neighbours)
+        return {}
+
+    def _own(self, client: Client, message: Tree) -> Tree:
+        if "w" in client.state:
+            return client.state["w"]
+        return models.init(self.model, message["init"], client.graph.x.dtype)
+
+    def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        return loss(self.objective, w, self.model, graph, key, args)
+
+    def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
+        """Each client's model on its own nodes and on the global test graph."""
+        return Evaluation(fed.map(self.score, state, quorum=self.quorum))
+
+    @on_client(sends=PERSONAL_SCORES)
+    def score(self, client: Client, message: Tree) -> Tree:
+        """The client's own model."""
+        return personal_score(self.model, self._own(client, message), client)
+
+
+def ring(clients: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """{client: its neighbours before and after it}, each once; none of a single client."""
+    last = len(clients) - 1
+    around = {c: dict.fromkeys((clients[i - 1], clients[i + 1 if i < last else 0])) for i, c in enumerate(clients)}
+    return {client: tuple(near for near in both if near != client) for client, both in around.items()}

@@ -1,0 +1,273 @@
+"""GLASU: Zhang et al. 2023, "GLASU: a communication-efficient algorithm for federated learning with vertically
+distributed graph data", algorithms 1 to 7.
+
+The clients hold the same nodes, each its own features and edges. Each has a model of its own; after K of the L layers
+that pass messages the server aggregates the clients' representations (lazy aggregation), and for Q steps a client joins
+its own, as they change, with those that the others had (stale updates).
+
+Which gradient it is (`backward`), without dropout and noise and with Q = 1, J being the mean of the clients' losses:
+- "frozen" is algorithm 4: a client differentiates its own loss with the others' representations as constants. For K = 1
+  this is J's gradient. For K > 1 it is not: what a client's early layers do to the others' later layers is missing.
+- "exchanged" sends gradients back through every aggregation (section 3.1), K further exchanges, and is J's gradient for
+  any K.
+The prediction f_m is one function kept in M copies ("the same among clients"): its copies begin equal, get the gradient
+of the loss in the one, and stay equal. With Q > 1, or "frozen" with dropout, each goes with its client's own view of
+the last aggregate.
+Where only some clients have labels (appendix B.2), J is the mean of theirs, and the others follow its gradient in the
+last aggregate.
+
+What the paper leaves open, or where this differs:
+- The mini-batch is drawn from the train nodes, with a key that the server sends, by every client alike: the server need
+  not know who trains. In the modified algorithm 5 client 1 would send it.
+- A client samples up to `fan_out` neighbours per node and layer (see `vertical.sampling`), anew every round, and keeps
+  the node itself. For a node that several clients' lists hold, the sample is one.
+- Local steps compute only what the client's own batch needs; the union of all clients' nodes is computed once, for the
+  exchange. Dropout is drawn anew in every step.
+- Models that end in a convolution (`gcn`, `gat`) aggregate their logits there, and have no further prediction.
+- Each client predicts with its own f_m on the full graph; the accuracy reported is the mean over the clients.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.scoring import SCORES
+from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
+from fedweave.algorithms.vertical.party import Party
+from fedweave.algorithms.vertical.split import Split
+from fedweave.core.algorithm import Evaluation
+from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.model import Model
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree
+from fedweave.errors import FedweaveError, UserError
+from fedweave.learn import check_training
+from fedweave.metrics.classification import counts
+from fedweave.privacy.gaussian import GaussianRows
+
+_H = "a representation of every node of the exchanged list, from the client's features and edges, and whose row it is"
+_FACTS = {
+    "nodes": "how many nodes the client holds: those that all parties have in common",
+    "masks": "a fingerprint of which nodes train, validate and test",
+    "labels": "whether the client sees labels",
+}
+
+
+@dataclass(frozen=True)
+class GLASU:
+    """A graph neural network over clients with the same nodes but different features and edges.
+
+    exchanges:   K, spread evenly over the L layers that pass messages, the last one among them; 0 is none.
+    at:          the numbers 1, …, L of the layers to aggregate after, instead of K.
+    aggregation: "mean" or "concat" of the clients' representations.
+    steps:       Q local steps per round, all on the same mini-batch.
+    batch:       train nodes per mini-batch; 0 trains on all of them with the full graph.
+    fan_out:     neighbours sampled per node and layer.
+    edges:       "own", or "none": every node by itself (A = I).
+    backward:    "frozen" or "exchanged" (needs Q = 1), see above.
+    lr, weight_decay: of stochastic gradient descent.
+    sigma, clip, delta: with sigma > 0 every row of a representation is clipped to the norm `clip` before it leaves and
+                 gets Gaussian noise of standard deviation sigma · clip; the ledger has the (ε, δ) of one node's rows.
+                 Gradients and lists of nodes are not protected.
+
+    Raises:
+        ValueError: a value that is out of range, or that the model's layers cannot do.
+    """
+
+    model: Model
+    exchanges: int = 2
+    at: tuple[int, ...] = ()
+    aggregation: Literal["mean", "concat"] = "mean"
+    steps: int = 1
+    batch: int = 16
+    fan_out: int = 3
+    edges: Literal["own", "none"] = "own"
+    backward: Literal["frozen", "exchanged"] = "frozen"
+    lr: float = 0.1
+    weight_decay: float = 0.0
+    sigma: float = 0.0
+    clip: float = 1.0
+    delta: float = 1e-5
+
+    vertical: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_training(self.steps, self.lr, self.weight_decay)
+        for name, least in (("exchanges", 0), ("batch", 0), ("fan_out", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        aggregated = self.party.split.cuts
+        if self.backward == "exchanged" and (self.steps > 1 or self.sigma > 0 or not aggregated):
+            raise ValueError(
+                f"backward = 'exchanged' sends gradients back through what was exchanged: it needs steps = 1 (here "
+                f"{self.steps}), sigma = 0 (here {self.sigma:g}) and an aggregated layer; or take 'frozen'"
+            )
+        if self.aggregation == "concat" and aggregated[-1:] == (len(self.model) - 1,):
+            raise ValueError(
+                "aggregation = 'concat' after the model's last layer would leave M times as many columns as classes; "
+                "take 'mean', a model with a classifier after its convolutions (gcnii), or `at` without the last layer"
+            )
+
+    @cached_property
+    def party(self) -> Party:
+        """What a client computes."""
+        how, linked = AGGREGATIONS[self.aggregation], self.edges == "own"
+        split = Split(self.model, self.cuts, how.wider, self.fan_out, linked)
+        release = GaussianRows(self.clip, self.sigma, self.delta)
+        exchanged = self.backward == "exchanged"
+        return Party(split, how, release, self.batch, self.steps, self.lr, self.weight_decay, exchanged)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """I: the numbers of the model's layers after which the server aggregates."""
+        return cuts(self.model, self.exchanges, self.at)
+
+    def init(self, fed: Federation) -> Tree:
+        """W_m of every client, and who has labels.
+
+        Raises:
+            UserError: the clients do not hold the same nodes, or none that could train has labels.
+        """
+        share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype)
+        each = {client: {"at": i} for i, client in enumerate(fed.clients)}
+        replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
+        for what, name in (("nodes", "hold {} nodes"), ("masks", "use their nodes as {}")):
+            if len(replies.stack(what).unique()) > 1:
+                said = ", ".join(
+                    f"{client} {int(reply[what])}" for client, reply in zip(fed.clients, replies, strict=True)
+                )
+                raise UserError(
+                    f"{type(self).__name__} needs clients with the same nodes, used alike, but they "
+                    f"{name.format(said)}; set partition.name = 'vertical' or 'parties'."
+                )
+        holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]
+        if not holders or (len(holders) < len(fed.clients) and not self.party.split.followed):
+            raise UserError(
+                f"labels are at {', '.join(holders) or 'no client'}: every client needs them, or one "
+                "and an exchange after the model's last layer that passes messages; set partition.labels = 'all', or "
+                "algorithm.exchanges to 1 or more."
+            )
+        return {"holders": {client: int(client in holders) for client in fed.clients}, "rounds": 0}
+
+    @on_client(sends=_FACTS)
+    def begin(self, client: Client, message: Tree) -> Tree:
+        """Line 3 of algorithm 1 at t = 0."""
+        return self.party.begin(client, message)
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Algorithm 1, lines 2-7."""
+        split, after = self.party.split, state | {"rounds": state["rounds"] + 1}
+        message: Tree = {"batch": fed.key("batch")}
+        for segment in self.party.sampling:  # algorithm 2
+            lists = fed.map(self.sample, message | {"segment": segment})
+            message = {"nodes": union(lists), "cut": segment}
+        told = {"h": self.party.release.mechanism(after["rounds"] * split.last)}
+        for segment in range(split.last):  # algorithm 3
+            replies = fed.map(self.infer, message | {"segment": segment}, protect=told)
+            message = {"h": _finite(self.party.how.aggregate(replies, "h"))}
+        holders = [client for client in fed.clients if state["holders"][client]]
+        exchanged = self.backward == "exchanged"
+        if exchanged or len(holders) < len(fed.clients):  # algorithm 6
+            pulls = fed.map(self.pull, message, clients=holders)
+            message["gradient"] = pulls.weighted_sum(
+                "gradient", torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64)
+            )
+        if not exchanged:
+            fed.map(self.update, message)  # algorithms 4 and 7
+            return after
+        for segment in reversed(range(split.last)):
+            replies = fed.map(self.back, message | {"segment": segment})
+            if segment:
+                message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies)))}
+        return after
+
+    @on_client(sends={"nodes": "the mini-batch's nodes and their sampled neighbours in the client's graph"})
+    def sample(self, client: Client, message: Tree) -> Tree:
+        """Algorithm 2 down to the next aggregated layer."""
+        return self.party.sample(client, message)
+
+    @on_client(sends={"h": _H})
+    def infer(self, client: Client, message: Tree) -> Tree:
+        """Algorithm 3 up to the next aggregated layer."""
+        return self.party.infer(client, message)
+
+    @on_client(sends={"gradient": "gradient of the loss in the last aggregate: it depends on the batch's labels"})
+    def pull(self, client: Client, message: Tree) -> Tree:
+        """Algorithm 6, lines 15 and 16."""
+        return self.party.pull(client, message)
+
+    @on_client()
+    def update(self, client: Client, message: Tree) -> Tree:
+        """Q times algorithm 4, or 7; sends nothing."""
+        return self.party.update(client, message)
+
+    @on_client(sends={"gradient": "gradient of the loss in what the client received at the aggregation before"})
+    def back(self, client: Client, message: Tree) -> Tree:
+        """The backward pass of section 3.1 down to the next aggregated layer; a step at the end of it."""
+        return self.party.back(client, message)
+
+    def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
+        """Each client's prediction on the full graph, after K exchanges."""
+        return Evaluation(fed.map(self.score, self._looked(fed)))
+
+    def predict(self, state: Tree, fed: Federation) -> Replies:
+        """Each client's class probabilities [n, c] of all nodes, "probability", after K exchanges."""
+        return fed.map(self.tell, self._looked(fed))
+
+    def _looked(self, fed: Federation) -> Tree:
+        """What the clients need for their predictions on the full graph."""
+        message: Tree = {}
+        for segment in range(self.party.split.last):
+            told = {"h": self.party.release.mechanism(1)}
+            replies = fed.map(self.look, message | {"segment": segment}, protect=told)
+            message = {"h": _finite(self.party.how.aggregate(replies, "h"))}
+        return message
+
+    @on_client(sends={"h": "a representation of every node, from the client's features and edges"})
+    def look(self, client: Client, message: Tree) -> Tree:
+        """Joint inference on the full graph up to the next aggregated layer."""
+        return self.party.look(client, message)
+
+    @on_client(sends=SCORES)
+    def score(self, client: Client, message: Tree) -> Tree:
+        """The client's prediction, where it sees labels."""
+        graph = client.graph
+        return {"own": counts(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0))}
+
+    @on_client(sends={"probability": "the client's prediction for every node"})
+    def tell(self, client: Client, message: Tree) -> Tree:
+        """The client's prediction."""
+        return {"probability": torch.softmax(self.party.logits(client, message), -1)}
+
+
+def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...]:
+    """The numbers of the model's layers after which the server aggregates: those `at` 1, …, L of the layers that pass
+    messages or, evenly, ⌈k L / K⌉ for k = 1, …, K (section 5.3; K = 2 is the middle and the last).
+
+    Raises:
+        ValueError: more exchanges than such layers, or `at` is not rising within 1, …, L.
+    """
+    passing = [i for i, layer in enumerate(model) if layer.operator is not None]
+    count = len(passing)
+    if exchanges > count and not at:
+        raise ValueError(f"exchanges is {exchanges}, but only {count} of the model's layers pass messages")
+    chosen = tuple(at) or tuple(-(-k * count // exchanges) for k in range(1, exchanges + 1))
+    if any(a >= b for a, b in zip((0, *chosen), (*chosen, count + 1), strict=True)):
+        raise ValueError(f"at is {list(chosen)}; it must rise within 1, …, {count}, the layers that pass messages")
+    return tuple(passing[number - 1] for number in chosen)
+
+
+def union(replies: Replies) -> Tensor:
+    """∪_m S_m, sorted, int64, with its first repeated to a length that depends on its size alone."""
+    nodes = torch.cat([reply["nodes"] for reply in replies]).long().unique()
+    return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)])
+
+
+def _finite(h: Tensor) -> Tensor:
+    if not h.isfinite().all():
+        raise FedweaveError("training diverged: a client's representations are not finite. Lower algorithm.lr.")
+    return h

@@ -1,0 +1,70 @@
+"""The server's aggregation and what undoes it (Zhang et al. 2023, GLASU, sections 3.1 and 3.3).
+
+`AGGREGATIONS` holds the two of the paper. M clients, each with a representation [n, h] of the same n nodes; `at` int64
+scalar is a client's place among them (None where only the mean is taken), `share` scalar is 1/M.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core.replies import Replies
+
+
+@dataclass(frozen=True)
+class Mean:
+    """H = (1/M) Σ_m H+_m, [n, h]."""
+
+    wider = False
+
+    def aggregate(self, replies: Replies, key: str) -> Tensor:
+        """At the server."""
+        return replies.weighted_sum(key, torch.full((len(replies),), 1 / len(replies), dtype=torch.float64))
+
+    def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+        """H_{-m} = H - H+_m / M (section 3.3)."""
+        return whole - share * own
+
+    def join(self, others: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+        """H = H_{-m} + H+_m / M."""
+        return others + share * own
+
+    def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
+        """The gradient in H+_m [n, width] from that in H: 1/M of it (section 3.1)."""
+        return share * gradient
+
+
+@dataclass(frozen=True)
+class Concat:
+    """H = [H+_1 | … | H+_M], [n, M h]."""
+
+    wider = True
+
+    def aggregate(self, replies: Replies, key: str) -> Tensor:
+        """At the server."""
+        return replies.stack(key).movedim(0, 1).flatten(1)
+
+    def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+        """H_{-m}: H with zeros for client m's block."""
+        blocks = whole.unflatten(1, (-1, own.shape[1]))
+        return (blocks * ~_mine(blocks, at)).flatten(1)
+
+    def join(self, others: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+        """H: H_{-m} with H+_m for client m's block."""
+        blocks = others.unflatten(1, (-1, own.shape[1]))
+        return (blocks + own[:, None] * _mine(blocks, at)).flatten(1)
+
+    def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
+        """The gradient in H+_m [n, width] from that in H: client m's block (section 3.1)."""
+        blocks = gradient.unflatten(1, (-1, width))
+        return (blocks * _mine(blocks, at)).sum(1)
+
+
+def _mine(blocks: Tensor, at: Any) -> Tensor:
+    """bool [M, 1]: which of the M blocks is the client's."""
+    return torch.eq(torch.arange(blocks.shape[1]), at)[:, None]
+
+
+AGGREGATIONS: dict[str, Mean | Concat] = {"mean": Mean(), "concat": Concat()}

@@ -1,0 +1,131 @@
+"""A backbone cut into segments between aggregated layers (Zhang et al. 2023, GLASU, sections 3.1 and 3.2)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.vertical.sampling import Sampled, alone, grow
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import Graph
+from fedweave.core.model import Layer, Model
+from fedweave.core.rows import rows
+from fedweave.core.sparse import Sparse
+from fedweave.core.tree import Tree
+from fedweave.models.linear import linear
+
+
+@dataclass(frozen=True)
+class Split:
+    """Segments 0, …, K of a model: what a client computes by itself between two exchanges; K is the last, the
+    prediction, which may be without layers.
+
+    cuts:    numbers of the model's layers after which the server aggregates, rising.
+    wider:   whether an aggregate has M times as many columns.
+    fan_out: neighbours sampled per node and layer.
+    linked:  False leaves out all edges: A = I.
+    """
+
+    model: Model
+    cuts: tuple[int, ...]
+    wider: bool
+    fan_out: int
+    linked: bool
+
+    @property
+    def last(self) -> int:
+        """K."""
+        return len(self.cuts)
+
+    @property
+    def followed(self) -> bool:
+        """Whether the prediction sees the aggregate of each node alone, so that clients without labels can follow the
+        gradient in it (appendix B.2: "we require that server aggregation is performed on the last layer")."""
+        return bool(self.cuts) and not self.hops(self.last)
+
+    def layers(self, segment: int) -> range:
+        """The numbers of a segment's layers."""
+        ends = (-1, *self.cuts, len(self.model) - 1)
+        return range(ends[segment] + 1, ends[segment + 1] + 1)
+
+    def hops(self, segment: int) -> list[int]:
+        """Those of its layers that pass messages, from the last to the first."""
+        return [i for i in reversed(self.layers(segment)) if self.linked and self.model[i].operator is not None]
+
+    def own(self, w: Tree, segment: int) -> Tree:
+        """A segment's weights."""
+        return {str(i): w[str(i)] for i in self.layers(segment) if str(i) in w}
+
+    def init(self, key: Tensor, shared: Tensor, clients: int, dtype: torch.dtype) -> Tree:
+        """A client's weights. Those of the prediction come from `shared`, the same at all clients: "this layer is the
+        same among clients because they receive the same H[L]" (section 3.1)."""
+        wide = tuple(
+            _widened(layer, clients) if self.wider and clients > 1 and i - 1 in self.cuts else layer
+            for i, layer in enumerate(self.model)
+        )
+        tail = self.own(models.init(wide, shared, dtype), self.last) if self.cuts else {}
+        return models.init(wide, key, dtype) | tail
+
+    def sample(self, graph: Graph, segment: int, targets: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
+        """A segment's inputs int64 [s] for its outputs `targets` int64 [t], which lead them, and its layers' hops."""
+        hops = {}
+        for i in self.hops(segment):
+            targets, hops[str(i)] = grow(graph, targets, random.fold(key, "sample", i), self.fan_out)
+        return targets, hops
+
+    def first(self, graph: Graph, nodes: Tensor | None) -> Any:
+        """The features of `nodes`, the model's input; None is all nodes."""
+        if nodes is None:
+            return graph.x
+        return graph.x.picked(nodes) if isinstance(graph.x, Sparse) else rows(graph.x, nodes)
+
+    def run(
+        self,
+        segment: int,
+        w: Tree,
+        graph: Graph,
+        h: Any,
+        hops: Tree | None = None,
+        origin: Tensor | None = None,
+        key: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """A segment's output for its input `h` [s, in], and the origin (`Graph.origin`) of the same rows as `h`.
+
+        hops: of `sample`; None takes the whole graph. origin: that of an earlier segment, if one made it.
+        """
+        for i in self.layers(segment):
+            layer, own = self.model[i], w.get(str(i), {})
+            around = graph
+            if layer.operator is not None:
+                hop = alone(torch.arange(h.shape[0]), graph.x.dtype) if not self.linked else (hops or {}).get(str(i))
+                if hop is not None:
+                    around = graph._replace(edges=Sampled(hop))  # type: ignore[arg-type]
+                    rows_left = len(hop["gcn"])
+                    around = around._replace(origin=None if origin is None else origin[:rows_left])
+                else:
+                    around = graph._replace(origin=origin)
+            if "merge" in own:
+                h = linear(h, own["merge"])
+            h = layer.apply(own, around, h, None if key is None else random.fold(key, "layer", i))
+            if layer.origin:
+                origin = h
+        return h, origin
+
+
+def _widened(layer: Layer, clients: int) -> Layer:
+    """`layer` for an input of `clients` times as many columns.
+
+    Its weights by column grow. A layer without such (GCNII's convolution returns to an origin of its own width) comes
+    after a linear map, "merge", back to its width, which begins as the mean.
+    """
+
+    def init(key: Tensor) -> Tree:
+        w = layer.init(key)
+        parts = [w, *(layer.init(random.fold(key, "block", i)) for i in range(1, clients))]
+        if layer.by_feature:
+            return w | {name: torch.cat([part[name] for part in parts]) for name in layer.by_feature}
+        return w | {"merge": torch.eye(w["weight"].shape[0]).repeat(clients, 1) / clients}
+
+    return layer._replace(init=init)

@@ -1,0 +1,97 @@
+"""The command `fedweave predict`: what the parties of a finished vertical run jointly predict, also for new nodes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedweave.errors import UserError
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    import pyarrow as pa
+
+PREDICTIONS = "predictions.parquet"
+
+
+def predict(directory: Path, data: Path | None = None, out: Path | None = None) -> None:
+    """Predict every node's class with the models of the finished vertical run DIRECTORY, jointly over its parties.
+
+    --data is a folder of the same parties with the new nodes beside the old; without it the run's own nodes are
+    predicted. Writes a row per party and node, by default to DIRECTORY/predictions.parquet.
+    """
+    from fedweave.report.terminal import screen
+    from fedweave.runs.files import write_table
+
+    path, table = out or directory / PREDICTIONS, predictions(directory, data)
+    write_table(path, table)
+    screen().print(f"{len(table)} predictions: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
+    """Columns "client", "node" (position among the common nodes sorted by id, see docs/data-format.md), "class" (the
+    most probable), and "p0", "p1", … its probabilities. It takes as many exchanges as the algorithm's evaluation.
+
+    Raises:
+        UserError: the run is not finished, its algorithm does not predict jointly, or the data is not of its parties.
+    """
+    from fedweave.build import build
+    from fedweave.config import read
+    from fedweave.runs.checkpoint import Checkpoint
+    from fedweave.runs.files import CHECKPOINT, CONFIG, SUMMARY
+
+    if not (directory / SUMMARY).exists():
+        raise UserError(
+            f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `fedweave run --resume`."
+        )
+    config, _ = read(directory / CONFIG)
+    if not hasattr(config.algorithm.kind, "predict"):
+        raise UserError(
+            f"the run's algorithm {config.algorithm.name!r} has no joint prediction; those for vertically split data "
+            "have: glasu, vfl, vfgnn, simulated_centralized."
+        )
+    built = build(config)
+    if data is not None:
+        built = _same_parties(built, build(_on(config, data)), data)
+    reached = Checkpoint.load(directory / CHECKPOINT)
+    built.fed.restore(reached.fed)
+    built.fed.begin(reached.round)
+    return _table(built.algorithm.predict(reached.state, built.fed), built.fed.clients, built.data.nodes)
+
+
+def _on(config: Any, data: Path) -> Any:
+    """The run's configuration on other data, whose split does not matter."""
+    values, partition = config.data.values, config.partition.values
+    if values.get("normalise", "none") in ("standard", "minmax"):
+        raise UserError(
+            f"the run was made with data.normalise = {values['normalise']!r}, which would scale the new nodes "
+            "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'."
+        )
+    kept = {key: partition[key] for key in partition if key not in ("public_split", "train_rest")}
+    return replace(config, folder=str(data), partition=replace(config.partition, values=kept))
+
+
+def _same_parties(before: Any, now: Any, data: Path) -> Any:
+    """`now`, if the run's models fit it."""
+    for what, of in (
+        ("classes", lambda built: built.data.classes),
+        ("parties", lambda built: ", ".join(built.fed.clients)),
+        ("features per party", lambda built: [len(part.columns) for part in built.partition.parts]),
+    ):
+        if of(before) != of(now):
+            raise UserError(
+                f"{data} has other {what} than the run: {of(now)} for {of(before)}. Give the run's parties and "
+                "columns; set [data] labels or classes in the run's configuration where new nodes have no labels."
+            )
+    return now
+
+
+def _table(replies: Any, clients: tuple[str, ...], nodes: int) -> "pa.Table":
+    import numpy as np
+    import pyarrow as pa
+
+    p = np.stack([replies[client]["probability"][:nodes].numpy() for client in clients])
+    columns: dict[str, Any] = {
+        "client": np.repeat(np.array(clients), nodes),
+        "node": np.tile(np.arange(nodes), len(clients)),
+        "class": p.argmax(-1).ravel(),
+    }
+    return pa.table(columns | {f"p{c}": p[..., c].ravel() for c in range(p.shape[-1])})

@@ -1,0 +1,1 @@
+"""What is done to values before they leave, and what it guarantees."""

@@ -1,0 +1,74 @@
+"""The Gaussian mechanism on rows, and its accountant."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+from torch import Tensor
+
+from fedweave.core import random
+
+
+@dataclass(frozen=True)
+class GaussianRows:
+    """Every row is scaled down to the norm `clip` at most and gets noise of standard deviation sigma · clip per column;
+    with sigma = 0 rows leave as they are.
+
+    The guarantee is (ε, delta)-differential privacy for one row: whatever it was, the receiver can hardly tell it from
+    another. It does not cover what a node's data does to other nodes' rows.
+
+    Raises:
+        ValueError: a negative sigma, a clip that is not positive, or a delta outside (0, 1).
+    """
+
+    clip: float = 1.0
+    sigma: float = 0.0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sigma < math.inf:
+            raise ValueError(f"sigma is {self.sigma}; it must be a number of at least 0 (0 adds no noise)")
+        if not 0 < self.clip < math.inf:
+            raise ValueError(f"clip is {self.clip}; it must be a positive norm")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"delta is {self.delta}; it must lie between 0 and 1, such as 1e-5")
+
+    def apply(self, h: Tensor, key: Tensor) -> Tensor:
+        """The rows of h [n, k] as they may leave."""
+        if self.sigma == 0:
+            return h
+        norm = torch.linalg.vector_norm(h, dim=1, keepdim=True)
+        noise = random.normal(key, tuple(h.shape)).to(h.dtype)
+        return h * (self.clip / norm.clamp(min=self.clip)) + self.sigma * self.clip * noise
+
+    def epsilon(self, releases: int) -> float:
+        """ε of one row after that many releases of it; rows differ by up to 2 · clip."""
+        return epsilon(2 / self.sigma * math.sqrt(releases), self.delta) if self.sigma else math.inf
+
+    def mechanism(self, releases: int) -> str:
+        """What the ledger says of a row that leaves for the `releases`-th time."""
+        if self.sigma == 0:
+            return "none"
+        spent = f"a row's epsilon {self.epsilon(releases):.4g}, delta {self.delta:g} after {releases} of its releases"
+        return f"clipped to {self.clip:g}, Gaussian noise of sigma {self.sigma * self.clip:g}: {spent}"
+
+
+def epsilon(mu: float, delta: float) -> float:
+    """The smallest ε of a mechanism that is exactly μ-Gaussian differentially private (Dong, Roth and Su 2022,
+    "Gaussian Differential Privacy", corollary 2.13).
+
+    T releases with noise multiplier σ (noise over sensitivity) are so with μ = √T / σ, and no less (their corollary
+    3.3): this is exact, where Rényi accountants give bounds.
+    """
+
+    def excess(eps: float) -> float:
+        return float(ndtr(mu / 2 - eps / mu) - math.exp(eps + log_ndtr(-mu / 2 - eps / mu))) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    top = 1.0
+    while excess(top) > 0:
+        top *= 2
+    return float(brentq(excess, 0.0, top, xtol=1e-9))

@@ -1,0 +1,315 @@
+"""GLASU: what crosses, what it costs, what is refused, and that it learns. Its gradients have a file of their own."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from fedweave import build, datasets
+from fedweave.algorithms.glasu import GLASU, cuts, union
+from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
+from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
+from fedweave.core.graph import Graph, make_graph
+from fedweave.core.replies import Batch, Replies
+from fedweave.core.tree import Tree, decode, encode, leaves
+from fedweave.engines.simulation import Simulation
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.models import MODELS
+from fedweave.partition import PARTITIONS
+from fedweave.training import train
+
+NODES, FEATURES, CLASSES = 60, 12, 3
+DATA = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+def parties(clients: int = 3, holders: tuple[int, ...] | None = None, nodes: int = NODES) -> dict[str, Graph]:
+    """Class-dependent sparse features and homophilous edges, of each client's own; the same labels and masks."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, nodes)
+    masks = np.zeros((3, nodes), bool)
+    masks[rng.integers(0, 3, nodes), np.arange(nodes)] = True
+    graphs = {}
+    for i in range(clients):
+        odds = np.where(y[:, None] == y, 0.15, 0.03)
+        pairs = np.triu(rng.random((nodes, nodes)) < odds, 1)
+        x = rng.random((nodes, FEATURES)) < 0.1 + 0.3 * (np.arange(FEATURES) % CLASSES == y[:, None])
+        edges = np.stack(np.nonzero(pairs | pairs.T))
+        graph = make_graph(sp.csr_matrix(x.astype(np.float32)), edges, y, masks)
+        graphs[f"client-{i}"] = (
+            graph if holders is None or i in holders else graph._replace(y=torch.full_like(graph.y, -1))
+        )
+    return graphs
+
+
+def backbone(name: str = "gcnii", dropout: float = 0.2) -> Any:
+    return MODELS[name](hidden=8, layers=4, dropout=dropout).build(FEATURES, CLASSES)
+
+
+def federation(graphs: dict[str, Graph] | None = None, **options: Any) -> Simulation:
+    return Simulation(graphs or parties(), classes=CLASSES, **options)
+
+
+def made(kind: type = GLASU, name: str = "gcnii", **options: Any) -> Any:
+    net = options.pop("net", None) or backbone(name)
+    usual = {"batch": 8, "lr": 0.2} | ({} if kind is VFL else {"fan_out": 2})
+    return kind(net, **(usual | options))
+
+
+def outcome(
+    algorithm: Any, fed: Simulation, rounds: int = 3, resume: Any = None
+) -> tuple[Any, dict[str, torch.Tensor]]:
+    *_, last = train(algorithm, fed, rounds, eval_every=1, resume=resume)
+    return last, dict(leaves(fed.snapshot()))
+
+
+def gap(a: dict[str, Any], b: dict[str, Any]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[path] - b[path]).abs().max()) for path in a)
+
+
+def rows(fed: Simulation, **where: Any) -> list[dict[str, Any]]:
+    table = fed.ledger.table().to_pylist()
+    return [row for row in table if all(row[key] == value for key, value in where.items())]
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize("at", [0, 2])
+def test_joining_what_was_extracted_gives_the_aggregate(how: str, at: int) -> None:
+    """Join ∘ Extract is the identity, and the others' part does not depend on the client's own."""
+    kind, h = AGGREGATIONS[how], torch.randn(3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    place, share = torch.tensor(at), torch.tensor(1 / 3, dtype=torch.float64)
+
+    def whole(parts: torch.Tensor) -> torch.Tensor:
+        return kind.aggregate(Replies(("a", "b", "c"), [Batch((0, 1, 2), {"h": parts})], {}), "h")
+
+    others = kind.extract(whole(h), h[at], place, share)
+    assert torch.allclose(kind.join(others, h[at], place, share), whole(h), atol=1e-15)
+    changed = h.clone()
+    changed[at] = 7.0
+    assert torch.allclose(kind.extract(whole(changed), changed[at], place, share), others, atol=1e-15)
+    assert torch.allclose(kind.join(others, changed[at], place, share), whole(changed), atol=1e-15)
+    assert whole(h).shape == ((5, 4) if how == "mean" else (5, 12))
+
+
+def test_aggregated_layers_by_hand() -> None:
+    """Four layers pass messages, numbers 1 to 4 of GCNII's six."""
+    model = backbone()
+    assert [cuts(model, k) for k in range(5)] == [(), (4,), (2, 4), (2, 3, 4), (1, 2, 3, 4)]
+    assert cuts(model, 2, (1, 3)) == (1, 3)
+    assert cuts(backbone("gcn"), 4) == (0, 1, 2, 3)
+    for at in ((0, 2), (3, 3), (2, 5)):
+        with pytest.raises(ValueError, match=r"it must rise within 1, …, 4"):
+            cuts(model, 2, at)
+    with pytest.raises(ValueError, match="exchanges is 5, but only 4"):
+        cuts(model, 5)
+
+
+def test_unions_by_hand() -> None:
+    lists = [{"nodes": torch.tensor(nodes, dtype=torch.int32)} for nodes in ([4, 9, 4], [1, 4, 2])]
+    replies = Replies(("a", "b"), [Batch((i,), {"nodes": t["nodes"][None]}) for i, t in enumerate(lists)], {})
+    assert union(replies)[:4].tolist() == [1, 2, 4, 9]
+    assert union(replies)[4:].tolist() == [1] * 60
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"steps": 3}, {"aggregation": "concat"}, {"backward": "exchanged"}, {"batch": 0}, {"sigma": 0.1},
+        {"exchanges": 4}, {"kind": VFL}, {"kind": Standalone}, {"name": "gat", "exchanges": 4},
+    ],
+)  # fmt: skip
+def test_vectorised_equals_loop(options: dict[str, Any]) -> None:
+    ends = []
+    for mode in ("loop", "vmap"):
+        fed = federation(mode=mode)
+        last, clients = outcome(made(**options), fed)
+        ends.append((clients, fed.ledger.bytes_up, fed.ledger.bytes_down, last.summary))
+    assert gap(ends[0][0], ends[1][0]) < 1e-5
+    assert ends[0][1:3] == ends[1][1:3]
+    assert ends[0][3] == pytest.approx(ends[1][3], abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"backward": "exchanged"}, {"holders": (1,)}])
+def test_resumed_equals_uninterrupted_and_states_hold_only_weights(options: dict[str, Any]) -> None:
+    holders = options.pop("holders", None)
+    algorithm, whole, first, second = made(**options), *(federation(parties(holders=holders)) for _ in range(3))
+    _, expected = outcome(algorithm, whole, 4)
+    half, _ = outcome(algorithm, first, 2)
+    saved = decode(encode({"state": half.state, "clients": first.snapshot()}))
+    second.restore(saved["clients"])
+    _, resumed = outcome(algorithm, second, 4, (2, saved["state"]))
+    assert gap(expected, resumed) == 0
+    assert {path.split("/")[1] for path in expected} == {"share", "w"}
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize(
+    ("same", "dropout", "options"),
+    [(True, 0.0, {}), (True, 0.5, {"backward": "exchanged"}), (False, 0.0, {"steps": 3}), (False, 0.5, {})],
+)
+def test_when_predictions_stay_equal(how: Any, same: bool, dropout: float, options: dict[str, Any]) -> None:
+    """ "This layer is the same among clients": it begins so, and what drops in it is drawn alike."""
+    _, clients = outcome(made(net=backbone(dropout=dropout), aggregation=how, **options), federation(), 3)
+    last = [clients[f"client-{i}/w/5/weight"] for i in range(3)]
+    assert all(torch.allclose(last[0], w, atol=1e-6) == same for w in last[1:])
+    assert not torch.allclose(clients["client-0/w/1/weight"], clients["client-1/w/1/weight"], atol=1e-2)
+
+
+def uploaded(fed: Simulation) -> int:
+    return sum(row["bytes"] for row in rows(fed, direction="up", key="h") if row["step"].endswith("infer"))
+
+
+def test_bytes_per_update_fall_as_q_times_l_over_k() -> None:
+    sizes = {}
+    for exchanges, steps in ((4, 1), (2, 1), (1, 1), (4, 4), (2, 4)):
+        fed = federation()
+        outcome(made(exchanges=exchanges, steps=steps, batch=0), fed, 4 // steps)
+        sizes[exchanges, steps] = uploaded(fed)
+    full = sizes[4, 1]
+    assert full == 4 * 4 * 3 * 64 * 8 * 4  # rounds, layers, clients, padded nodes, columns, bytes
+    assert [full / sizes[pair] for pair in ((2, 1), (1, 1), (4, 4), (2, 4))] == [2, 4, 4, 8]
+
+
+def test_what_the_server_learns_is_in_the_ledger() -> None:
+    fed = federation(parties(holders=(1,)))
+    outcome(made(), fed, 1)
+    up = {(row["step"].split(".")[1], row["key"]): row for row in rows(fed, direction="up") if row["reveals"]}
+    assert {key for _, key in up} == {"nodes", "masks", "labels", "h", "gradient", *OWN}
+    assert "sampled neighbours" in up["sample", "nodes"]["reveals"]
+    assert "labels" in up["pull", "gradient"]["reveals"]
+    assert {row["client"] for row in rows(fed, direction="up", key="gradient")} == {"client-1"}
+    assert not any(step == "update" for step, _ in up)
+
+
+OWN = ("own/loss", "own/accuracy", "own/f1", "own/auc")
+
+
+def test_without_exchange_nothing_but_scores_leaves() -> None:
+    fed = federation()
+    outcome(made(Standalone), fed, 2)
+    assert {row["key"] for row in rows(fed, direction="up")} <= {
+        "nodes",
+        "masks",
+        "labels",
+        *OWN,
+        "(names and framing)",
+    }
+
+
+def test_noise_is_in_what_leaves_and_in_the_ledger() -> None:
+    fed = federation()
+    outcome(made(sigma=4.0, clip=0.5, exchanges=2), fed, 3)
+    said = [row["mechanism"] for row in rows(fed, direction="up", key="h", step="GLASU.infer", client="client-0")]
+    assert len(said) == 6
+    assert all(text.startswith("clipped to 0.5, Gaussian noise of sigma 2: a row's epsilon ") for text in said)
+    spent = [float(text.split("epsilon ")[1].split(",")[0]) for text in said]
+    assert spent == sorted(spent)
+    assert spent[0] < spent[-1]
+    plain, noisy = (outcome(made(sigma=sigma), federation(), 1)[1] for sigma in (0.0, 4.0))
+    assert gap(plain, noisy) > 1e-3
+
+
+@pytest.mark.parametrize("kind", [GLASU, VFL, Standalone, SimulatedCentralized])
+def test_it_learns(kind: type) -> None:
+    net = MODELS["gcnii"](hidden=16, layers=2, dropout=0.0).build(FEATURES, CLASSES)
+    losses = [
+        {row["split"]: row["value"] for row in step.metrics.to_pylist() if row["metric"] == "loss"}["train"]
+        for step in train(made(kind, net=net, lr=1.0), federation(mode="loop"), 80, eval_every=40)
+        if step.metrics is not None
+    ]
+    assert losses[1] < losses[0] < 1.1
+    assert losses[1] < 0.8
+
+
+def test_special_cases_are_glasu_with_fixed_parameters() -> None:
+    net = backbone()
+    fixed: dict[type, dict[str, Any]] = {
+        VFGNN: {"exchanges": 1},
+        VFL: {"exchanges": 1, "edges": "none"},
+        Standalone: {"exchanges": 0},
+        SimulatedCentralized: {"exchanges": 4, "steps": 1},
+        PooledGNN: {"exchanges": 0},
+    }
+    for kind, values in fixed.items():
+        more: dict[str, Any] = {"fan_out": 1} if kind is VFL else {}
+        assert made(kind, net=net).party == made(net=net, **values, **more).party
+        for name in values:
+            with pytest.raises(TypeError, match=name):
+                kind(net, **{name: 1})
+    assert PooledGNN.pooled
+
+
+def test_labels_at_one_client_train_all_of_them() -> None:
+    fed = federation(parties(holders=(1,)))
+    algorithm = made()
+    fed.begin(0)
+    state = algorithm.init(fed)
+    before = dict(leaves(fed.snapshot()))
+    fed.begin(1)
+    algorithm.round(state, fed)
+    after = dict(leaves(fed.snapshot()))
+    moved = {path for path in before if not torch.equal(before[path], after[path])}
+    assert {f"client-{i}/w/{layer}/weight" for i in range(3) for layer in range(5)} <= moved
+    assert {path for path in moved if "/5/" in path} == {"client-1/w/5/weight", "client-1/w/5/bias"}
+    last, _ = outcome(algorithm, federation(parties(holders=(1,))), 1)
+    measured = {row["client"] for row in last.metrics.to_pylist() if row["metric"] == "accuracy"}
+    assert measured == {"client-1", "global"}
+
+
+def test_what_cannot_be_done_is_refused() -> None:
+    with pytest.raises(UserError, match=r"clients with the same nodes.*client-0 60, client-1 50.*partition.name"):
+        outcome(made(), federation(parties(1) | {"client-1": parties(1, nodes=50)["client-0"]}))
+    with pytest.raises(UserError, match=r"labels are at no client.*partition.labels = 'all'"):
+        outcome(made(), federation(parties(holders=())))
+    with pytest.raises(UserError, match=r"labels are at client-1: every client needs them"):
+        outcome(made(Standalone), federation(parties(holders=(1,))))
+    with pytest.raises(UserError, match=r"labels are at client-1"):
+        outcome(made(at=(2,)), federation(parties(holders=(1,))))
+    with pytest.raises(ValueError, match=r"needs steps = 1 \(here 2\)"):
+        made(backward="exchanged", steps=2)
+    with pytest.raises(ValueError, match=r"'concat' after the model's last layer.*gcnii"):
+        made(name="gcn", aggregation="concat")
+    with pytest.raises(ValueError, match="fan_out is 0; it must be at least 1"):
+        made(fan_out=0)
+    with pytest.raises(ValueError, match="sigma is -1"):
+        made(sigma=-1.0)
+    with pytest.raises(FedweaveError, match=r"training diverged.*Lower algorithm.lr"):
+        outcome(made(lr=1e30), federation(), 4)
+    absent = federation(absent=lambda number, client: "cable cut" if (number, client) == (2, "client-1") else None)
+    with pytest.raises(ClientsMissing, match="client-1: cable cut"):
+        outcome(made(), absent)
+
+
+def test_predicting_is_what_is_scored() -> None:
+    graphs = parties()
+    fed, algorithm = federation(graphs), made(steps=2)
+    last, _ = outcome(algorithm, fed, 3)
+    told: Tree = {
+        client: reply["probability"] for client, reply in zip(graphs, algorithm.predict(last.state, fed), strict=True)
+    }
+    scores = {
+        row["client"]: row["value"]
+        for row in last.metrics.to_pylist()
+        if (row["split"], row["metric"]) == ("test", "accuracy")
+    }
+    for client, graph in graphs.items():
+        assert told[client].shape == (len(graph.y), CLASSES)
+        assert torch.allclose(told[client].sum(1), torch.ones(len(graph.y)), atol=1e-5)
+        hit = (told[client].argmax(1) == graph.y)[graph.masks[2]]
+        assert float(hit.double().mean()) == pytest.approx(scores[client])
+
+
+@pytest.mark.skipif(not (DATA / "cora" / "cora.npz").exists(), reason="Cora is not in $FEDWEAVE_DATA")
+def test_cora_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the 1,000 published test nodes; the most frequent class has 32 % of them."""
+    monkeypatch.setenv("FEDWEAVE_DATA", str(DATA))
+    data = datasets.load("cora")
+    cut = PARTITIONS["vertical"](public_split=True, train_rest=True).cut(data, 0)
+    net = MODELS["gcn"](hidden=16, layers=2, dropout=0.2).build(build.width(data, cut), data.classes)
+    fed = Simulation(build.client_graphs(data, cut), classes=data.classes)
+    *_, last = train(made(net=net, steps=4, lr=1.0, batch=0), fed, 100, eval_every=0)
+    assert last.summary["global/accuracy"] > 0.78

@@ -1,0 +1,104 @@
+"""`fedweave predict`: a run on a folder of parties, then the same and new nodes."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.errors import UserError
+from fedweave.predict import predictions
+
+CONFIG = """
+seed = 1
+rounds = 40
+eval_every = 0
+[data]
+name = "parties"
+path = "{path}"
+classes = 2
+{more}
+[partition]
+name = "parties"
+train = 0.6
+val = 0.1
+test = 0.3
+[model]
+name = "gcnii"
+hidden = 8
+layers = 2
+dropout = 0.0
+[algorithm]
+name = "{algorithm}"
+{parameters}
+"""
+GLASU = "batch = 0\nsteps = 4\nlr = 1.0"
+
+
+def folder(root: Path, nodes: int, labelled: int) -> Path:
+    """Two parties; the class of node i is i mod 2, and each party's features say so half-heartedly. The first nodes
+    are the same in any such folder."""
+    rng = np.random.default_rng(0)
+    y, noise = np.arange(nodes) % 2, rng.normal(size=(100, 2, 2))
+    for m, name in enumerate(("bank", "shop")):
+        (root / name).mkdir(parents=True)
+        lines = [
+            f"n{i:03d},{'' if m or i >= labelled else y[i]},{2 * y[i] + noise[i, m, 0]:.5f},{noise[i, m, 1]:.5f}"
+            for i in range(nodes)
+        ]
+        (root / name / "nodes.csv").write_text("\n".join([f"id,label,a{m},b{m}", *lines]))
+        links = [f"n{i:03d},n{i + 2:03d}" for i in range(nodes - 2)]
+        (root / name / "edges.csv").write_text("\n".join(["source,target", *links]))
+    return root
+
+
+def run(tmp_path: Path, algorithm: str = "glasu", parameters: str = GLASU, more: str = "") -> Path:
+    data, config, out = folder(tmp_path / "data", 60, 60), tmp_path / "x.toml", tmp_path / "run"
+    config.write_text(CONFIG.format(path=data, algorithm=algorithm, parameters=parameters, more=more))
+    done = CliRunner().invoke(app, ["run", str(config), "--out", str(out), "--quiet"])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+def columns(table: pa.Table) -> dict[str, np.ndarray]:
+    return {name: np.array(table[name].to_pylist()) for name in table.column_names}
+
+
+def test_old_and_new_nodes(tmp_path: Path) -> None:
+    out = run(tmp_path)
+    said = CliRunner().invoke(app, ["predict", str(out)])
+    assert said.exit_code == 0, said.output
+    old = columns(pq.read_table(out / "predictions.parquet"))
+    assert old["node"].tolist() == [*range(60)] * 2
+    assert old["client"].tolist() == ["bank"] * 60 + ["shop"] * 60
+    assert (old["class"] == old["node"] % 2).mean() > 0.9
+    assert np.allclose(old["p0"] + old["p1"], 1, atol=1e-5)
+    new = columns(predictions(out, folder(tmp_path / "new", 80, 60)))
+    assert new["node"].tolist() == [*range(80)] * 2
+    fresh = new["node"] >= 60
+    assert (new["class"] == new["node"] % 2)[fresh].mean() > 0.9
+    far = [*range(50), *range(60, 110)]  # beyond the reach of the new nodes' edges
+    assert np.allclose(old["p1"][far], new["p1"][[*range(50), *range(80, 130)]], atol=1e-6)
+
+
+def test_what_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no finished run"):
+        predictions(tmp_path)
+    out = run(tmp_path)
+    other = folder(tmp_path / "other", 60, 60)
+    table = other / "bank" / "nodes.csv"
+    header, *lines = table.read_text().splitlines()
+    table.write_text("\n".join([f"{header},more", *(f"{line},1" for line in lines)]))
+    with pytest.raises(UserError, match=r"other features per party than the run: \[3, 2\] for \[2, 2\]"):
+        predictions(out, other)
+
+
+def test_scaled_features_and_other_algorithms_are_refused(tmp_path: Path) -> None:
+    out = run(tmp_path / "a", more='normalise = "standard"')
+    with pytest.raises(UserError, match="would scale the new nodes otherwise"):
+        predictions(out, folder(tmp_path / "new", 80, 60))
+    with pytest.raises(UserError, match=r"'local' has no joint prediction.*glasu"):
+        predictions(run(tmp_path / "b", "local", ""))

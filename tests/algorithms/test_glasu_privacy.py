@@ -1,0 +1,65 @@
+"""The Gaussian mechanism on rows and its accountant."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave.core import random
+from fedweave.privacy.gaussian import GaussianRows, epsilon
+
+
+def delta_of(mu: float, eps: float) -> float:
+    """E[max(0, 1 - e^(ε - L))] over the privacy loss L ~ N(μ²/2, μ²) of a Gaussian mechanism, by quadrature."""
+    loss = np.linspace(mu**2 / 2 - 12 * mu, mu**2 / 2 + 12 * mu, 400_001)
+    density = np.exp(-((loss - mu**2 / 2) ** 2) / (2 * mu**2)) / (mu * math.sqrt(2 * math.pi))
+    return float(np.trapezoid(np.clip(1 - np.exp(eps - loss), 0, None) * density, loss))
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-5])
+def test_epsilon_gives_its_delta(mu: float, delta: float) -> None:
+    assert delta_of(mu, epsilon(mu, delta)) == pytest.approx(delta, rel=1e-4)
+
+
+def test_epsilon_is_zero_where_delta_covers_everything_and_grows() -> None:
+    assert epsilon(1e-4, 1e-3) == 0
+    values = [epsilon(mu, 1e-5) for mu in (0.1, 0.2, 0.5, 1, 2, 5, 20)]
+    assert values == sorted(values)
+    rows = GaussianRows(clip=3.0, sigma=4.0)
+    assert rows.epsilon(1) == pytest.approx(epsilon(2 / 4, 1e-5))
+    assert rows.epsilon(9) == pytest.approx(epsilon(3 * 2 / 4, 1e-5))
+    assert GaussianRows().epsilon(1) == math.inf
+
+
+def test_rows_are_clipped_and_noised() -> None:
+    """Rows of norm 5 and 0.5 with clip 1: (0.6, 0.8) and unchanged, plus noise of standard deviation sigma · clip."""
+    h = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    clipped = torch.tensor([[0.6, 0.8], [0.3, 0.4]])
+    assert torch.equal(GaussianRows(clip=1.0).apply(h, random.key(0)), h)
+    assert torch.allclose(GaussianRows(1.0, 1e-9).apply(h, random.key(0)), clipped, atol=1e-6)
+    for sigma, clip in ((2.0, 1.0), (0.5, 3.0)):
+        noise = GaussianRows(clip, sigma).apply(torch.zeros(20_000, 2), random.key(1))
+        assert float(noise.std()) == pytest.approx(sigma * clip, rel=0.02)
+        assert float(noise.mean().abs()) < 5 * sigma * clip / 200
+    assert not torch.equal(*(GaussianRows(1.0, 1.0).apply(h, random.key(seed)) for seed in (0, 1)))
+
+
+def test_the_ledger_is_told() -> None:
+    assert GaussianRows().mechanism(3) == "none"
+    said = GaussianRows(0.5, 4.0).mechanism(2)
+    assert (
+        said == "clipped to 0.5, Gaussian noise of sigma 2: a row's epsilon 2.943, delta 1e-05 after 2 of its releases"
+    )
+    assert delta_of(2 / 4 * math.sqrt(2), 2.943) == pytest.approx(1e-5, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [({"sigma": -1.0}, "sigma is -1"), ({"clip": 0.0}, "clip is 0"), ({"delta": 1.0}, "delta is 1"),
+     ({"sigma": math.inf}, "sigma is inf"), ({"delta": 0.0}, "delta is 0")],
+)  # fmt: skip
+def test_impossible_values_are_refused(values: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        GaussianRows(**values)
