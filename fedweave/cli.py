@@ -139,11 +139,10 @@ def list_(
 @app.command()
 def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")]) -> None:
     """Show what left whom in a run."""
-    from fedweave.core.ledger import current
     from fedweave.report.terminal import screen, show_ledger
     from fedweave.runs.files import LEDGER, read_table
 
-    show_ledger(screen(), current(read_table(directory, LEDGER)))
+    show_ledger(screen(), read_table(directory, LEDGER))
 
 
 app.command()(report)

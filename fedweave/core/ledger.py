@@ -102,17 +102,10 @@ class Ledger:
 
     def restore(self, table: pa.Table) -> None:
         """Continue after the rows of `table`."""
-        self._entries, self._written = [], [current(table)]
+        self._entries, self._written = [], [table.cast(SCHEMA)]
         self.bytes_up = self.bytes_down = self.bytes_peer = 0
         for row in table.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
             self._count(row["direction"], row["bytes_sum"])
-
-
-def current(table: pa.Table) -> pa.Table:
-    """A ledger as `SCHEMA`, also one that was written before clients could send to peers (without the column "to")."""
-    if "to" not in table.column_names:
-        table = table.append_column("to", pa.nulls(len(table), pa.string()))
-    return table.cast(SCHEMA)
 
 
 def _measure(leaf: Any) -> tuple[str, int]:

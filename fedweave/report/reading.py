@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.config import Document, differences, load
-from fedweave.core.ledger import current
 from fedweave.errors import UserError
 from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
 from fedweave.training import GLOBAL
@@ -97,7 +96,7 @@ def read_run(directory: Path) -> Run:
             state = f"is not the directory of a run: it has no {', no '.join(missing)}"
         raise UserError(f"{directory} {state}. Give the directory that `fedweave run … --out DIR` wrote.")
     config = load(directory / CONFIG)
-    metrics, ledger = read_table(directory, METRICS), current(read_table(directory, LEDGER))
+    metrics, ledger = read_table(directory, METRICS), read_table(directory, LEDGER)
     if not len(metrics):
         raise UserError(f"{directory} has no evaluated round in {METRICS} yet. Continue it with --resume.")
     finished = (directory / SUMMARY).is_file()

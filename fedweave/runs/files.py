@@ -57,7 +57,7 @@ def read(path: Path) -> bytes:
 
 
 def read_table(directory: Path, name: str) -> pa.Table:
-    """One of a run's Parquet files.
+    """One of a run's Parquet files. A ledger from before clients could send to peers gets its column "to".
 
     Raises:
         UserError: there is none.
@@ -68,9 +68,12 @@ def read_table(directory: Path, name: str) -> pa.Table:
         raise UserError(f"there is no {path}; give the directory of a run (the --out of `fedweave run`).")
     blob = read(path)
     try:
-        return pq.read_table(pa.BufferReader(blob))
+        table = pq.read_table(pa.BufferReader(blob))
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, str(error)) from error
+    if name == LEDGER and "to" not in table.column_names:
+        table = table.append_column("to", pa.nulls(len(table), pa.string()).dictionary_encode())
+    return table
 
 
 def is_used(directory: Path) -> bool:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedweave.core.ledger import FRAMING, SCHEMA, Ledger, current
+from fedweave.core.ledger import FRAMING, SCHEMA, Ledger
 from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree, encode
 
@@ -117,13 +117,3 @@ def test_an_empty_ledger_has_the_columns_and_can_be_restored() -> None:
     again = two_calls()
     again.restore(table)
     assert (again.bytes_up, again.bytes_down, again.table().num_rows) == (0, 0, 0)
-
-
-def test_a_ledger_from_before_clients_sent_to_peers_is_read_and_continued() -> None:
-    ledger = Ledger()
-    ledger.record(1, 0, "A.train", ("a", "b"), "up", {"w": torch.zeros(3)}, reveals={"w": "weights"})
-    old = ledger.table().drop_columns(["to"])
-    assert current(old).equals(ledger.table())
-    again = Ledger()
-    again.restore(old)
-    assert (again.bytes_up, again.table().num_rows) == (ledger.bytes_up, ledger.table().num_rows)

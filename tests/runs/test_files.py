@@ -9,7 +9,9 @@ from typing import BinaryIO
 
 import pyarrow as pa
 import pytest
+import torch
 
+from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
 from fedweave.runs import files
 
@@ -77,3 +79,14 @@ def test_what_an_attempt_leaves_does_not_count_as_used(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoint" / "other").touch()
     assert files.is_used(tmp_path / "run")
     assert files.is_used(tmp_path / "run" / "checkpoint" / "other")
+
+
+def test_a_ledger_from_before_clients_sent_to_peers_is_read_and_continued(tmp_path: Path) -> None:
+    ledger = Ledger()
+    ledger.record(1, 0, "A.train", ("a", "b"), "up", {"w": torch.zeros(3)}, reveals={"w": "weights"})
+    files.write_table(tmp_path / files.LEDGER, ledger.table().drop_columns(["to"]))
+    old = files.read_table(tmp_path, files.LEDGER)
+    assert old["to"].null_count == len(old) > 0
+    again = Ledger()
+    again.restore(old)
+    assert (again.bytes_up, again.table().schema) == (ledger.bytes_up, ledger.table().schema)
