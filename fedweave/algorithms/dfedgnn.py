@@ -9,47 +9,30 @@ are each other's one neighbour (mean of two); a single client has none.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedweave.algorithms import parts
-from fedweave.algorithms.fedavg import draw, loss
+from fedweave.algorithms.local import Local
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
-from fedweave.core import model as models
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.federation import Client, Federation, on_client
-from fedweave.core.graph import Graph
-from fedweave.core.model import Model
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.learn import OPTIMISERS, check_training, fit
 
 
 @dataclass(frozen=True)
-class DFedGNN:
+class DFedGNN(Local):
     """Every client averages its model with those of its two neighbours on a ring; no model passes through the server.
 
-    epochs:    full-batch local steps per round. quorum: share of the clients that must take part.
-    objective: terms of the training loss; those that pull to received weights do not apply.
+    Fields as `Local`'s; quorum is the share of the clients that must take part.
     """
 
-    model: Model
     epochs: int = 5
-    optimizer: Literal["adam", "sgd"] = "adam"
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    quorum: float = 1.0
-    objective: tuple[parts.Objective, ...] = (parts.CrossEntropy(),)
 
     def __post_init__(self) -> None:
-        check_training(self.epochs, self.lr, self.weight_decay)
+        super().__post_init__()
         if not 0 < self.quorum <= 1:
             raise ValueError(f"quorum is {self.quorum}; it must be above 0 and at most 1")
-        if any(term.loss is None for term in self.objective) or not self.objective:
-            raise ValueError("objective must be terms that depend on data alone, such as cross_entropy")
-        for term in self.objective:
-            term.check(self.model)
 
     def init(self, fed: Federation) -> Tree:
         """The key that all clients draw the same first weights from; the server holds no weights."""
@@ -64,16 +47,7 @@ class DFedGNN:
     @on_client(sends={"w": "model weights after local training"}, peers=True)
     def train(self, client: Client, message: Tree) -> Tree:
         """`epochs` steps on the client's own model, which goes to its neighbours."""
-        client.state["w"], _ = fit(
-            self._loss,
-            self._own(client, message),
-            client.graph,
-            client.key,
-            OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
-            self.epochs,
-            batches={"drawn": draw(self.objective, self.model, client.graph, client.key, self.epochs)},
-        )
-        return {"w": client.state["w"]}
+        return {"w": self._train(client, message["init"])}
 
     @on_client()
     def mix(self, client: Client, message: Tree) -> Tree:
@@ -91,14 +65,6 @@ class DFedGNN:
         client.state["w"] = map_leaves(mixed, client.state["w"], *neighbours)
         return {}
 
-    def _own(self, client: Client, message: Tree) -> Tree:
-        if "w" in client.state:
-            return client.state["w"]
-        return models.init(self.model, message["init"], client.graph.x.dtype)
-
-    def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        return loss(self.objective, w, self.model, graph, key, args)
-
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's model on its own nodes and on the global test graph."""
         return Evaluation(fed.map(self.score, state, quorum=self.quorum))
@@ -106,7 +72,7 @@ class DFedGNN:
     @on_client(sends=PERSONAL_SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's own model."""
-        return personal_score(self.model, self._own(client, message), client)
+        return personal_score(self.model, self._own(client, message["init"]), client)
 
 
 def ring(clients: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -104,7 +104,7 @@ class FedAvg:
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
             self.epochs,
             args={"states": message.get("objective", {})},
-            batches={"drawn": draw(self.terms, self.model, client.graph, client.key, self.epochs)},
+            batches={"drawn": parts.draw(self.terms, self.model, client.graph, client.key, self.epochs)},
             penalty=self._penalty if any(term.penalty for term in self.terms) else None,
             anchor=received,
             rows=models.feature_rows(self.model),
@@ -114,7 +114,7 @@ class FedAvg:
         return reply | {"loss": loss} if any(term.needs_loss for term in self.terms) else reply
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        return loss(self.terms, w, self.model, graph, key, args)
+        return parts.loss(self.terms, w, self.model, graph, key, args)
 
     def _penalty(self, w: Tensor, received: Tensor, args: Tree) -> Tensor:
         terms = [(term, args.get("states", {}).get(str(i), {})) for i, term in enumerate(self.terms)]
@@ -131,20 +131,6 @@ class FedAvg:
     def score(self, client: Client, message: Tree) -> Tree:
         """The model that the client would start from, on its own nodes."""
         return score(self.model, self.start.begin(client, message["w"]), client)
-
-
-def draw(terms: tuple[parts.Objective, ...], model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-    """{number of the term: what it wants drawn for each step}."""
-    return {str(i): term.draw_steps(model, graph, random.fold(key, "drawn", i), steps) for i, term in enumerate(terms)}
-
-
-def loss(terms: tuple[parts.Objective, ...], w: Tree, model: Model, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-    """Sum of the terms that depend on data; `args["drawn"]` is one step's part of `draw`."""
-    drawn = args.get("drawn", {})
-    values = [
-        term.loss(w, model, graph, key, drawn.get(str(i), {})) for i, term in enumerate(terms) if term.loss is not None
-    ]
-    return sum(values[1:], values[0])
 
 
 def sample(fed: Federation, share: float) -> list[str]:

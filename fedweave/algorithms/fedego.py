@@ -32,7 +32,7 @@ from fedweave.core.algorithm import Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.rows import bags
+from fedweave.core.rows import mix
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
 from fedweave.learn import OPTIMISERS, check_training, fit
@@ -178,7 +178,7 @@ class FedEgo:
         nodes = nodes.unflatten(1, centres.shape).transpose(0, 1)  # [uploads, positions, batch + least - 1]
         reduced = models.apply(self.model[: egos.split(self.model)], theta, graph)
         spread = weight[:, None].expand(nodes.shape)
-        embedding = bags(reduced, nodes.flatten(0, 1), spread.flatten(0, 1)).unflatten(0, nodes.shape[:2])
+        embedding = mix(reduced, nodes.flatten(0, 1), spread.flatten(0, 1)).unflatten(0, nodes.shape[:2])
         if self.sigma:
             noise = random.normal(random.fold(client.secret, "egos"), tuple(embedding.shape))
             filled = (weight.sum(-1) > 0).to(embedding.dtype)
@@ -191,7 +191,7 @@ class FedEgo:
         """The train nodes in random batches: int64 [uploads, batch + least - 1], and their weights, which sum to 1 in a
         batch that is uploaded and to 0 in one that is not."""
         train = graph.masks[TRAIN]
-        order = torch.where(train, random.bits(key, len(train)) >> 1, torch.iinfo(torch.int64).max).argsort()
+        order = random.order(key, train).argsort()
         count = train.sum()
         batch, place = torch.arange(uploads)[:, None], torch.arange(self.batch + self.least - 1)
         rank = batch * self.batch + place

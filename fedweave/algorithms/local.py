@@ -6,7 +6,6 @@ from typing import Literal
 from torch import Tensor
 
 from fedweave.algorithms import parts
-from fedweave.algorithms.fedavg import draw, loss
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -52,24 +51,27 @@ class Local:
     @on_client()
     def train(self, client: Client, message: Tree) -> Tree:
         """Continue from the client's own weights; sends nothing."""
+        self._train(client, random.fold(client.key, "init"))
+        return {}
+
+    def _train(self, client: Client, init: Tensor) -> Tree:
         client.state["w"], _ = fit(
             self._loss,
-            self._own(client),
+            self._own(client, init),
             client.graph,
             client.key,
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
             self.epochs,
-            batches={"drawn": draw(self.objective, self.model, client.graph, client.key, self.epochs)},
+            batches={"drawn": parts.draw(self.objective, self.model, client.graph, client.key, self.epochs)},
         )
-        return {}
+        return client.state["w"]
 
-    def _own(self, client: Client) -> Tree:
-        if "w" in client.state:
-            return client.state["w"]
-        return models.init(self.model, random.fold(client.key, "init"), client.graph.x.dtype)
+    def _own(self, client: Client, init: Tensor) -> Tree:
+        """The client's weights, drawn from the key `init` before it has any."""
+        return client.state["w"] if "w" in client.state else models.init(self.model, init, client.graph.x.dtype)
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        return loss(self.objective, w, self.model, graph, key, args)
+        return parts.loss(self.objective, w, self.model, graph, key, args)
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's model on its own nodes and on the global test graph."""
@@ -78,4 +80,4 @@ class Local:
     @on_client(sends=PERSONAL_SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's own model."""
-        return personal_score(self.model, self._own(client), client)
+        return personal_score(self.model, self._own(client, random.fold(client.key, "init")), client)

@@ -100,7 +100,7 @@ _LIBRARY.define("gathered(Tensor dense, Tensor columns, Tensor values, int rows)
 
 
 def _gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
-    """out[columns[i, j]] += values[i, j] dense[i], as one product with a matrix made for it."""
+    """As one product with a matrix made for it."""
     entry = torch.nonzero(values.reshape(-1))[:, 0]
     entry = entry[torch.argsort(columns.reshape(-1)[entry], stable=True)]
     starts = torch.zeros(rows + 1, dtype=torch.int32)
@@ -112,6 +112,12 @@ def _gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tens
 
 
 _LIBRARY.impl("gathered", _gathered, "CompositeExplicitAutograd")
+
+
+def gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
+    """The transpose of a product with rows of equal length: out [rows, k] with out[columns[i, j]] += values[i, j]
+    dense[i]; dense [m, k], columns int64 and values [m, j]. Not differentiable by itself."""
+    return torch.ops.fedweave.gathered.default(dense, columns, values, rows)
 
 
 class Blocks:

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.core.batched import over_clients
 from fedweave.core.graph import Graph
+from fedweave.core.rows import listed
 
 KINDS = ("mean", "mean_or_self")  # an ego's inner positions always have children, so both are the same here
 
@@ -97,10 +99,7 @@ class _SpreadRings(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], own: Tensor, means: Tensor, inner: int, fan_out: int
     ) -> tuple[Tensor, int]:
-        sides = (
-            side.expand(info.batch_size, *side.shape) if dim is None else side.movedim(dim, 0)
-            for side, dim in zip((own, means), in_dims, strict=False)
-        )
+        sides = over_clients(info.batch_size, in_dims, own, means)
         return _SpreadRings.apply(*sides, inner, fan_out), 0
 
 
@@ -137,18 +136,12 @@ def compact(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return _Compact.apply(nodes, count)
 
 
-_ROUNDED = 64  # of few different sizes: each is a computation of its own to record (`learn.trace`)
-
-
 class _Compact(torch.autograd.Function):
     @staticmethod
     def forward(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
         seen = torch.zeros(len(nodes), count, dtype=torch.int64).scatter_(1, nodes, 1)
-        rank = seen.cumsum(1) - 1
-        size = -(-(int(rank[:, -1].max()) + 1) // _ROUNDED) * _ROUNDED
-        named = torch.zeros(len(nodes), size + 1, dtype=torch.int64)
-        named.scatter_(1, torch.where(seen > 0, rank, size), torch.arange(count).expand_as(seen))
-        return named[:, :size].contiguous(), rank.gather(1, nodes)
+        named, rank = listed(seen, torch.zeros(len(nodes), 1, dtype=torch.int64))
+        return named.contiguous(), rank.gather(1, nodes) - 1
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

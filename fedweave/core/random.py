@@ -63,6 +63,12 @@ def bits(source: Tensor, count: int) -> Tensor:
     return _mix(source + torch.arange(1, count + 1, dtype=torch.int64, device=source.device) * _GOLDEN)
 
 
+def order(source: Tensor, member: Tensor) -> Tensor:
+    """int64 [n]: a random number for each True of `member` bool [n], the largest int64 for each False, so that sorting
+    brings the members first, in random order."""
+    return torch.where(member, bits(source, member.shape[-1]) >> 1, torch.iinfo(torch.int64).max)
+
+
 def uniform(source: Tensor, shape: tuple[int, ...]) -> Tensor:
     """float32 in [0, 1) of the given shape, with 24 random bits each."""
     words = bits(source, math.prod(shape)) >> 40 & 0xFFFFFF

@@ -128,6 +128,11 @@ def row_of(leaf: Any, row: int) -> Any:
     return leaf[row] if isinstance(leaf, Tensor) else leaf
 
 
+def as_row(leaf: Any) -> Any:
+    """A leaf of one client as a stacked one; undone by `row_of`."""
+    return leaf[None] if isinstance(leaf, Tensor) else leaf
+
+
 def _stacked(leaf: Any, count: int) -> Tensor:
     if isinstance(leaf, TouchedRows):
         return torch.stack([full(row_of(leaf, row)) for row in range(count)])

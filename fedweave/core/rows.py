@@ -10,16 +10,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedweave.core.batched import over_clients, shifted
+from fedweave.core.csr import gathered
+
 
 def rows(h: Tensor, index: Tensor) -> Tensor:
     """h[index]: h [n, k], index int64 [m], giving [m, k]; differentiable in h."""
     return _Rows.apply(h, index)
 
 
-def bags(h: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+def mix(h: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """Σ_j weight[i, j] h[index[i, j]] without the [m, j, k] in between: h [n, k], index int64 and weight [m, j], giving
-    [m, k]; not differentiable."""
-    return _Bags.apply(h, index, weight)
+    [m, k]; differentiable in h, any number of times."""
+    return _Mix.apply(h, index, weight)
+
+
+def listed(member: Tensor, fill: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of 0 and 1 in `member` int64 [s, n] as lists: int64 [s, m] of the numbers of the ones, rising, then
+    `fill` [s, 1] up to what the longest needs, rounded; and how many ones there are up to each number, [s, n]."""
+    rank = member.cumsum(1)
+    size = rounded(int(rank[:, -1].max()))
+    numbers = fill.repeat(1, size + 1)
+    numbers.scatter_(1, torch.where(member > 0, rank - 1, size), torch.arange(member.shape[1]).expand_as(member))
+    return numbers[:, :size], rank
+
+
+def rounded(size: int) -> int:
+    """`size` rounded up to one of few values: each combination of sizes is a computation of its own to record
+    (`learn.trace`)."""
+    step = max(64, 1 << max(0, size.bit_length() - 3))
+    return -(-size // step) * step
 
 
 class _Rows(torch.autograd.Function):
@@ -37,11 +57,10 @@ class _Rows(torch.autograd.Function):
         return _AddRows.apply(grad, *ctx.saved_tensors, ctx.count), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], h: Tensor, index: Tensor) -> tuple[Tensor, int]:
-        clients = info.batch_size
-        tall = _tall(clients, in_dims[0], h)
-        shifted = _shifted(clients, in_dims[1], index, tall.shape[0] // clients)
-        return _Rows.apply(tall, shifted).unflatten(0, (clients, -1)), 0
+    def vmap(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+        h, index = over_clients(info.batch_size, in_dims, *tensors)
+        out = _Rows.apply(h.flatten(0, 1), shifted(index, h.shape[1]))
+        return out.unflatten(0, (info.batch_size, -1)), 0
 
 
 class _AddRows(torch.autograd.Function):
@@ -60,43 +79,53 @@ class _AddRows(torch.autograd.Function):
         return _Rows.apply(grad, *ctx.saved_tensors), None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], grad: Tensor, index: Tensor, count: int) -> tuple[Tensor, int]:
-        clients = info.batch_size
-        shifted = _shifted(clients, in_dims[1], index, count)
-        out = _AddRows.apply(_tall(clients, in_dims[0], grad), shifted, clients * count)
-        return out.unflatten(0, (clients, -1)), 0
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Tensor, int]:
+        *tensors, count = operands
+        grad, index = over_clients(info.batch_size, in_dims, *tensors)
+        out = _AddRows.apply(grad.flatten(0, 1), shifted(index, count), info.batch_size * count)
+        return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-class _Bags(torch.autograd.Function):
+class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(h: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-        return F.embedding_bag(index, h, mode="sum", per_sample_weights=weight.to(h.dtype))
+        return F.embedding_bag(index, h, mode="sum", per_sample_weights=weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        h, *rest = inputs
+        ctx.save_for_backward(*rest)
+        ctx.count = h.shape[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _Spread.apply(grad, *ctx.saved_tensors, ctx.count), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+        h, index, weight = over_clients(info.batch_size, in_dims, *tensors)
+        out = _Mix.apply(h.flatten(0, 1), shifted(index, h.shape[1]), weight.flatten(0, 1))
+        return out.unflatten(0, (info.batch_size, -1)), 0
+
+
+class _Spread(torch.autograd.Function):
+    """The transpose of `_Mix`, with `count` rows."""
+
+    @staticmethod
+    def forward(grad: Tensor, index: Tensor, weight: Tensor, count: int) -> Tensor:
+        return gathered(grad, index, weight, count)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
+        ctx.save_for_backward(*inputs[1:3])
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
-        raise NotImplementedError("bags cannot be differentiated through")
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Mix.apply(grad, *ctx.saved_tensors), None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], h: Tensor, index: Tensor, weight: Tensor) -> tuple[Tensor, int]:
-        clients = info.batch_size
-        tall = _tall(clients, in_dims[0], h)
-        shifted = _shifted(clients, in_dims[1], index, tall.shape[0] // clients)
-        out = _Bags.apply(tall, shifted, _tall(clients, in_dims[2], weight))
-        return out.unflatten(0, (clients, -1)), 0
-
-
-def _tall(clients: int, dim: int | None, tensor: Tensor) -> Tensor:
-    """All clients' matrices below each other."""
-    whole = tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return whole.flatten(0, 1)
-
-
-def _shifted(clients: int, dim: int | None, index: Tensor, count: int) -> Tensor:
-    """All clients' row numbers in the tall matrix, where each has `count` rows."""
-    whole = index.expand(clients, *index.shape) if dim is None else index.movedim(dim, 0)
-    offset = torch.arange(clients, device=index.device) * count
-    return (whole + offset.view(-1, *[1] * (whole.dim() - 1))).flatten(0, 1)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Tensor, int]:
+        *tensors, count = operands
+        grad, index, weight = over_clients(info.batch_size, in_dims, *tensors)
+        out = _Spread.apply(grad.flatten(0, 1), shifted(index, count), weight.flatten(0, 1), info.batch_size * count)
+        return out.unflatten(0, (info.batch_size, -1)), 0

@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.core.csr import Blocks, Csr, Pair, Table, multiply
+from fedweave.core.batched import over_clients
+from fedweave.core.csr import Blocks, Csr, Pair, Table, gathered, multiply
+from fedweave.core.rows import rows
 from fedweave.core.touched import full
 
 
@@ -67,6 +69,11 @@ class Picked(Sparse):
         return _PickedProduct.apply(at, torch.zeros_like(at), full(dense), self.blocks.table)
 
 
+def picked(x: "Tensor | Sparse", nodes: Tensor) -> "Tensor | Picked":
+    """The rows `nodes` int64 [m] of features x [n, d], dense or sparse."""
+    return x.picked(nodes) if isinstance(x, Sparse) else rows(x, nodes)
+
+
 class _Times(torch.autograd.Function):
     """matrix @ dense, or its transpose @ dense."""
 
@@ -111,7 +118,7 @@ class _Product(torch.autograd.Function):
         if in_dims[1] is None and not transposed:
             out = _Times.apply(dense, blocks.below, False)
         else:
-            tall = dense.expand(clients, *dense.shape) if in_dims[1] is None else dense.movedim(in_dims[1], 0)
+            (tall,) = over_clients(clients, in_dims[1:], dense)
             out = _Times.apply(tall.reshape(-1, tall.shape[-1]), blocks.diagonal, transposed)
         return out.view(clients, -1, out.shape[-1]), 0
 
@@ -139,7 +146,7 @@ class _PickedProduct(torch.autograd.Function):
         info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, dense: Tensor, table: Table
     ) -> tuple[Tensor, int]:
         clients = info.batch_size
-        at, shift = (_over_clients(clients, dim, t) for dim, t in zip(in_dims, (at, shift), strict=False))
+        at, shift = over_clients(clients, in_dims, at, shift)
         if in_dims[2] is not None:
             shift = shift + torch.arange(clients)[:, None] * dense.movedim(in_dims[2], 0).shape[1]
             dense = dense.movedim(in_dims[2], 0).flatten(0, 1)
@@ -152,7 +159,7 @@ class _PickedTransposed(torch.autograd.Function):
     @staticmethod
     def forward(at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int) -> Tensor:
         columns, values = table.columns[at] + shift[:, None], table.values[at]
-        return torch.ops.fedweave.gathered.default(grad, columns, values, count)
+        return gathered(grad, columns, values, count)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -168,14 +175,10 @@ class _PickedTransposed(torch.autograd.Function):
         info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int
     ) -> tuple[Tensor, int]:
         clients = info.batch_size
-        at, shift, grad = (_over_clients(clients, d, t) for d, t in zip(in_dims, (at, shift, grad), strict=False))
+        at, shift, grad = over_clients(clients, in_dims, at, shift, grad)
         shift = shift + torch.arange(clients)[:, None] * count
         out = _PickedTransposed.apply(at.flatten(), shift.flatten(), grad.flatten(0, 1), table, clients * count)
         return out.unflatten(0, (clients, -1)), 0
-
-
-def _over_clients(clients: int, dim: int | None, tensor: Tensor) -> Tensor:
-    return tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
 pytree.register_pytree_node(

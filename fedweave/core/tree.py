@@ -59,6 +59,11 @@ def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     }
 
 
+def clone(tree: Tree) -> Tree:
+    """The tree with tensors of its own."""
+    return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
+
+
 def check(tree: Any, what: str) -> Tree:
     """Return `tree` if it may cross a boundary.
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.tree import Tree, check, full, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, check, clone, full, leaves, map_leaves, nest
 from fedweave.errors import FedweaveError
 
 RECEIVED, PRESENT = "received", "present"  # keys of a message that holds what peers sent
@@ -68,7 +68,7 @@ class Messages:
 
     def one(self, client: str) -> Tree:
         """One client's message, in dicts of its own; a peer's tree is a copy, for another client may hear it too."""
-        return self.down(client) | map_leaves(_copy, self.peers.get(client, {}))
+        return self.down(client) | clone(self.peers.get(client, {}))
 
     def stacked(self, group: Sequence[str]) -> Tree:
         """The clients' own parts, stacked."""
@@ -92,10 +92,6 @@ def heard(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:
 
 def _zero(leaf: Any) -> Any:
     return torch.zeros_like(leaf) if isinstance(leaf, Tensor) else type(leaf)()
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _tensors(tree: Tree) -> Tree:

@@ -15,7 +15,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client, Sent, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
-from fedweave.core.replies import Batch, Replies, row_of
+from fedweave.core.replies import Batch, Replies, as_row, row_of
 from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree, check, full, leaves, map_leaves, nest
 from fedweave.engines.batching import Batches
@@ -157,8 +157,8 @@ class Simulation:
             ) from error
         call.refuse_changes(before, messages)
         own = _Own([*given, *self._graphs[client]])
-        self._states.put(group, map_leaves(lambda leaf: _lead(own.copy(leaf)), view.state))
-        return map_leaves(lambda leaf: _lead(own.copy(leaf)), reply)
+        self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
+        return map_leaves(lambda leaf: as_row(own.copy(leaf)), reply)
 
     def _together(self, call: "_Call", group: Group, messages: Messages) -> Tree:
         """The same for all clients of a batch at once."""
@@ -237,7 +237,7 @@ class Simulation:
         """Undo `snapshot`."""
         self._states = States()
         for client, state in tree.items():
-            self._states.put((client,), map_leaves(_lead, map_leaves(_Own([]).copy, state)))
+            self._states.put((client,), map_leaves(as_row, map_leaves(_Own([]).copy, state)))
 
 
 @dataclass(frozen=True)
@@ -293,10 +293,6 @@ class _Own:
             place = leaf.untyped_storage().data_ptr()
         self._taken.add(place)
         return leaf
-
-
-def _lead(leaf: Any) -> Any:
-    return leaf[None] if isinstance(leaf, Tensor) else leaf
 
 
 def _dims(inputs: Any) -> Any:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.replies import row_of
-from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, clone, leaves, nest
 
 Group = tuple[str, ...]
 
@@ -38,13 +38,13 @@ class States:
         if client not in self._home:
             return {}
         group, row = self._home[client]
-        return map_leaves(_copy, nest({path: row_of(leaf, row) for path, leaf in leaves(self._stacks[group])}))
+        return clone(nest({path: row_of(leaf, row) for path, leaf in leaves(self._stacks[group])}))
 
     def many(self, group: Group) -> Tree:
         """A copy of the states of `group`, stacked; they must agree as in `split`."""
         homes = {self._home[client][0] for client in group if client in self._home}
         if homes == {group}:
-            return map_leaves(_copy, self._stacks[group])
+            return clone(self._stacks[group])
         flats = [dict(leaves(self.one(client))) for client in group]
         return nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
 
@@ -70,10 +70,6 @@ class States:
     def dump(self) -> Tree:
         """{client: state} of all clients that hold one."""
         return {client: state for client in self._home if (state := self.one(client))}
-
-
-def _copy(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _stack(values: list[Any]) -> Any:

@@ -5,15 +5,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.core.batched import over_clients
 from fedweave.core.sparse import Sparse
 from fedweave.core.touched import full
 
 # The CPU's matrix kernels choose their order of summation by shape. Measured over 4,000 combinations of widths, rows,
-# clients, dtypes and threads: with widths padded to multiples of `WIDTH` and nodes taken `ROWS` at a time, one client
-# alone and the same client in a batch give the same bits, in the product and both gradients. A plain product does not
-# (one output class, odd widths, more than about 200 nodes).
+# clients, dtypes and threads: with widths padded to multiples of `WIDTH`, nodes taken `ROWS` and columns `COLUMNS` at a
+# time, one client alone and the same client in a batch give the same bits, in the product and both gradients. A plain
+# product does not (one output class, odd widths, more than about 200 nodes; on some processors, with two threads, more
+# than 1,000 columns).
 WIDTH = 4
 ROWS = 128
+COLUMNS = 512
 
 
 def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
@@ -24,9 +27,20 @@ def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
 def _product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out]."""
     wide = _widen(_widen(w, 2), 1)
-    parts = [torch.bmm(part, wide) for part in _rows(_widen(h, 2))]
+    parts = [_summed(part, wide) for part in _rows(_widen(h, 2))]
     out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     return out if out.shape[2] == w.shape[2] else out[..., : w.shape[2]].contiguous()
+
+
+def _summed(h: Tensor, w: Tensor) -> Tensor:
+    """h @ w, in an order of summation that is fixed."""
+    if h.shape[2] <= COLUMNS or h.device.type != "cpu":
+        return torch.bmm(h, w)
+    (first, top), *rest = zip(h.split(COLUMNS, 2), w.split(COLUMNS, 1), strict=True)
+    out = torch.bmm(first, top)
+    for part, below in rest:
+        out.baddbmm_(part, below)
+    return out
 
 
 def _gram(h: Tensor, g: Tensor) -> Tensor:
@@ -103,9 +117,5 @@ class _Gram(torch.autograd.Function):
 
 def _over_all(kind: Any, clients: int, in_dims: tuple[Any, ...], *sides: Tensor) -> tuple[Tensor, int]:
     """One product over clients and the batch axis together."""
-    stacked = [
-        side.expand(clients, *side.shape) if dim is None else side.movedim(dim, 0)
-        for side, dim in zip(sides, in_dims, strict=True)
-    ]
-    out = kind.apply(*(side.flatten(0, 1) for side in stacked))
+    out = kind.apply(*(side.flatten(0, 1) for side in over_clients(clients, in_dims, *sides)))
     return out.unflatten(0, (clients, -1)), 0

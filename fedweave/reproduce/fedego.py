@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedweave.config import Document
+from fedweave.core.ego import positions
 from fedweave.datasets.public import PUBLIC
 from fedweave.reproduce import fedego_printed as numbers
 from fedweave.reproduce.paper import Cell, Paper, Table, printed
@@ -118,8 +119,7 @@ def _egos(document: Document) -> float:
     nodes = round(partition["share"] * facts.nodes)
     train = nodes - round(partition["val"] * nodes) - partition["test_nodes"]
     uploads = train // algorithm["batch"] + (train % algorithm["batch"] > 1)
-    positions = sum(algorithm["fan_out"] ** hop for hop in range(algorithm["hops"] + 1))
-    floats = positions * document["model"]["hidden"] + facts.classes
+    floats = positions(algorithm["hops"], algorithm["fan_out"]) * document["model"]["hidden"] + facts.classes
     return _messages(document) * uploads * 4 * floats / MB
 
 

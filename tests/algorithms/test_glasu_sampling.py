@@ -7,9 +7,10 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedweave.algorithms.vertical.sampling import Bipartite, Sampled, alone, grow, located, rounded
+from fedweave.algorithms.vertical.sampling import Bipartite, Sampled, alone, grow, located
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph, stack
+from fedweave.core.rows import rounded
 
 NODES = 30
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedweave.core.rows import bags, rows
+from fedweave.core.rows import mix, rows
 
 CLIENTS, NODES, PICKED, WIDTH, MEMBERS = 3, 5, 8, 4, 6
 
@@ -87,26 +87,30 @@ def test_gradient_from_outside_vmap() -> None:
     assert free[0].grad.any()
 
 
-def test_bags_are_weighted_sums_of_rows() -> None:
+def test_mixed_are_weighted_sums_of_rows() -> None:
     h, _, index, weight = inputs()
     expected = torch.einsum("mj,mjk->mk", weight[0], h[0][index[0]])
-    torch.testing.assert_close(bags(h[0], index[0], weight[0]), expected, atol=1e-14, rtol=1e-14)
-    by_hand = bags(torch.tensor([[1.0, 2], [10, 20]]), torch.tensor([[0, 1, 1]]), torch.tensor([[3.0, 0.5, 0]]))
+    torch.testing.assert_close(mix(h[0], index[0], weight[0]), expected, atol=1e-14, rtol=1e-14)
+    by_hand = mix(torch.tensor([[1.0, 2], [10, 20]]), torch.tensor([[0, 1, 1]]), torch.tensor([[3.0, 0.5, 0]]))
     assert by_hand.tolist() == [[8.0, 16.0]]
 
 
 @pytest.mark.parametrize("dims", some_batched(3))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_bags_of_all_clients_have_the_bits_of_each_alone(dims: tuple[Any, ...], dtype: torch.dtype) -> None:
+def test_mixed_of_all_clients_have_the_bits_of_each_alone(dims: tuple[Any, ...], dtype: torch.dtype) -> None:
     h, _, index, weight = inputs(dtype=dtype)
-    together = batched(bags, dims, h, index, weight)
+    together = batched(mix, dims, h, index, weight)
     assert together.shape == (CLIENTS, PICKED, WIDTH)
-    assert torch.equal(together, one_by_one(bags, dims, h, index, weight))
+    assert torch.equal(together, one_by_one(mix, dims, h, index, weight))
 
 
-def test_bags_carry_no_gradient() -> None:
+def test_mixed_rows_have_the_gradients_of_plain_indexing() -> None:
     h, _, index, weight = inputs()
-    assert not bags(h[0].requires_grad_(), index[0], weight[0]).requires_grad
+    free = [h[0].clone().requires_grad_() for _ in range(2)]
+    outs = mix(free[0], index[0], weight[0]), torch.einsum("mj,mjk->mk", weight[0], free[1][index[0]])
+    slopes = [torch.autograd.grad(out.pow(3).sum(), tensor)[0] for out, tensor in zip(outs, free, strict=True)]
+    torch.testing.assert_close(*slopes, atol=1e-12, rtol=1e-12)
+    assert slopes[0].any()
 
 
 def test_a_recording_picks_the_rows_that_it_is_given_later() -> None:
@@ -117,7 +121,7 @@ def test_a_recording_picks_the_rows_that_it_is_given_later() -> None:
         with torch.enable_grad():
             out = vmap(rows)(free, index)
             (slope,) = torch.autograd.grad(out.pow(3).sum(), free)
-        return out.detach(), slope, vmap(bags)(h, many, weight)
+        return out.detach(), slope, vmap(mix)(h, many, weight)
 
     recorded = make_fx(step)(*inputs(0))
     for seed in (0, 1):

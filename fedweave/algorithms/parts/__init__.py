@@ -6,7 +6,7 @@ algorithm of the family is a choice of five.
 """
 
 from fedweave.algorithms.parts.egos import EgoCrossEntropy, Egos
-from fedweave.algorithms.parts.objective import CrossEntropy, Objective, Proximal
+from fedweave.algorithms.parts.objective import CrossEntropy, Objective, Proximal, draw, loss
 from fedweave.algorithms.parts.release import Clip, Plain, Release
 from fedweave.algorithms.parts.reward import Reward, SameForAll
 from fedweave.algorithms.parts.start import GlobalStart, MixedStart, Start
@@ -38,4 +38,6 @@ __all__ = [
     "Start",
     "Uniform",
     "Weigh",
+    "draw",
+    "loss",
 ]

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.parts.objective import Stateless
@@ -12,10 +11,9 @@ from fedweave.core import model as models
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.rows import rows
-from fedweave.core.sparse import Sparse
+from fedweave.core.sparse import picked
 from fedweave.core.tree import Tree
-
-_LAST = torch.iinfo(torch.int64).max
+from fedweave.learn import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,9 @@ class Egos:
         """A mini-batch per step: int64 [steps, b] distinct train nodes, and bool [steps, b] which of them are real
         (fewer train nodes than b leave places empty)."""
         train = graph.masks[TRAIN]
-        keys = random.fold(key, torch.arange(steps))
-        order = torch.where(train, random.bits(keys[:, None], len(train)) >> 1, _LAST)
-        filler = order.new_full((steps, max(0, self.batch - len(train))), _LAST)
-        chosen = torch.topk(torch.cat([order, filler], 1), self.batch, largest=False).indices
+        enough = torch.cat([train, train.new_zeros(max(0, self.batch - len(train)))])
+        order = random.order(random.fold(key, torch.arange(steps))[:, None], enough)
+        chosen = torch.topk(order, self.batch, largest=False).indices
         real = (torch.arange(self.batch) < train.sum()).expand(steps, self.batch)
         return torch.where(real, chosen, 0), real
 
@@ -87,13 +84,11 @@ class Egos:
         its sampled ego; scalar, 0 at a client without train nodes."""
         split = self.split(model)
         if "nodes" in drawn:  # layers without edges see only the nodes of the batch, and each of them once
-            x = graph.x
-            graph = graph._replace(x=x.picked(drawn["nodes"]) if isinstance(x, Sparse) else rows(x, drawn["nodes"]))
+            graph = graph._replace(x=picked(graph.x, drawn["nodes"]))
         reduced = models.apply(model[:split], w, graph, key)
         egos = ego.ego_graph(rows(reduced, drawn["place"]), self.batch, self.fan_out)
         logits = models.apply(model[split:], w, egos, key, first=split)
-        per_centre = -F.log_softmax(logits, -1).gather(-1, drawn["target"][:, None])[:, 0]
-        return (per_centre * drawn["weight"]).sum() / drawn["weight"].sum().clamp(min=1)
+        return cross_entropy(logits, drawn["target"], drawn["weight"])
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core import model as models
+from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.learn import cross_entropy
 
 
 class Objective(Protocol):
@@ -82,10 +83,7 @@ class CrossEntropy(Stateless):
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, drawn: Tree | None = None) -> Tensor:
         """Scalar; 0 at a client without training nodes."""
         logits = models.apply(model, w, graph, key)
-        mask = graph.masks[TRAIN].to(logits.dtype)
-        # `gather` rather than F.cross_entropy, which has no batching rule and falls back to a slow decomposition
-        per_node = -F.log_softmax(logits, dim=-1).gather(-1, graph.y.clamp(min=0)[:, None])[:, 0]
-        return (per_node * mask).sum() / mask.sum().clamp(min=1)
+        return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
 
 
 @dataclass(frozen=True)
@@ -123,3 +121,17 @@ class Proximal(Stateless):
     def penalty(self, w: Tensor, received: Tensor, state: Tree) -> Tensor:
         """μ/2 Σ (w − w_t)² over one leaf."""
         return 0.5 * state["mu"] * ((w - received) ** 2).sum()
+
+
+def draw(terms: tuple[Objective, ...], model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+    """{number of the term: what it wants drawn for each step}."""
+    return {str(i): term.draw_steps(model, graph, random.fold(key, "drawn", i), steps) for i, term in enumerate(terms)}
+
+
+def loss(terms: tuple[Objective, ...], w: Tree, model: Model, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    """Sum of the terms that depend on data; `args["drawn"]` is one step's part of `draw`."""
+    drawn = args.get("drawn", {})
+    values = [
+        term.loss(w, model, graph, key, drawn.get(str(i), {})) for i, term in enumerate(terms) if term.loss is not None
+    ]
+    return sum(values[1:], values[0])

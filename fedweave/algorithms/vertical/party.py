@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vjp
 
@@ -23,11 +22,9 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.rows import rows
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.learn import Sgd, fit
+from fedweave.learn import Sgd, cross_entropy, fit
 from fedweave.learn.trace import stay_eager
 from fedweave.privacy.gaussian import GaussianRows
-
-_LAST = torch.iinfo(torch.int64).max
 
 
 @dataclass(frozen=True)
@@ -168,8 +165,7 @@ class Party:
         if not self.batch:
             return {}
         train, size = graph.masks[TRAIN], min(self.batch, len(graph.y))
-        order = torch.where(train, random.bits(key, len(train)) >> 1, _LAST)
-        chosen = torch.topk(order, size, largest=False).indices
+        chosen = torch.topk(random.order(key, train), size, largest=False).indices
         real = torch.arange(size) < train.sum()
         return {"drawn": torch.where(real, chosen, chosen[:1]), "real": real}
 
@@ -243,12 +239,6 @@ class Party:
         logits, _ = split.run(split.last, w, graph, h, hops, origin, args["tail"] if split.cuts else key)
         loss = cross_entropy(logits, args["target"], args["weight"])
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
-
-
-def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Mean over the nodes of weight 1, 0 without any: logits [b, c], target int64 [b], weight [b]."""
-    each = -F.log_softmax(logits, -1).gather(-1, target[:, None])[:, 0]
-    return (each * weight).sum() / weight.sum().clamp(min=1)
 
 
 def _labelled(graph: Graph) -> Tensor:

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.vertical.mixing import mix
 from fedweave.core import random
+from fedweave.core.batched import over_clients
 from fedweave.core.graph import Graph
-from fedweave.core.rows import rows
+from fedweave.core.rows import listed, mix, rows
 from fedweave.core.tree import Tree
 
 
@@ -129,12 +129,9 @@ class _Grow(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
-        many = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in zip(operands[:-1], in_dims[:-1], strict=True)
-        ]
-        first, degree, columns, targets, key = many
-        return _grow(first, degree, columns, targets, key, operands[-1]), (0, 0, 0, 0)
+        *tensors, fan_out = operands
+        first, degree, columns, targets, key = over_clients(info.batch_size, in_dims, *tensors)
+        return _grow(first, degree, columns, targets, key, fan_out), (0, 0, 0, 0)
 
 
 def _grow(
@@ -170,16 +167,6 @@ def _neighbours(
 def _compact(targets: Tensor, nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The targets [P, t] followed by those of `nodes` [P, k] that are no targets, and the place of each of `nodes`."""
     new = torch.zeros(len(nodes), count, dtype=torch.int64).scatter_(1, nodes, 1).scatter_(1, targets, 0)
-    rank = new.cumsum(1)
-    size = rounded(int(rank[:, -1].max()))
-    listed = targets[:, :1].repeat(1, size + 1)
-    listed.scatter_(1, torch.where(new > 0, rank - 1, size), torch.arange(count).expand_as(new))
+    further, rank = listed(new, targets[:, :1])
     where = (rank + (targets.shape[1] - 1)).scatter_(1, targets, torch.arange(targets.shape[1]).expand_as(targets))
-    return torch.cat([targets, listed[:, :size]], 1), where.gather(1, nodes)
-
-
-def rounded(size: int) -> int:
-    """`size` rounded up to one of few values: each combination of sizes is a computation of its own to record
-    (`learn.trace`)."""
-    step = max(64, 1 << max(0, size.bit_length() - 3))
-    return -(-size // step) * step
+    return torch.cat([targets, further], 1), where.gather(1, nodes)

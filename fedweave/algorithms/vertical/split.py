@@ -11,8 +11,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
-from fedweave.core.rows import rows
-from fedweave.core.sparse import Sparse
+from fedweave.core.sparse import picked
 from fedweave.core.tree import Tree
 from fedweave.models.linear import linear
 
@@ -77,9 +76,7 @@ class Split:
 
     def first(self, graph: Graph, nodes: Tensor | None) -> Any:
         """The features of `nodes`, the model's input; None is all nodes."""
-        if nodes is None:
-            return graph.x
-        return graph.x.picked(nodes) if isinstance(graph.x, Sparse) else rows(graph.x, nodes)
+        return graph.x if nodes is None else picked(graph.x, nodes)
 
     def run(
         self,

@@ -13,7 +13,7 @@ from fedweave.config import Document
 from fedweave.core.federation import Sent, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Entry, Ledger
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources
 from fedweave.engines.flare.holdings import JOINING
@@ -191,9 +191,12 @@ class Flare:
         here: Sequence[str],
     ) -> tuple[Replies, dict[str, str]]:
         """One call of a step on those of the `chosen` sites that are `here`; replies and notes."""
-        whole = None if messages.each else encode(messages.common())
-        blobs = {site: encode(messages.one(site)) if whole is None else whole for site in here}
-        sent = {site: messages.one(site) for site in here} if whole is None else dict.fromkeys(here, messages.common())
+        if messages.each:
+            sent = {site: messages.one(site) for site in here}
+            blobs = {site: encode(tree) for site, tree in sent.items()}
+        else:
+            common = messages.common()
+            sent, blobs = dict.fromkeys(here, common), dict.fromkeys(here, encode(common))
         return self._call(request["step"], info, request, blobs, sent, chosen)
 
     def _open(self, chosen: Sequence[str]) -> list[str]:
@@ -230,7 +233,7 @@ class Flare:
             self.ledger.record(*where, (site,), "up", good[site], seconds, protect, info.sends)
         self._calls += 1
         self._count(missing, refused)
-        batches = [Batch((at,), map_leaves(_lead, good[site])) for at, site in enumerate(here)]
+        batches = [Batch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]
         replies = Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
         return replies, {site: answers[site].note for site in here}
 
@@ -260,7 +263,3 @@ class Flare:
         if tree.keys() != {"round"}:
             raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
         self._snapshot = int(tree["round"])
-
-
-def _lead(leaf: Any) -> Any:
-    return leaf[None] if isinstance(leaf, Tensor) else leaf
