@@ -13,6 +13,8 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,10 +27,10 @@ from nvflare.collab.runtime.executor import CollabExecutor
 from nvflare.job_config.api import FedJob
 
 from fedweave.core.federation import Client, on_client
-from fedweave.core.ledger import Ledger
 from fedweave.core.tree import Tree, encode
 from fedweave.engines.calls import Keys
 from fedweave.engines.flare.federation import Flare
+from fedweave.engines.flare.holdings import Holdings
 from fedweave.engines.flare.journal import Journal
 from fedweave.engines.flare.link import CollabLink
 from fedweave.engines.flare.policy import Spent
@@ -39,7 +41,7 @@ from fedweave.engines.flare.site import Site
 from fedweave.engines.flare.sitefile import Rules
 from fedweave.engines.flare.store import Store
 from fedweave.sites.processes import free_port, members, wait_until_open
-from fedweave.sites.project import Project
+from fedweave.sites.project import Project, read_project
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,7 +70,7 @@ class Echo(Site):
             rules=Rules(),
             spent=Spent(),
             ledger=Journal(folder / "ledger.jsonl"),
-            holdings=SimpleNamespace(graph=None, test=None),
+            found=Holdings(graph=None, test=None, data=None),  # type: ignore[arg-type]
         )
 
     @collab.publish
@@ -89,7 +91,7 @@ class Bench:
 
     @collab.main
     def main(self) -> None:
-        fed = Flare(CollabLink(600), self.sites, ledger=Ledger())
+        fed = Flare(CollabLink(600), self.sites, ledger=Journal(Path(tempfile.mkdtemp()) / "ledger.jsonl"))
         rows = [self._measure(fed, size) for size in self.megabytes]
         results = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id())) / RESULT
         results.mkdir()
@@ -128,25 +130,31 @@ def measure(count: int, megabytes: list[float], repeats: int) -> list[dict[str, 
             path.write_text(
                 json.dumps(resources | {"class_allow_list": ["benchmarks.", *resources["class_allow_list"]]})
             )
-        running = members(directory)
-        try:
-            for member in running:
-                member.start(threads=1)
-                if member.kind == "server":
-                    wait_until_open(member, project.host, project.port)
-            with administer(directory) as admin:
-                admin.wait_for(sites, 120)
-                with tempfile.TemporaryDirectory() as folder:
-                    job = admin._session.submit_job(str(write_job(Path(folder), sites, megabytes, repeats)))
-                while (ended := admin.over(job)) is None:
-                    time.sleep(0.5)
-                found = admin.fetch(job, lambda path: None)
-            if found is None:
-                raise RuntimeError(f"the job ended without a result: {ended}")
-            return [{"sites": count, **row} for row in found["rows"]]
-        finally:
-            for member in reversed(running):
-                member.stop()
+        with started(directory), administer(directory) as admin:
+            admin.wait_for(sites, 120)
+            with tempfile.TemporaryDirectory() as folder:
+                job = admin._session.submit_job(str(write_job(Path(folder), sites, megabytes, repeats)))
+            while (ended := admin.over(job)) is None:
+                time.sleep(0.5)
+            found = admin.fetch(job, lambda path: None)
+        if found is None:
+            raise RuntimeError(f"the job ended without a result: {ended}")
+        return [{"sites": count, **row} for row in found["rows"]]
+
+
+@contextmanager
+def started(directory: Path) -> Iterator[None]:
+    """The processes of a project, with one thread each."""
+    running, project = members(directory), read_project(directory)
+    try:
+        for member in running:
+            member.start(threads=1)
+            if member.kind == "server":
+                wait_until_open(member, project.host, project.port)
+        yield
+    finally:
+        for member in reversed(running):
+            member.stop()
 
 
 def write_job(folder: Path, sites: list[str], megabytes: list[float], repeats: int) -> Path:

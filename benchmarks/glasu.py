@@ -18,10 +18,10 @@ import numpy as np
 
 from fedweave import build, datasets
 from fedweave.algorithms import GLASU
-from fedweave.core.replies import Replies
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
+from fedweave.reproduce.duration import Duration, duration
 from fedweave.training import measure
 
 SIDES: dict[str, dict[str, Any]] = {
@@ -32,16 +32,6 @@ SIDES: dict[str, dict[str, Any]] = {
 }
 
 
-class Counted(Simulation):
-    """Counts calls of all clients."""
-
-    calls = 0
-
-    def map(self, *args: Any, **options: Any) -> Replies:
-        self.calls += 1
-        return super().map(*args, **options)
-
-
 class Side:
     """One setting, which lives on between turns as in a long run."""
 
@@ -50,10 +40,9 @@ class Side:
         cut = PARTITIONS["vertical"](public_split=True, train_rest=True).cut(data, 0)
         net = MODELS["gcnii"](hidden=hidden, layers=4).build(build.width(data, cut), data.classes)
         self.algorithm = GLASU(net, lr=lr, **options)
-        self.fed = Counted(build.client_graphs(data, cut), classes=data.classes)
+        self.fed = Simulation(build.client_graphs(data, cut), classes=data.classes)
         self.fed.begin(0)
         self.state, self.rounds = self.algorithm.init(self.fed), 0
-        self.fed.calls = 0
 
     def train(self, rounds: int) -> Iterator[float]:
         """Seconds of each round."""
@@ -65,11 +54,13 @@ class Side:
             yield time.perf_counter() - began
 
     def accuracy(self) -> float:
-        """On the test nodes; its exchanges are not counted."""
-        calls = self.fed.calls
+        """On the test nodes."""
         _, summary = measure(self.rounds, self.algorithm.evaluate(self.state, self.fed))
-        self.fed.calls = calls
         return summary["global/accuracy"]
+
+    def took(self, seconds: float) -> Duration:
+        """All rounds so far: `seconds`, with the server's, and the exchanges."""
+        return duration(self.fed.ledger.table())._replace(seconds=seconds)
 
 
 def speed(hidden: int, rounds: int, lr: float) -> None:
@@ -86,7 +77,7 @@ def speed(hidden: int, rounds: int, lr: float) -> None:
         side = sides[name]
         print(
             f"hidden {hidden}, {name}: {median(seconds):.4f} s per iteration (10-90 %: {low:.4f}-{high:.4f}), "
-            f"{side.fed.calls / side.rounds:.0f} exchanges per round",
+            f"{side.took(0).exchanges / side.rounds:.0f} exchanges per round",
             flush=True,
         )
 
@@ -98,7 +89,7 @@ def to_accuracy(hidden: int, most: int, lr: float, delay: float, wanted: float) 
         while side.rounds * side.algorithm.steps < most and reached < wanted:
             seconds += sum(side.train(20))
             reached = side.accuracy()
-        said = f"{seconds:.1f} s in process, {seconds + delay * side.fed.calls:.1f} s with {delay} s per exchange"
+        said = f"{seconds:.1f} s in process, {side.took(seconds).delayed(delay):.1f} s with {delay} s per exchange"
         what = f"accuracy {reached:.3f} after {side.rounds} rounds" + ("" if reached >= wanted else " (not reached)")
         print(f"hidden {hidden}, {name}: {what}, {said}", flush=True)
 

@@ -1,7 +1,7 @@
 """From a config to everything that a run needs: data, partition, clients' graphs, algorithm and federation."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,11 +82,10 @@ def client_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torc
     A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
     a client without labels y is -1 everywhere, while its masks still say how the nodes are used.
     """
-    ids = client_ids(len(partition.parts), partition.names)
-    edges = induced_edges(data, [part.nodes for part in partition.parts])
-    columns = width(data, partition)
-    parts = zip(ids, partition.parts, edges, strict=True)
-    return {client: _graph(data, part, induced, columns, dtype) for client, part, induced in parts}
+    ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
+    return {
+        client: graph_of(own, columns, dtype) for client, own in zip(ids, shares(data, partition.parts), strict=True)
+    }
 
 
 def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> Graph | None:
@@ -95,8 +94,8 @@ def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = 
         return None
     masks = np.zeros((3, len(partition.test)), bool)
     masks[TEST] = data.y[partition.test] >= 0
-    [edges] = induced_edges(data, [partition.test])
-    return _graph(data, Part(partition.test, masks), edges, data.features, dtype)
+    [own] = shares(data, [Part(partition.test, masks)])
+    return graph_of(own, data.features, dtype)
 
 
 def pooled(partition: Partition) -> Partition:
@@ -142,12 +141,30 @@ def induced_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarra
         yield np.stack([source, target])[:, target >= 0]
 
 
-def _graph(data: Dataset, part: Part, induced: np.ndarray, columns: int, dtype: torch.dtype) -> Graph:
-    sens = None if data.sens is None else data.sens[part.nodes]
-    edges = induced if part.edges is None else np.searchsorted(part.nodes, part.edges)
-    x = data.x[part.nodes] if part.columns is None else data.x[part.nodes][:, part.columns]
-    graph = make_graph(_widened(x, columns), edges, data.y[part.nodes], part.masks, sens, dtype)
-    return graph if part.labels else graph._replace(y=torch.full_like(graph.y, -1))
+def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
+    """What each client holds, as a dataset of its own whose split is how it uses its nodes; without labels y is -1."""
+    for part, induced in zip(parts, induced_edges(data, [part.nodes for part in parts]), strict=True):
+        y, x = data.y[part.nodes], data.x[part.nodes]
+        yield replace(
+            data,
+            x=x if part.columns is None else x[:, part.columns],
+            edges=induced if part.edges is None else np.searchsorted(part.nodes, part.edges),
+            y=y if part.labels else np.full_like(y, -1),
+            sens=None if data.sens is None else data.sens[part.nodes],
+            public=part.masks & (y >= 0),
+            parties=None,
+        )
+
+
+def graph_of(own: Dataset, columns: int, dtype: torch.dtype = torch.float32) -> Graph:
+    """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks.
+
+    Where no label is known y is -1 everywhere, while the masks still say how the nodes are used.
+    """
+    withheld = not (own.y >= 0).any()
+    y, masks = np.zeros_like(own.y) if withheld else own.y, np.asarray(own.public)
+    graph = make_graph(_widened(own.x, columns), own.edges, y, masks, own.sens, dtype)
+    return graph._replace(y=torch.full_like(graph.y, -1)) if withheld else graph
 
 
 def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":

@@ -31,7 +31,8 @@ def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
     most probable), and "p0", "p1", … its probabilities. It takes as many exchanges as the algorithm's evaluation.
 
     Raises:
-        UserError: the run is not finished, its algorithm does not predict jointly, or the data is not of its parties.
+        UserError: the run is not finished or was made between sites, its algorithm does not predict jointly, or the
+            data is not of its parties.
     """
     from fedweave.build import build
     from fedweave.config import read
@@ -48,6 +49,12 @@ def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
             f"the run's algorithm {config.algorithm.name!r} has no joint prediction; those for vertically split data "
             "have: glasu, vfl, vfgnn, simulated_centralized."
         )
+    if config.engine.name != "simulation":
+        raise UserError(
+            f"{directory} was trained between sites. Its models stay there, and sites cannot predict jointly yet: see "
+            f"`fedweave report {directory}` for the results on their test nodes, or train with `fedweave run` where "
+            "the data of all parties may be at one place."
+        )
     built = build(config)
     if data is not None:
         built = _same_parties(built, build(_on(config, data)), data)
@@ -60,7 +67,7 @@ def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
 def _on(config: Any, data: Path) -> Any:
     """The run's configuration on other data, whose split does not matter."""
     values, partition = config.data.values, config.partition.values
-    if values.get("normalise", "none") in ("standard", "minmax"):
+    if values.get("normalise", "none") in ("scale", "standard", "minmax"):
         raise UserError(
             f"the run was made with data.normalise = {values['normalise']!r}, which would scale the new nodes "
             "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'."

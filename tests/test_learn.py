@@ -348,3 +348,44 @@ def test_recorded_steps_tell_apart(make_graphs: Callable[..., Any], monkeypatch:
     batch = Batch(make_graphs([5, 9], sparse=True), Sgd(), ROWS, steps=3)
     monkeypatch.setattr(Batch, "loss", staticmethod(scaled))
     same_as_eager(monkeypatch, [lambda given=given: batch.run(**{"w": start(6)} | given) for given in APART[name]])  # type: ignore[misc]
+
+
+def part(graph: Graph, given: Tree) -> tuple[Tree, Tensor]:
+    h = graph.edges.operator("gcn") @ (graph.x @ given["own"]["w"]) + given["common"]
+    return {"h": h * given["n"]}, random.dropout(given["key"], h, 0.5)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e-9], ids=["eager", "replayed"])
+def test_recorded_parts_are_the_function(
+    make_graphs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Three calls of new values and a number that changes, against each client alone without recording."""
+    monkeypatch.setattr(trace, "_SECONDS", seconds)
+    monkeypatch.setattr(trace, "_SECONDS_LATER", seconds)
+    graphs = list(make_graphs([5, 9], sparse=True).values())
+    both, keys = stack(graphs), torch.stack([KEY, random.fold(KEY, 1)])
+    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, both)
+    for number in (2, 2, 3):
+        w = random.normal(random.key(number), (2, graphs[0].x.shape[1], 4)).double()
+        common = random.normal(random.key(number + 1), (4,)).double()
+
+        def step(g: Graph, w: Tensor, key: Tensor, common: Tensor = common, n: int = number) -> tuple[Tree, Tensor]:
+            return trace.recorded(part, g, {"own": {"w": w}, "common": common, "key": key, "n": n})
+
+        for _ in range(2):
+            found, dropped = vmap(step, in_dims=(dims, 0, 0))(both, w, keys)
+        for i, graph in enumerate(graphs):
+            alone, lost = part(graph, {"own": {"w": w[i]}, "common": common, "key": keys[i], "n": number})
+            rows = len(graph.y)
+            assert torch.allclose(found["h"][i, :rows], alone["h"], atol=1e-12)
+            assert torch.allclose(dropped[i, :rows], lost, atol=1e-12)
+    replays = [program.replay is not None for program in both.edges.made.recordings.values()]
+    assert replays == [seconds < 1] * 2
+
+
+def test_recorded_parts_have_no_gradient(make_graphs: Callable[..., Any]) -> None:
+    (graph,) = make_graphs([5]).values()
+    w = torch.ones(graph.x.shape[1], 4, dtype=torch.float64, requires_grad=True)
+    given = {"own": {"w": w}, "common": torch.zeros(4), "key": KEY, "n": 1}
+    found, _ = trace.recorded(part, graph, given)
+    assert not found["h"].requires_grad

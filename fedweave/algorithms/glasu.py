@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.scoring import SCORES
-from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
+from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
 from fedweave.algorithms.vertical.party import Party
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core.algorithm import Evaluation
@@ -47,6 +47,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError, UserError
 from fedweave.learn import check_training
 from fedweave.metrics.classification import counts
+from fedweave.privacy import secure_sum
 from fedweave.privacy.gaussian import GaussianRows
 
 _H = "a representation of every node of the exchanged list, from the client's features and edges, and whose row it is"
@@ -73,6 +74,8 @@ class GLASU:
     sigma, clip, delta: with sigma > 0 every row of a representation is clipped to the norm `clip` before it leaves and
                  gets Gaussian noise of standard deviation sigma · clip; the ledger has the (ε, δ) of one node's rows.
                  Gradients and lists of nodes are not protected.
+    secure_sum:  mask the representations so that the server learns their mean alone (`privacy.secure_sum`); the clients
+                 agree on masks past the server. For aggregation = "mean" and backward = "frozen".
 
     Raises:
         ValueError: a value that is out of range, or that the model's layers cannot do.
@@ -92,6 +95,7 @@ class GLASU:
     sigma: float = 0.0
     clip: float = 1.0
     delta: float = 1e-5
+    secure_sum: bool = False
 
     vertical: ClassVar[bool] = True
 
@@ -111,15 +115,22 @@ class GLASU:
                 "aggregation = 'concat' after the model's last layer would leave M times as many columns as classes; "
                 "take 'mean', a model with a classifier after its convolutions (gcnii), or `at` without the last layer"
             )
+        if self.secure_sum and (self.aggregation != "mean" or self.backward != "frozen" or not aggregated):
+            raise ValueError(
+                f"secure_sum hides the terms of a mean of representations: it needs aggregation = 'mean' (here "
+                f"{self.aggregation!r}), backward = 'frozen' (here {self.backward!r}) and an aggregated layer"
+            )
 
     @cached_property
     def party(self) -> Party:
         """What a client computes."""
-        how, linked = AGGREGATIONS[self.aggregation], self.edges == "own"
-        split = Split(self.model, self.cuts, how.wider, self.fan_out, linked)
+        how = SecureMean() if self.secure_sum else AGGREGATIONS[self.aggregation]
+        split = Split(self.model, self.cuts, how.wider, self.fan_out, self.edges == "own")
         release = GaussianRows(self.clip, self.sigma, self.delta)
         exchanged = self.backward == "exchanged"
-        return Party(split, how, release, self.batch, self.steps, self.lr, self.weight_decay, exchanged)
+        return Party(
+            split, how, release, self.batch, self.steps, self.lr, self.weight_decay, exchanged, self.secure_sum
+        )
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -151,12 +162,36 @@ class GLASU:
                 "and an exchange after the model's last layer that passes messages; set partition.labels = 'all', or "
                 "algorithm.exchanges to 1 or more."
             )
+        if self.secure_sum:
+            self._agree(fed)
         return {"holders": {client: int(client in holders) for client in fed.clients}, "rounds": 0}
 
     @on_client(sends=_FACTS)
     def begin(self, client: Client, message: Tree) -> Tree:
         """Line 3 of algorithm 1 at t = 0."""
         return self.party.begin(client, message)
+
+    def _agree(self, fed: Federation) -> None:
+        """Masks between all clients.
+
+        Raises:
+            UserError: there is one client alone, whose own term the sum is.
+        """
+        if len(fed.clients) < 2:
+            raise UserError("secure_sum = true needs at least two clients: the sum of one is what it would hide.")
+        for turn in range(1, secure_sum.turns(len(fed.clients)) + 1):
+            given = fed.send(self.give, to=secure_sum.receivers(fed.clients, turn))
+            fed.map(self.keep, received=given)
+
+    @on_client(sends={"secret": "a random number that masks representations between these two clients"}, peers=True)
+    def give(self, client: Client, message: Tree) -> Tree:
+        """A secret for another client."""
+        return self.party.give(client, message)
+
+    @on_client()
+    def keep(self, client: Client, message: Tree) -> Tree:
+        """The secret of another client."""
+        return self.party.keep(client, message)
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""
@@ -165,7 +200,7 @@ class GLASU:
         for segment in self.party.sampling:  # algorithm 2
             lists = fed.map(self.sample, message | {"segment": segment})
             message = {"nodes": union(lists), "cut": segment}
-        told = {"h": self.party.release.mechanism(after["rounds"] * split.last)}
+        told = self._told(fed, after["rounds"] * split.last)
         for segment in range(split.last):  # algorithm 3
             replies = fed.map(self.infer, message | {"segment": segment}, protect=told)
             message = {"h": _finite(self.party.how.aggregate(replies, "h"))}
@@ -218,11 +253,18 @@ class GLASU:
         """Each client's class probabilities [n, c] of all nodes, "probability", after K exchanges."""
         return fed.map(self.tell, self._looked(fed))
 
+    def _told(self, fed: Federation, releases: int | None = None) -> Tree:
+        """What the ledger says of a representation, the `releases`-th in training."""
+        own = self.party.release.mechanism(releases)
+        if not self.secure_sum:
+            return {"h": own}
+        return {"h": ", ".join([secure_sum.mechanism(len(fed.clients)), *([] if own == "none" else [own])])}
+
     def _looked(self, fed: Federation) -> Tree:
         """What the clients need for their predictions on the full graph."""
         message: Tree = {}
+        told = self._told(fed)
         for segment in range(self.party.split.last):
-            told = {"h": self.party.release.mechanism(1)}
             replies = fed.map(self.look, message | {"segment": segment}, protect=told)
             message = {"h": _finite(self.party.how.aggregate(replies, "h"))}
         return message

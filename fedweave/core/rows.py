@@ -38,7 +38,7 @@ def listed(member: Tensor, fill: Tensor) -> tuple[Tensor, Tensor]:
 def rounded(size: int) -> int:
     """`size` rounded up to one of few values: each combination of sizes is a computation of its own to record
     (`learn.trace`)."""
-    step = max(64, 1 << max(0, size.bit_length() - 3))
+    step = max(64, 1 << max(0, size.bit_length() - 2))
     return -(-size // step) * step
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.digits import Digits
 from fedweave.datasets.folder import Folder
+from fedweave.datasets.heritage import HERITAGE
 from fedweave.datasets.parties import Parties
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.synthetic import Synthetic
@@ -20,6 +21,7 @@ DATASETS: dict[str, type] = {
     "folder": Folder,
     "parties": Parties,
     **{kind.name: kind for kind in PUBLIC},
+    **{kind.name: kind for kind in HERITAGE},
 }
 
 

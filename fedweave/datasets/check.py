@@ -21,8 +21,10 @@ def first(bad: np.ndarray) -> int | None:
     return at if bad.size and bad[at] else None
 
 
-def check(dataset: Dataset, where: str | Path) -> Dataset:
+def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset:
     """Return `dataset` if it keeps every promise of `Dataset`; `where` is the file that messages name.
+
+    labelled: False lets a party of a vertical dataset have no labels at all, and still a split.
 
     Raises:
         DataError: it does not; the message names `where`, the row (numbered from 0) and the remedy.
@@ -34,14 +36,37 @@ def check(dataset: Dataset, where: str | Path) -> Dataset:
     check_array(dataset.edges, "edge_index", np.int64, (2, None), where)
     _check_edges(dataset.edges, n, where)
     check_array(dataset.y, "y", np.int64, (n,), where)
-    _check_labels(dataset.y, dataset.classes, where)
+    labelled = labelled or bool((dataset.y >= 0).any())
+    _check_labels(dataset.y, dataset.classes, where, labelled)
     if dataset.sens is not None:
         check_array(dataset.sens, "sens", np.int64, (n,), where)
         _check_sens(dataset.sens, where)
     if dataset.public is not None:
         check_array(dataset.public, "the split", np.bool_, (3, n), where)
-        _check_split(dataset.public, dataset.y, where)
+        _check_split(dataset.public, dataset.y, where, labelled)
     return dataset
+
+
+def check_counts(
+    dataset: Dataset,
+    published: Any,
+    where: str | Path,
+    names: tuple[str, ...] = ("nodes", "edges", "features", "classes"),
+) -> None:
+    """Refuse another graph than the `published` one (`lookup.Facts`) by its counts; edges are distinct undirected ones.
+
+    Raises:
+        DataError: names both counts.
+    """
+    held = {
+        "nodes": dataset.nodes,
+        "edges": dataset.edges.shape[1] // 2,
+        "features": dataset.features,
+        "classes": dataset.classes,
+    }
+    found, wanted = tuple(held[name] for name in names), tuple(getattr(published, name) for name in names)
+    if found != wanted:
+        refuse(where, f"({', '.join(names)}) are {found}, published are {wanted}", "Take the published graph, whole.")
 
 
 def check_array(array: Any, name: str, dtype: Any, shape: tuple[int | None, ...], where: str | Path) -> None:
@@ -119,11 +144,11 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", "Store both directions.")
 
 
-def _check_labels(y: np.ndarray, classes: int, where: str | Path) -> None:
+def _check_labels(y: np.ndarray, classes: int, where: str | Path, labelled: bool) -> None:
     row = first((y < -1) | (y >= classes))
     if row is not None:
         refuse(where, f"y, row {row}: label {y[row]} is not in 0..{classes - 1}", "Correct it, or -1 for unlabelled.")
-    if (y == -1).all():
+    if labelled and (y == -1).all():
         refuse(where, "y: no node has a label", "Label at least one node.")
 
 
@@ -133,10 +158,10 @@ def _check_sens(sens: np.ndarray, where: str | Path) -> None:
         refuse(where, f"sens, row {row}: {sens[row]} is below 0", "Number the groups from 0; -1 is unknown.")
 
 
-def _check_split(split: np.ndarray, y: np.ndarray, where: str | Path) -> None:
+def _check_split(split: np.ndarray, y: np.ndarray, where: str | Path, labelled: bool) -> None:
     row = first(split.sum(0) > 1)
     if row is not None:
         refuse(where, f"the split, row {row}: the node is in two of train, val and test", "Keep one of them.")
     row = first(split.any(0) & (y == -1))
-    if row is not None:
+    if labelled and row is not None:
         refuse(where, f"the split, row {row}: the node has no label", "Label it or take it out of the split.")

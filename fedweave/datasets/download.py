@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import check
+from fedweave.datasets.check import check, check_counts
 from fedweave.datasets.edges import undirected
 from fedweave.errors import DataError
 
@@ -34,10 +34,10 @@ ANSWER_SECONDS = 5.0
 STALL_SECONDS = 30.0
 
 
-def fetch(name: str, published: tuple[int, int, int, int], path: Path) -> Path:
+def fetch(name: str, published: Any, path: Path) -> Path:
     """Download data set `name` and write it to `path` atomically; returns `path`.
 
-    `published` is (nodes, distinct undirected edges, features, classes), which the download must have.
+    `published` are the counts that the download must have (`lookup.Facts`).
 
     Raises:
         DataError: no public source is known, it does not answer, or what it sends is not the published graph.
@@ -50,9 +50,7 @@ def fetch(name: str, published: tuple[int, int, int, int], path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, _impatient():
             dataset = convert(_source(kind)(scratch, own_name), name)
-            found = (dataset.nodes, dataset.edges.shape[1] // 2, dataset.features, dataset.classes)
-            if found != published:
-                raise DataError(f"(nodes, edges, features, classes) are {found}, published are {published}.")
+            check_counts(dataset, published, host)
             npz.write(check(dataset, host), Path(scratch, "done.npz"))
             os.replace(Path(scratch, "done.npz"), path)
     except Exception as error:  # network, disk, archive, missing pandas: whatever stops a download is one refusal

@@ -6,7 +6,7 @@ from sklearn.preprocessing import StandardScaler, normalize
 
 from fedweave.errors import ConfigError
 
-NORMALISE = ("none", "row", "standard", "minmax")
+NORMALISE = ("none", "row", "scale", "standard", "minmax")
 
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
 DENSE_FROM = 0.2
@@ -32,6 +32,8 @@ def normalise(x: "np.ndarray | sp.csr_matrix", how: str, name: str) -> "np.ndarr
     "none":     as they are.
     "row":      each row divided by the sum of its absolute values (Kipf and Welling 2017, section 5.2); rows of zeros
                 stay.
+    "scale":    each column divided by its standard deviation over all n nodes, so that zeros stay zeros and sparse
+                features sparse; constant columns stay.
     "standard": each column to mean 0 and standard deviation 1 over all n nodes; constant columns become 0.
     "minmax":   each column to [-1, 1] over all n nodes, 2 (x - min) / (max - min) - 1 (`feature_norm` in the code of
                 FairGNN, Dai and Wang 2021, and NIFTY, Agarwal et al. 2021); constant columns become 0.
@@ -44,10 +46,12 @@ def normalise(x: "np.ndarray | sp.csr_matrix", how: str, name: str) -> "np.ndarr
         return x
     if how == "row":
         return normalize(x, norm="l1")
+    if how == "scale":
+        return StandardScaler(with_mean=False).fit_transform(x.astype(np.float64)).astype(np.float32)
     if sp.issparse(x):
         raise ConfigError(
             f'normalise = "{how}" would fill the sparse features of {name} ({x.shape[0]} x {x.shape[1]}); '
-            'use "none" or "row".'
+            'use "none", "row" or "scale".'
         )
     wide = np.asarray(x, np.float64)  # float32 sums over many rows would lose digits
     if how == "standard":

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from fedweave.datasets import download, npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import refuse
+from fedweave.datasets.check import check_counts, refuse
 from fedweave.datasets.features import check_normalise, compact, normalise
 from fedweave.errors import DataError
 
@@ -43,6 +43,8 @@ class Public:
     name: ClassVar[str]
     facts: ClassVar[Facts]
     sens_column: ClassVar[int | None] = None  # where the file repeats the sensitive attribute among the features
+    exact: ClassVar[bool] = False  # whether other counts are refused, where other versions of the graph are about
+    origin: ClassVar[str] = ""  # where to get a graph that is not downloaded
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
@@ -51,10 +53,13 @@ class Public:
         """The whole graph; `seed` is not used.
 
         Raises:
-            DataError: the file is nowhere and could not be downloaded (lists all places), or is refused by `npz.read`.
+            DataError: the file is nowhere and could not be downloaded (lists all places), is refused by `npz.read`, or
+                has other counts than it must.
         """
         path = self._find(root)
         dataset = npz.read(path, self.name)
+        if self.exact:
+            check_counts(dataset, self.facts, path)
         x = dataset.x if self.sens_column is None else _without(dataset, self.sens_column, path)
         return replace(dataset, x=normalise(compact(x), self.normalise, self.name))
 
@@ -64,24 +69,34 @@ class Public:
             if place.is_file():
                 return place
         try:
-            return download.fetch(self.name, self.facts[:4], places[-1])
+            return download.fetch(self.name, self.facts, places[-1])
         except DataError as error:
             looked = "".join(f"\n  {place}" for place in places)
             raise DataError(
                 f"{self.name}: {error}\nLooked at:{looked}\nPut {self.name}.npz (layout: docs/data-format.md) at one "
-                "of these places, or name its folder in [data] path or $FEDWEAVE_DATA."
+                f"of these places, or name its folder in [data] path or $FEDWEAVE_DATA.{self.origin}"
             ) from error
 
     def _places(self, root: Path | None) -> Iterator[Path]:
-        given = os.environ.get("FEDWEAVE_DATA")
-        cache = os.environ.get("FEDWEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedweave"
-        for base in (root, given and Path(given).expanduser()):
-            if base and base.suffix == ".npz":
+        for base in given(root):
+            if base.suffix == ".npz":
                 yield base
-            elif base:
+            else:
                 yield base / self.name / f"{self.name}.npz"
                 yield base / f"{self.name}.npz"
-        yield Path(cache).expanduser() / self.name / f"{self.name}.npz"
+        yield cache() / self.name / f"{self.name}.npz"
+
+
+def given(root: Path | None) -> list[Path]:
+    """The user's folders of data: `root` ([data] path), then $FEDWEAVE_DATA, as far as they are named."""
+    named = os.environ.get("FEDWEAVE_DATA")
+    return [base for base in (root, Path(named).expanduser() if named else None) if base]
+
+
+def cache() -> Path:
+    """The folder of downloads: $FEDWEAVE_CACHE, else $XDG_CACHE_HOME/fedweave, else ~/.cache/fedweave."""
+    named = os.environ.get("FEDWEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedweave"
+    return Path(named).expanduser()
 
 
 def _without(dataset: Dataset, column: int, path: Path) -> sp.csr_matrix:

@@ -20,8 +20,10 @@ SPLIT = ("train_idx", "val_idx", "test_idx")
 OPTIONAL = (*SPLIT, "sens")
 
 
-def read(path: Path, name: str) -> Dataset:
+def read(path: Path, name: str, labelled: bool = True) -> Dataset:
     """The checked dataset in `path`; features as `csr_matrix`, classes counted from the labels.
+
+    labelled: see `check.check`.
 
     Raises:
         DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.
@@ -38,7 +40,7 @@ def read(path: Path, name: str) -> Dataset:
         sens=arrays.get("sens"),
         public=_split(arrays, len(y), path),
     )
-    return check(dataset, path)
+    return check(dataset, path, labelled)
 
 
 def write(dataset: Dataset, path: Path) -> None:

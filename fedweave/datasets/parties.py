@@ -1,7 +1,7 @@
 """A vertical dataset: a folder with one sub-folder per party, which share nodes but neither features nor edges."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +75,46 @@ class Parties:
         return Folder(self.normalise, self.classes, self.labels)
 
 
+def read_party(folder: Path, kind: Folder) -> tuple[Dataset, list[str]]:
+    """One party's data by itself, its features as they are, and the ids of its nodes; it may have no column of labels.
+
+    kind: the classes or labels, which a party without labels must be told.
+
+    Raises:
+        DataError: a file is missing or refused; the message names file, row (see `table.Table`) and remedy.
+    """
+    given = _read(folder)
+    labelled, classes = "label" in given.nodes.columns, kind.classes or len(kind.labels or ())
+    if not labelled and not classes:
+        refuse(given.nodes.path, "it has no column label, and the number of classes is not said", "Set classes.")
+    y = np.full(given.nodes.rows, -1)
+    if labelled:
+        y, classes = kind.labels_of(given.nodes)
+    dataset = Dataset(
+        name=folder.resolve().name,
+        x=given.x,
+        edges=given.edges,
+        y=y,
+        classes=classes,
+        sens=given.nodes.whole("sens", empty="unknown") if "sens" in given.nodes.columns else None,
+        public=split_of(given.nodes, y if labelled else np.zeros_like(y)) if "split" in given.nodes.columns else None,
+    )
+    return check(dataset, folder, labelled), given.ids.to_pylist()
+
+
+def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
+    """The subgraph of the nodes `rows` int64 [m], in that order."""
+    source, target = _among(data.edges, rows, data.nodes)
+    return replace(
+        data,
+        x=data.x[rows],
+        edges=undirected(source, target, len(rows)),
+        y=data.y[rows],
+        sens=None if data.sens is None else data.sens[rows],
+        public=None if data.public is None else data.public[:, rows],
+    )
+
+
 class _Given(NamedTuple):
     """One party's tables as read: ids [n_m], features [n_m, d_m], edges [2, E_m] in the numbers of its own rows."""
 
@@ -137,25 +177,26 @@ def _parties(given: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
     for party, own in zip(given, rows, strict=True):
         columns = np.arange(begin, begin + party.x.shape[1])
         begin += party.x.shape[1]
-        source, target = _kept(party, own)
+        source, target = _among(party.edges, own, len(party.ids))
         edges = undirected(source, target, len(own))
         parties.append(Party(party.name, columns, edges, "label" in party.nodes.columns))
     return tuple(parties)
 
 
-def _kept(party: _Given, own: np.ndarray) -> np.ndarray:
-    """int64 [2, E]: the party's edges between common nodes, in the common numbering; `own` are these nodes' rows."""
-    place = np.full(len(party.ids), -1)
+def _among(edges: np.ndarray, own: np.ndarray, nodes: int) -> np.ndarray:
+    """int64 [2, E]: those of a party's edges that join common nodes, in the common numbering; `own` are these nodes'
+    rows among the party's."""
+    place = np.full(nodes, -1)
     place[own] = np.arange(len(own))
-    edges = place[party.edges]
-    return edges[:, edges.min(0, initial=len(own)) >= 0]
+    among = place[edges]
+    return among[:, among.min(0, initial=len(own)) >= 0]
 
 
 def _report(given: list[_Given], rows: list[np.ndarray]) -> None:
     common, dropped = len(rows[0]), []
     for party, own in zip(given, rows, strict=True):
         edges = party.edges.shape[1] // 2
-        lost = edges - _kept(party, own).shape[1] // 2
+        lost = edges - _among(party.edges, own, len(party.ids)).shape[1] // 2
         if common < len(party.ids):
             rest = len(party.ids) - common
             dropped.append(f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {lost:,} of {edges:,} edges")

@@ -111,6 +111,19 @@ class Credit(People):
     sens_column = 1
 
 
+@dataclass(frozen=True)
+class Reddit(Public):
+    """GraphSAGE (Hamilton et al. 2017); posts by mean word vectors, commented on by the same user."""
+
+    name = "reddit"
+    facts = Facts(232965, 57307946, 602, 41)
+    exact = True  # thinned versions of it are common
+    origin = (
+        "\nThe graph is published with GraphSAGE; PyTorch Geometric's Reddit (not Reddit2) fetches it, and "
+        "docs/data-format.md turns that into reddit.npz."
+    )
+
+
 PUBLIC: tuple[type[Public], ...] = (
     Cora,
     CiteSeer,
@@ -124,4 +137,5 @@ PUBLIC: tuple[type[Public], ...] = (
     German,
     Bail,
     Credit,
+    Reddit,
 )

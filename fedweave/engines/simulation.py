@@ -166,9 +166,11 @@ class Simulation:
         graphs, states, mine = self._batches.graph(group), self._states.many(group), messages.stacked(group)
         inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
         operands, spec = pytree.tree_flatten((inputs, messages.common()))
+        private = len(pytree.tree_leaves(inputs))
+        dims = tuple(0 if at < private and isinstance(leaf, Tensor) else None for at, leaf in enumerate(operands))
         names = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
         run = traced(
-            lambda *flat: self._vectorised(call, *pytree.tree_unflatten(flat, spec)),
+            lambda *flat: self._vectorised(call, spec, dims, flat),
             (call.step,),
             names,
             graphs,
@@ -191,17 +193,18 @@ class Simulation:
         self._states.put(group, map_leaves(own.copy, state))
         return nest({path: own.copy(_settled(leaf)) for path, leaf in leaves(reply)})
 
-    def _vectorised(self, call: "_Call", inputs: Any, shared: Tree) -> tuple[Tree, Tree]:
+    def _vectorised(self, call: "_Call", spec: Any, dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
         """Replies and states of a batch, stacked."""
         form = Form()
 
-        def one(graph: Graph, state: Tree, key: Tensor, secret: Tensor, mine: Tree) -> tuple[Tensor, ...]:
+        def one(*flat: Any) -> tuple[Tensor, ...]:
+            (graph, state, key, secret, mine), shared = pytree.tree_unflatten(flat, spec)
             view = Client(graph, state, key, secret, self.test)
-            reply = check(call.step(view, nest(dict(leaves(shared))) | mine), f"the reply of {call.name}")
+            reply = check(call.step(view, shared | mine), f"the reply of {call.name}")
             kept = map_leaves(full, check(view.state, f"the state that {call.name} keeps"))
             return form.flat((reply, kept))
 
-        return form.whole(vmap(one, in_dims=_dims(inputs))(*inputs))
+        return form.whole(vmap(one, in_dims=dims)(*operands))
 
     def _find_culprit(self, call: "_Call", group: Group, messages: Messages) -> None:
         """Raise the loop's error, which names the one client at fault, if the loop fails too."""
@@ -293,10 +296,6 @@ class _Own:
             place = leaf.untyped_storage().data_ptr()
         self._taken.add(place)
         return leaf
-
-
-def _dims(inputs: Any) -> Any:
-    return pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, inputs)
 
 
 def _settled(leaf: Any) -> Any:

@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import Graph
 from fedweave.core.sparse import Sparse
+from fedweave.core.tree import Tree, leaves
 
 # Eager time after which recording pays: measured, the first takes 1 s, for it loads torch's tracer, the others 0.2 s.
 _SECONDS, _SECONDS_LATER = 1.0, 0.2
-_KEPT = 16  # per batch of clients
+_KEPT = 64  # per batch of clients
 
 
 class Form:
@@ -88,6 +91,53 @@ def traced(
     return run
 
 
+def recorded(function: Callable[[Graph, Tree], Any], graph: Graph, given: Tree) -> Any:
+    """`function(graph, given)`, a tree of tensors: a part of a step that cannot be recorded as a whole.
+
+    It must read everything that changes from call to call from its arguments: inside a vectorised call its kernels are
+    recorded once and replayed. Not differentiable.
+    """
+    part = _Part(function)
+    operands, part.spec = pytree.tree_flatten((graph, given))
+    return part.form.whole(_Recorded.apply(part, *operands))
+
+
+class _Part:
+    """What `recorded` does, with the tensors taken out."""
+
+    def __init__(self, function: Callable[[Graph, Tree], Any]) -> None:
+        self.function, self.form = function, Form()
+        self.spec: Any = None
+
+    def __call__(self, *operands: Any) -> Any:
+        return self.function(*pytree.tree_unflatten(operands, self.spec))
+
+
+class _Recorded(torch.autograd.Function):
+    """`recorded` on tensors alone, and its batching rule."""
+
+    @staticmethod
+    def forward(part: _Part, *operands: Any) -> tuple[Tensor, ...]:
+        return part.form.flat(part(*operands))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise NotImplementedError("recorded parts of a step cannot be differentiated through")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], part: _Part, *operands: Any) -> tuple[Any, Any]:
+        dims = in_dims[1:]
+        graph, given = pytree.tree_unflatten(operands, part.spec)
+        names = (*(path for path, _ in leaves(given)), *dims)
+        run = traced(vmap(part, in_dims=dims), (part.function,), names, graph, list(operands))
+        outputs = part.form.flat(run())
+        return outputs, (0,) * len(outputs)
+
+
 def stay_eager() -> None:
     """Say that the computation under way changes tensors in place, and must not be recorded as a whole."""
     for program in _RUNNING:
@@ -99,9 +149,10 @@ def _program(identity: tuple[Any, ...], names: tuple[Any, ...], graph: Graph, op
     kinds = tuple((o.shape, o.dtype, o.device) if isinstance(o, Tensor) else (type(o), o) for o in operands)
     key = (tuple(_address(f) for f in identity), names, id(blocks), kinds)
     programs = graph.edges.made.recordings
-    if key not in programs and len(programs) >= _KEPT:
-        del programs[next(iter(programs))]
-    return programs.setdefault(key, _Program((identity, blocks)))
+    program = programs[key] = programs.pop(key, None) or _Program((identity, blocks))
+    if len(programs) > _KEPT:
+        del programs[next(iter(programs))]  # the one that was not asked for the longest
+    return program
 
 
 def _record(function: Callable[..., Any], *example: Tensor) -> Callable[..., tuple[Tensor, ...]]:

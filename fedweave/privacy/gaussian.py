@@ -43,16 +43,23 @@ class GaussianRows:
         noise = random.normal(key, tuple(h.shape)).to(h.dtype)
         return h * (self.clip / norm.clamp(min=self.clip)) + self.sigma * self.clip * noise
 
-    def epsilon(self, releases: int) -> float:
-        """ε of one row after that many releases of it; rows differ by up to 2 · clip."""
-        return epsilon(2 / self.sigma * math.sqrt(releases), self.delta) if self.sigma else math.inf
+    @property
+    def mu(self) -> float:
+        """μ of one release (Gaussian differential privacy); rows differ by up to 2 · clip. T releases have √T μ."""
+        return 2 / self.sigma if self.sigma else math.inf
 
-    def mechanism(self, releases: int) -> str:
-        """What the ledger says of a row that leaves for the `releases`-th time."""
+    def epsilon(self, releases: int) -> float:
+        """ε of one row after that many releases of it."""
+        return epsilon(self.mu * math.sqrt(releases), self.delta) if self.sigma else math.inf
+
+    def mechanism(self, releases: int | None = None) -> str:
+        """What the ledger says of a release of rows: its μ, and what a row's `releases` so far come to, if given."""
         if self.sigma == 0:
             return "none"
-        spent = f"a row's epsilon {self.epsilon(releases):.4g}, delta {self.delta:g} after {releases} of its releases"
-        return f"clipped to {self.clip:g}, Gaussian noise of sigma {self.sigma * self.clip:g}: {spent}"
+        done = f"clipped to {self.clip:g}, Gaussian noise of sigma {self.sigma * self.clip:g} (μ = {self.mu:.4g})"
+        if releases is None:
+            return done
+        return f"{done}: a row's ε is {self.epsilon(releases):.4g} at δ = {self.delta:g} after {releases} releases"
 
 
 def epsilon(mu: float, delta: float) -> float:

@@ -92,7 +92,9 @@ def split(run: Run) -> go.Figure | None:
     if run.partition is None or not len(run.partition):
         return None
     names = [plain(name) for name in run.partition["client"].to_pylist()]
-    labels = np.array(run.partition["labels"].to_pylist(), np.int64).reshape(len(names), -1)
+    told = run.partition["labels"].to_pylist()  # a site may keep its own back
+    classes = max(len(counts or ()) for counts in told)
+    labels = np.array([counts or [0] * classes for counts in told], np.int64).reshape(len(names), -1)
     return _stacked(run, names, labels) if len(names) <= BARS else _heatmap(labels)
 
 

@@ -138,14 +138,15 @@ def named_clients(accuracy: Mapping[str, float], value: float) -> str:
 
 
 def splits(parts: Iterable[tuple[str, Any]]) -> Table:
-    """Sizes of each split, given as (whose, partition.parquet)."""
+    """Sizes of each split, given as (whose, partition.parquet); sites may keep a number back, or not know it."""
     rows = []
     for whose, table in parts:
-        nodes, kept, cut = (table[name].to_pylist() for name in ("nodes", "edges_kept", "edges_cut"))
-        ends = 2 * sum(kept) + sum(cut)
-        share = f"{sum(cut) / ends:.1%}" if ends else NONE
-        sizes = (f"{min(nodes):,}", f"{sorted(nodes)[len(nodes) // 2]:,}", f"{max(nodes):,}") if nodes else (NONE,) * 3
-        rows.append(tuple(map(Cell, (whose, f"{len(nodes):,}", *sizes, f"{sum(kept):,}", f"{sum(cut):,}", share))))
+        nodes = sorted(size for size in table["nodes"].to_pylist() if size is not None)
+        kept, cut = (_total(table[name].to_pylist()) for name in ("edges_kept", "edges_cut"))
+        ends = 0 if kept is None or cut is None else 2 * kept + cut
+        share = f"{(cut or 0) / ends:.1%}" if ends else NONE
+        sizes = map(_count, (nodes[0], nodes[len(nodes) // 2], nodes[-1]) if nodes else (None,) * 3)
+        rows.append(tuple(map(Cell, (whose, f"{len(table):,}", *sizes, _count(kept), _count(cut), share))))
     head = ("split of", "clients", "fewest nodes", "median", "most", "edges kept", "edge ends cut", "share cut")
     return Table(head, tuple(rows))
 
@@ -156,7 +157,7 @@ def clients(run: Run) -> Table:
     if run.partition is None:
         return Table((), ())
     for part in run.partition.to_pylist():
-        counts = [f"{part[name]:,}" for name in ("nodes", "edges_kept", "edges_cut", "train", "val", "test")]
+        counts = [_count(part[name]) for name in ("nodes", "edges_kept", "edges_cut", "train", "val", "test")]
         own = accuracy.get(part["client"])
         last = Cell(NONE) if own is None else Cell(number(own), repr(own))
         rows.append((Cell(part["client"]), *map(Cell, counts), last))
@@ -186,6 +187,16 @@ def ledger(found: Disclosure) -> Table:
         "total",
     )
     return Table(head, tuple(rows), words=5)
+
+
+def _total(numbers: list[int | None]) -> int | None:
+    """Their sum; None if one of them is not known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _count(count: int | None) -> str:
+    return NONE if count is None else f"{count:,}"
 
 
 def _shapes(shapes: list[str]) -> str:

@@ -14,7 +14,6 @@ from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.reproduce.paper import Cell, Table
 from fedweave.runs.resuming import examine
 
-QUICK = 10  # how many times fewer rounds a quick look has
 _NOUNS = {"data": "data set"}
 
 
@@ -35,11 +34,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell and its runs, one per seed; without runs, `status` says why there are none."""
+    """A cell and its runs, one per seed, with those of its baseline if it has one; without runs, `status` says why
+    there are none."""
 
     cell: Cell
     runs: tuple[Run, ...]
     status: str = ""
+    baseline: tuple[Run, ...] = ()
+
+    @property
+    def needed(self) -> list[tuple[Run, ...]]:
+        """By seed, the runs that the cell's number is read of."""
+        return list(zip(self.runs, self.baseline, strict=True)) if self.baseline else [(run,) for run in self.runs]
 
 
 class Stock:
@@ -72,23 +78,24 @@ def plan(table: Table, out: Path, stock: Stock) -> tuple[Planned, ...]:
 
 
 def quick(table: Table, stock: Stock) -> Table:
-    """A look that takes about a minute: one seed, a tenth of the rounds, and the first data set that is at hand."""
+    """A look that takes about a minute: one seed, `table.quick` times fewer rounds, and the first data set that is at
+    hand."""
     names = list(dict.fromkeys(cell.document["data"]["name"] for cell in table.cells))
     at_hand = [cell.document["data"]["name"] for cell in table.cells if not stock.lacks(cell.document)]
     chosen = min(at_hand, key=names.index, default=names[0])
-    cells = tuple(_shortened(cell) for cell in table.cells if cell.document["data"]["name"] == chosen)
+    cells = tuple(_shortened(cell, table.quick) for cell in table.cells if cell.document["data"]["name"] == chosen)
     return replace(table, cells=cells, seeds=1)
 
 
 def unfinished(planned: Iterable[Planned]) -> list[Run]:
     """The runs still to do, each once, every experiment's first seed before the second seeds."""
-    runs = {run.name: (at, run) for cell in planned for at, run in enumerate(cell.runs)}
+    runs = {run.name: (at, run) for cell in planned for at, needed in enumerate(cell.needed) for run in needed}
     return [run for _, run in sorted(runs.values(), key=lambda item: item[0]) if not run.finished()]
 
 
 def count(planned: Iterable[Planned]) -> int:
     """How many different runs there are."""
-    return len({run.name for cell in planned for run in cell.runs})
+    return len({run.name for cell in planned for needed in cell.needed for run in needed})
 
 
 def unknown(section: str, table: Mapping[str, Any]) -> str:
@@ -104,9 +111,11 @@ def unknown(section: str, table: Mapping[str, Any]) -> str:
 
 def _planned(cell: Cell, seeds: int, folder: Path, stock: Stock) -> Planned:
     try:
-        if lack := stock.lacks(cell.document):
+        documents = [cell.document] if cell.baseline is None else [cell.document, cell.baseline]
+        if lack := next(filter(None, map(stock.lacks, documents)), ""):
             return Planned(cell, (), f"not available: {lack}")
-        return Planned(cell, tuple(_run(cell.document | {"seed": seed}, folder) for seed in range(seeds)))
+        runs = [tuple(_run(document | {"seed": seed}, folder) for seed in range(seeds)) for document in documents]
+        return Planned(cell, runs[0], baseline=runs[1] if runs[1:] else ())
     except ConfigError as error:
         return Planned(cell, (), f"failed: {error}")
 
@@ -119,5 +128,12 @@ def _run(document: Document, folder: Path) -> Run:
     return Run(name, config, folder / name)
 
 
-def _shortened(cell: Cell) -> Cell:
-    return replace(cell, document=cell.document | {"rounds": max(1, cell.document["rounds"] // QUICK)})
+def _shortened(cell: Cell, times: int) -> Cell:
+    """With fewer rounds, and evaluated at least twice if the whole is evaluated on its way."""
+
+    def short(document: Document) -> Document:
+        rounds = max(1, document["rounds"] // times)
+        every = {"eval_every": min(document["eval_every"], max(1, rounds // 2))} if "eval_every" in document else {}
+        return document | {"rounds": rounds} | every
+
+    return replace(cell, document=short(cell.document), baseline=cell.baseline and short(cell.baseline))

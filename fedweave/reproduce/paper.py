@@ -15,15 +15,18 @@ class Quantity:
     """A number that a finished run yields.
 
     unit:     what it is, for the reader ("F1", "MB").
-    read:     (run directory) -> the number, or None where the run did not measure it.
+    read:     (run directory, and that of the cell's baseline if it has one) -> the number, or None where the run did
+              not measure it.
     expected: (the run's document) -> what the number should be by arithmetic, where that can be said.
     digits:   decimals shown.
+    absent:   why a sound run may lack the number ("not reached"); "" if it may not.
     """
 
     unit: str
-    read: Callable[[Path], float | None]
+    read: Callable[..., float | None]
     expected: Callable[[Document], float] | None = None
     digits: int = 4
+    absent: str = ""
 
 
 class Printed(NamedTuple):
@@ -42,7 +45,7 @@ class Cell:
 
     row, column: as the paper heads them. split: "local" or "global" test, "" where neither applies.
     document:    the experiment without its seed; `rounds` and the name of its data are given. quantity: what is read
-                 of its runs.
+                 of its runs. baseline: another experiment, whose run with the same seed it is compared with.
     """
 
     row: str
@@ -51,17 +54,21 @@ class Cell:
     document: Document
     quantity: Quantity
     paper: Printed = NOTHING
+    baseline: Document | None = None
 
 
 @dataclass(frozen=True)
 class Table:
     """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that each cell
-    is run with, and what its reader must know."""
+    is run with, what its reader must know, how many times fewer rounds a quick look has, and what of each run is drawn:
+    `curve` (run directory) is {round: value}, in the unit of the cells."""
 
     title: str
     cells: tuple[Cell, ...]
     seeds: int
     notes: tuple[str, ...] = ()
+    quick: int = 10
+    curve: Callable[[Path], dict[int, float]] | None = None
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,68 @@ from typing import Any
 import pyarrow as pa
 
 from fedweave.config import Document
+from fedweave.report.reading import read_run
+from fedweave.reproduce.duration import EVALUATION, duration
 from fedweave.reproduce.paper import Quantity
 from fedweave.runs.files import LEDGER, SUMMARY, damaged, read, read_table
 
 MB = 2**20  # bytes; FedEgo's Table 9 counts so: 2 · 367,104 floats · 5 clients · 200 rounds are its 2,801 "MB"
-EVALUATION = ".score"  # how the names of the steps end that only evaluate
+NOT_REACHED = "not reached"
 
 
 def accuracy(split: str) -> Quantity:
     """Accuracy, which is micro-F1, on the "local" or "global" test, 0..1."""
     return Quantity("F1", lambda run: _summary(run)["metrics"].get(f"{split}/accuracy"))
+
+
+def mean_accuracy() -> Quantity:
+    """Mean over the clients of the final model's test accuracy, in per cent."""
+
+    def value(run: Path) -> float | None:
+        found = accuracy("local").read(run)
+        return None if found is None else 100 * found
+
+    return Quantity("%", value, digits=1)
+
+
+def curve(run: Path) -> dict[int, float]:
+    """{round: mean over the clients of the test accuracy in per cent}, of the rounds that were evaluated."""
+    found = read_run(run).curve("accuracy", "test", False)
+    return {number: round(100 * value, 9) for number, value in found.items()}  # 100 * 0.57 < 57
+
+
+def accuracy_reached(wanted: float) -> Quantity:
+    """The first `curve` value of at least `wanted` per cent."""
+
+    def value(run: Path) -> float | None:
+        first = _reached(run, wanted)
+        return None if first is None else curve(run)[first]
+
+    return Quantity("%", value, digits=1, absent=NOT_REACHED)
+
+
+def seconds(delay: float = 0.0) -> Quantity:
+    """Time of training, with `delay` seconds per exchange (see `duration`)."""
+    return Quantity("s", lambda run: _duration(run, None, delay), digits=1)
+
+
+def seconds_to(wanted: float, delay: float = 0.0) -> Quantity:
+    """The same until the first evaluation that finds at least `wanted` per cent."""
+
+    def value(run: Path) -> float | None:
+        first = _reached(run, wanted)
+        return None if first is None else _duration(run, first, delay)
+
+    return Quantity("s", value, digits=1, absent=NOT_REACHED)
+
+
+def saving(delay: float = 0.0) -> Quantity:
+    """By how much less time than its baseline the run trained, in per cent of the baseline's."""
+
+    def value(run: Path, baseline: Path) -> float:
+        return 100 * (1 - _duration(run, None, delay) / _duration(baseline, None, delay))
+
+    return Quantity("%", value, digits=1)
 
 
 def minutes() -> Quantity:
@@ -29,6 +81,14 @@ def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | Non
     """What training sent under `keys` (the first part of a key's path), up and down over all clients and rounds, in
     2^20 bytes; evaluation and the framing of messages are not counted."""
     return Quantity("MB", lambda run: _sent(run, keys) / MB, expected, digits=1)
+
+
+def _reached(run: Path, wanted: float) -> int | None:
+    return next((number for number, value in curve(run).items() if value >= wanted), None)
+
+
+def _duration(run: Path, until: int | None, delay: float) -> float:
+    return duration(read_table(run, LEDGER), until).delayed(delay)
 
 
 def _sent(run: Path, keys: tuple[str, ...]) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedweave.reproduce import grid
+from fedweave.reproduce.curves import draw
 from fedweave.reproduce.display import Progression, show_table
 from fedweave.reproduce.paper import Table
 from fedweave.reproduce.table import assemble, save
@@ -41,7 +42,10 @@ class Session:
         rows, title, stem = assemble(planned, self.failed), f"{heading}: {table.title}", self.out / name
         save(stem, title, notes, rows)
         show_table(self.console, title, notes, rows)
-        self.console.print(f"files: {stem}.md, {stem}.parquet\n", highlight=False, soft_wrap=True, markup=False)
+        files = [f"{stem}.md", f"{stem}.parquet"]
+        if table.curve is not None:
+            files += draw(stem, title + (" (quick look)" if self.quick else ""), table.curve, planned)
+        self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
 
     def _run(self, heading: str, planned: Sequence[grid.Planned]) -> None:

@@ -20,8 +20,8 @@ MEASURED = "measured"
 class Row:
     """One cell: the paper's number, ours (mean and sample standard deviation over `seeds` runs) and their difference.
 
-    expected: by arithmetic. status: "measured", "not available: why" or "failed: why"; a failed cell has the numbers of
-    those of its runs that did not fail. digits: decimals to show.
+    expected: by arithmetic. status: "measured", "not available: why", "N/A in n of m runs: why" or "failed: why"; ours
+    is of those runs that have the number. digits: decimals to show.
     """
 
     row: str
@@ -92,14 +92,16 @@ def markdown(title: str, notes: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def _row(planned: Planned, failed: Mapping[str, str]) -> Row:
-    cell, status = planned.cell, planned.status
-    values = []
-    for run in planned.runs:
-        value, fault = _value(run, cell.quantity, failed)
-        status = status or (f"failed: {run.name}: {fault}" if fault else "")
+    cell, status, expected = planned.cell, planned.status, planned.cell.quantity.expected
+    values, without = [], 0
+    for needed in planned.needed:
+        value, fault = _value(needed, cell.quantity, failed)
+        status = status or (f"failed: {fault}" if fault else "")
         values += [] if value is None else [value]
+        without += value is None and not fault
+    if without:
+        status = status or f"N/A in {without} of {len(planned.runs)} runs: {cell.quantity.absent}"
     ours = statistics.fmean(values) if values else None
-    expected = cell.quantity.expected
     return Row(
         row=cell.row,
         column=cell.column,
@@ -117,15 +119,15 @@ def _row(planned: Planned, failed: Mapping[str, str]) -> Row:
     )
 
 
-def _value(run: Run, quantity: Quantity, failed: Mapping[str, str]) -> tuple[float | None, str]:
-    """The run's number, or None and the reason."""
-    if run.name in failed:
-        return None, failed[run.name]
+def _value(needed: Sequence[Run], quantity: Quantity, failed: Mapping[str, str]) -> tuple[float | None, str]:
+    """The number of one seed's runs, or None; and what is wrong with them, if anything is."""
+    if broken := [run.name for run in needed if run.name in failed]:
+        return None, f"{broken[0]}: {failed[broken[0]]}"
     try:
-        value = quantity.read(run.directory)
+        value = quantity.read(*(run.directory for run in needed))
     except FedweaveError as error:
-        return None, str(error)
-    return (value, "") if value is not None else (None, "it has no such number")
+        return None, f"{needed[0].name}: {error}"
+    return value, "" if value is not None or quantity.absent else f"{needed[0].name}: it has no such number"
 
 
 def _with_spread(value: float | None, spread: float | None, digits: int) -> str:

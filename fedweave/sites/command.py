@@ -81,17 +81,18 @@ def stop(directory: Directory, only: Only = None) -> None:
 
 @sites.command()
 def status(directory: Directory) -> None:
-    """Show what runs on this machine, and which sites the server hears of."""
+    """Show what runs on this machine, and which sites answer the server."""
     from fedweave.engines.flare.session import administer
-    from fedweave.sites.processes import members
+    from fedweave.sites.processes import found
     from fedweave.sites.project import read_project
 
-    for member in members(directory):
+    project = read_project(directory)
+    for member in found(directory):
         pid = member.pid()
         typer.echo(f"{member.folder.name}: {'not running here' if pid is None else f'process {pid}'}")
     with administer(directory) as admin:
         connected = admin.connected()
-    for name in read_project(directory).sites:
+    for name in project.sites:
         typer.echo(f"{name}: {'connected' if name in connected else 'not connected'}")
 
 

@@ -104,14 +104,19 @@ def members(project: Path, only: tuple[str, ...] = ()) -> list[Member]:
     Raises:
         UserError: there is none, or not the named one.
     """
-    here = {file.parents[1].name: file.parents[1] for file in sorted(project.glob("*/startup/fed_*.json"))}
-    here = {name: folder for name, folder in here.items() if not (folder / "startup/fed_admin.json").exists()}
+    here = {member.folder.name: member for member in found(project)}
     if missing := [name for name in only if name not in here]:
         raise UserError(f"{project} has no folder of {', '.join(missing)}; it has {', '.join(here) or 'none'}.")
     if not here:
         raise UserError(f"{project} holds no server and no site. Make a project with `fedweave sites init`.")
-    chosen = [here[name] for name in only] if only else list(here.values())
-    return sorted((Member(folder) for folder in chosen), key=lambda member: member.kind == "client")
+    return [member for name, member in here.items() if not only or name in only]
+
+
+def found(project: Path) -> list[Member]:
+    """The server and the sites whose folders are on this machine, the server first; none on an administrator's."""
+    folders = {file.parents[1] for file in project.glob("*/startup/fed_*.json")}
+    kept = [Member(each) for each in sorted(folders) if not (each / "startup/fed_admin.json").exists()]
+    return sorted(kept, key=lambda member: member.kind == "client")
 
 
 def check_certificate(path: Path) -> None:

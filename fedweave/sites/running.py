@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.config import Config, Document, dumps, resolve
+from fedweave.engines.flare.link import ABSENT
 from fedweave.engines.flare.session import Admin, administer
 from fedweave.errors import FedweaveError, UserError
 from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, locked, write
@@ -47,20 +48,22 @@ def run(
     if finished := examine(config, directory, resume):
         return finished
     with administer(project) as admin, locked(directory):
-        number = _number(directory, resume)
+        number, lost = _number(directory, resume), set[str]()
         write(directory / CONFIG, lambda file: file.write(dumps(config.plain()).encode()))
         while True:
             here = admin.wait_for(about.sites, patience)
+            if back := lost.intersection(here):
+                told({"status": "rejoined", "sites": sorted(back)})
             if absent := [site for site in about.sites if site not in here]:
                 told({"status": "absent", "sites": absent})
             if not here:
                 raise FedweaveError(f"no site of {project} is connected. Start them with `fedweave sites start`.")
-            last = _job(admin, config, about, number, directory, told)
+            last = _job(admin, config, about, set(here), number, directory, told)
             if last["status"] == "done":
                 return dict(json.loads((directory / SUMMARY).read_text()))
             if last["status"] != "stopped":
                 raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
-            told({"status": "rejoined", "sites": sorted(last["lost"] or {})})
+            lost = set(last["lost"] or {})
 
 
 def _number(directory: Path, resume: bool) -> str:
@@ -72,15 +75,18 @@ def _number(directory: Path, resume: bool) -> str:
     return number
 
 
-def _job(admin: Admin, config: Config, about: Project, number: str, directory: Path, told: Told) -> dict[str, Any]:
-    """One job, watched to its end; it is asked to stop when a site that was lost is connected again."""
+def _job(
+    admin: Admin, config: Config, about: Project, here: set[str], number: str, directory: Path, told: Told
+) -> dict[str, Any]:
+    """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
     job = admin.submit(number, about.sites, config.plain())
     stop, began = False, time.monotonic()
     try:
         while (ended := admin.over(job)) is None:
             if (now := admin.progress(job, stop)) is not None:
                 told(now)
-                stop = stop or _is_back(admin, now, config, began)
+                due = time.monotonic() - began >= config.engine.values["rejoin_seconds"]
+                stop = stop or (_is_back(admin, now["lost"] or {}, here) and due)
             time.sleep(_POLL)
     except KeyboardInterrupt:
         told({"status": "stopping"})
@@ -96,10 +102,15 @@ def _job(admin: Admin, config: Config, about: Project, number: str, directory: P
     return last
 
 
-def _is_back(admin: Admin, now: dict[str, Any], config: Config, began: float) -> bool:
-    if not now.get("lost") or time.monotonic() - began < config.engine.values["rejoin_seconds"]:
-        return False
-    return bool(set(now["lost"]) & set(admin.connected()))
+def _is_back(admin: Admin, lost: dict[str, str], here: set[str]) -> bool:
+    """Whether one of the `lost` is connected again; `here` loses those that are not connected now.
+
+    A site that stays connected and yet has no part in the job has refused it, and would refuse the next.
+    """
+    connected = admin.connected(sorted(lost)) if lost else []
+    back = any(lost[site] != ABSENT or site not in here for site in connected)
+    here -= lost.keys() - connected
+    return back
 
 
 def _end(admin: Admin, job: str, seconds: float = 60.0) -> None:

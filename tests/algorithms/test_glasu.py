@@ -205,8 +205,8 @@ def test_noise_is_in_what_leaves_and_in_the_ledger() -> None:
     outcome(made(sigma=4.0, clip=0.5, exchanges=2), fed, 3)
     said = [row["mechanism"] for row in rows(fed, direction="up", key="h", step="GLASU.infer", client="client-0")]
     assert len(said) == 6
-    assert all(text.startswith("clipped to 0.5, Gaussian noise of sigma 2: a row's epsilon ") for text in said)
-    spent = [float(text.split("epsilon ")[1].split(",")[0]) for text in said]
+    assert all(text.startswith("clipped to 0.5, Gaussian noise of sigma 2 (μ = 0.5): a row's ε is ") for text in said)
+    spent = [float(text.split("ε is ")[1].split(" ")[0]) for text in said]
     assert spent == sorted(spent)
     assert spent[0] < spent[-1]
     plain, noisy = (outcome(made(sigma=sigma), federation(), 1)[1] for sigma in (0.0, 4.0))

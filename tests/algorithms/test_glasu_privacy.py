@@ -48,10 +48,9 @@ def test_rows_are_clipped_and_noised() -> None:
 
 def test_the_ledger_is_told() -> None:
     assert GaussianRows().mechanism(3) == "none"
-    said = GaussianRows(0.5, 4.0).mechanism(2)
-    assert (
-        said == "clipped to 0.5, Gaussian noise of sigma 2: a row's epsilon 2.943, delta 1e-05 after 2 of its releases"
-    )
+    rows = GaussianRows(0.5, 4.0)
+    assert rows.mechanism() == "clipped to 0.5, Gaussian noise of sigma 2 (μ = 0.5)"
+    assert rows.mechanism(2) == f"{rows.mechanism()}: a row's ε is 2.943 at δ = 1e-05 after 2 releases"
     assert delta_of(2 / 4 * math.sqrt(2), 2.943) == pytest.approx(1e-5, rel=0.01)
 
 

@@ -7,10 +7,11 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedweave.algorithms.vertical.sampling import Bipartite, Sampled, alone, grow, located
+from fedweave.algorithms.vertical.sampling import Bipartite, Sampled, alone, grow, located, rising
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.rows import rounded
+from fedweave.core.tree import Tree
 
 NODES = 30
 
@@ -27,6 +28,12 @@ def adjacency(g: Graph) -> np.ndarray:
     return g.edges.members[0].adjacency.toarray()
 
 
+def hop_of(g: Graph, targets: Tensor, key: Tensor, fan_out: int) -> tuple[Tensor, Tree]:
+    """The sources and the hop of one layer."""
+    sources, hops = grow(g, targets, key, [0], fan_out)
+    return sources, hops["0"]
+
+
 TARGETS = torch.tensor([7, 3, 29, 11, 7])  # a repeat, as in a padded list
 
 
@@ -35,7 +42,7 @@ def test_sources_are_the_targets_and_their_different_neighbours(fan_out: int) ->
     g = graph()
     a = adjacency(g)
     for number in range(20):
-        sources, hop = grow(g, TARGETS, random.key(number), fan_out)
+        sources, hop = hop_of(g, TARGETS, random.key(number), fan_out)
         assert sources[: len(TARGETS)].tolist() == TARGETS.tolist()
         for i, target in enumerate(TARGETS.tolist()):
             there = hop["count"][i] > 0
@@ -53,7 +60,7 @@ def test_every_neighbour_is_equally_likely() -> None:
     g = make_graph(np.zeros((NODES, 1)), edges, np.zeros(NODES, int), np.zeros((3, NODES), bool))
     count = np.zeros(32)
     for number in range(600):
-        sources, hop = grow(g, torch.tensor([0]), random.key(number), 3)
+        sources, hop = hop_of(g, torch.tensor([0]), random.key(number), 3)
         count[sources[hop["place"][0]]] += 1
     assert abs(count[spokes[1]] - 600 * 3 / 7).max() < 5 * np.sqrt(600 * 3 / 7 * 4 / 7)
     assert count.sum() == 1800
@@ -61,12 +68,24 @@ def test_every_neighbour_is_equally_likely() -> None:
 
 def test_a_node_is_sampled_alike_in_any_list() -> None:
     g, key = graph(share=0.5), random.key(3)
-    whole, hop = grow(g, torch.arange(NODES), key, 3)
-    part, some = grow(g, TARGETS, key, 3)
+    whole, hop = hop_of(g, torch.arange(NODES), key, 3)
+    part, some = hop_of(g, TARGETS, key, 3)
     assert torch.equal(part[some["place"]], whole[hop["place"]][TARGETS])
     assert torch.equal(some["gcn"], hop["gcn"][TARGETS])
-    other, again = grow(g, TARGETS, random.key(4), 3)
+    other, again = hop_of(g, TARGETS, random.key(4), 3)
     assert not torch.equal(part[some["place"]], other[again["place"]])
+
+
+def test_layers_grow_from_each_other() -> None:
+    g, key = graph(), random.key(3)
+    sources, hops = grow(g, TARGETS, key, [4, 2], 3)
+    middle, above = grow(g, TARGETS, key, [4], 3)
+    lowest, below = grow(g, middle, key, [2], 3)
+    assert torch.equal(sources, lowest)
+    assert torch.equal(sources[: len(middle)], middle)
+    for hop, alike in ((hops["4"], above["4"]), (hops["2"], below["2"])):
+        assert all(torch.equal(hop[name], alike[name]) for name in ("place", "count", "gcn"))
+    assert grow(g, TARGETS, key, [], 3) == (TARGETS, {})
 
 
 def test_all_clients_at_once_are_each_alone() -> None:
@@ -74,9 +93,9 @@ def test_all_clients_at_once_are_each_alone() -> None:
     keys = torch.stack([random.fold(key, i) for i in range(3)])
     both = stack(graphs)
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, both)
-    out = vmap(lambda g, k: grow(g, TARGETS, k, 3), in_dims=(dims, 0))(both, keys)
+    out = vmap(lambda g, k: hop_of(g, TARGETS, k, 3), in_dims=(dims, 0))(both, keys)
     for i, g in enumerate(graphs):
-        sources, hop = grow(g, TARGETS, keys[i], 3)
+        sources, hop = hop_of(g, TARGETS, keys[i], 3)
         assert torch.equal(out[0][i][out[1]["place"][i]], sources[hop["place"]])
         assert torch.equal(out[1]["gcn"][i], hop["gcn"])
 
@@ -85,7 +104,7 @@ def test_all_clients_at_once_are_each_alone() -> None:
 def test_with_all_neighbours_the_product_is_the_full_graphs(kind: str) -> None:
     g = graph(share=0.1)
     h = torch.tensor(np.random.default_rng(1).normal(size=(len(g.y), 4)))
-    sources, hop = grow(g, TARGETS, random.key(0), NODES)
+    sources, hop = hop_of(g, TARGETS, random.key(0), NODES)
     expected = (g.edges.operator(kind) @ h)[TARGETS]
     assert torch.allclose(Sampled(hop).operator(kind) @ h[sources], expected, atol=1e-12)
 
@@ -96,7 +115,7 @@ def test_few_neighbours_give_the_full_product_on_average() -> None:
     h = torch.tensor(np.random.default_rng(1).normal(size=(len(g.y), 4)))
     draws = []
     for number in range(500):
-        sources, hop = grow(g, TARGETS[:4], random.key(number), 2)
+        sources, hop = hop_of(g, TARGETS[:4], random.key(number), 2)
         draws.append(Sampled(hop).operator("gcn") @ h[sources])
     many = torch.stack(draws)
     error = many.std(0) / np.sqrt(len(many))
@@ -108,7 +127,7 @@ def test_weights_by_hand() -> None:
     """Path 0 - 1 - 2, and 1 has two neighbours of which one is sampled: it stands for both."""
     edges = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
     g = make_graph(np.zeros((3, 1)), edges, np.zeros(3, int), np.zeros((3, 3), bool), dtype=torch.float64)
-    _, hop = grow(g, torch.tensor([1, 0]), random.key(0), 1)
+    _, hop = hop_of(g, torch.tensor([1, 0]), random.key(0), 1)
     assert torch.allclose(hop["gcn"], torch.tensor([[1 / 3, 2 / 6**0.5], [1 / 2, 1 / 6**0.5]], dtype=torch.float64))
     assert hop["count"].tolist() == [[2.0], [1.0]]
     assert alone(torch.tensor([4, 2]), torch.float64)["gcn"].tolist() == [[1.0], [1.0]]
@@ -125,7 +144,7 @@ def test_attention_by_hand() -> None:
 
 
 def test_unknown_operators_are_refused() -> None:
-    _, hop = grow(graph(), TARGETS, random.key(0), 2)
+    _, hop = hop_of(graph(), TARGETS, random.key(0), 2)
     with pytest.raises(ValueError, match="no operator 'max', only gcn, sum, mean"):
         Sampled(hop).operator("max")
 
@@ -134,6 +153,8 @@ def test_places_and_sizes() -> None:
     within = torch.tensor([5, 2, 9, 5])
     nodes = torch.tensor([9, 5, 2])
     assert within[located(nodes, within, 10)].tolist() == [9, 5, 2]
+    assert rising(torch.tensor([9, 5, 9, 2]), 10, 5).tolist() == [2, 5, 9, 2, 2]
+    assert rising(torch.tensor([9, 5, 9, 2]), 10, 3).tolist() == [2, 5, 9]
     assert [rounded(n) for n in (0, 1, 64, 65, 255, 256, 257, 1000, 1025)] == [
         0,
         64,
@@ -141,7 +162,7 @@ def test_places_and_sizes() -> None:
         128,
         256,
         256,
-        320,
+        384,
         1024,
-        1280,
+        1536,
     ]

@@ -11,6 +11,8 @@ import pytest
 
 from fedweave import build, config
 from fedweave.datasets import Dataset, load
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.parties import read_party, restricted
 from fedweave.errors import ConfigError, DataError
 
 BANK = "id,income,age\nben,2,7\nanna,1,6\ndora,9,9\ncleo,3,8\n"
@@ -165,3 +167,20 @@ def test_parties_become_clients_under_their_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'fedavg' needs labels at every client, but partition\.labels = 'holders'"):
         build.build(config.resolve(sections))
     build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
+
+
+def test_a_party_by_itself_and_its_common_nodes_worked_by_hand(tmp_path: Path) -> None:
+    """Without labels, but with a split; edges to dora go with her."""
+    bank = BANK.replace("id,", "id,split,").replace("ben,", "ben,test,").replace("anna,", "anna,train,")
+    bank = bank.replace("dora,", "dora,,").replace("cleo,", "cleo,,")
+    two(tmp_path, bank=bank)
+    data, ids = read_party(tmp_path / "bank", Folder(classes=2))
+    assert (ids, data.classes, data.y.tolist()) == (["ben", "anna", "dora", "cleo"], 2, [-1] * 4)
+    own = restricted(data, np.array([1, 0, 3]))
+    np.testing.assert_array_equal(own.x, np.array([[1, 6], [2, 7], [3, 8]], np.float32))
+    np.testing.assert_array_equal(own.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
+    assert own.edges.tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(DataError, match="the number of classes is not said"):
+        read_party(tmp_path / "bank", Folder())
+    shop, _ = read_party(tmp_path / "shop", Folder())
+    assert (shop.classes, shop.y.tolist()) == (2, [-1, 1, 0])

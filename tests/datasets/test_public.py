@@ -16,7 +16,8 @@ import torch
 
 from fedweave.datasets import DATASETS, Dataset, describe, download, load, npz
 from fedweave.datasets.check import check
-from fedweave.datasets.public import PUBLIC
+from fedweave.datasets.lookup import Facts
+from fedweave.datasets.public import PUBLIC, Reddit
 from fedweave.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,7 @@ COUNTS: dict[str, tuple[Any, ...]] = {
     "german": (1000, 21742, 27, [300, 700], [690, 310], None),
     "bail": (18876, 311870, 18, [11772, 7104], [9317, 9559], None),
     "credit": (30000, 137377, 13, [6636, 23364], [27315, 2685], None),
+    "reddit": (232965, 57307946, 602, 41, None, [153431, 23831, 55703]),
 }
 REPEATS_SENS = {"german": 0, "bail": 0, "credit": 1}
 
@@ -113,6 +115,10 @@ def test_normalisations() -> None:
     np.testing.assert_allclose(standard.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(standard.std(0), 1, atol=1e-5)
     for name in ("german", "citeseer"):
+        plain, scaled = (load(name, real(name), normalise=how).x for how in ("none", "scale"))
+        deviation = dense(plain).std(0)
+        np.testing.assert_allclose(dense(scaled), dense(plain) / np.where(deviation > 0, deviation, 1), rtol=1e-4)
+        assert sp.issparse(scaled) == sp.issparse(plain)
         data = load(name, real(name), normalise="row")
         sums = np.abs(dense(data.x)).sum(1)
         plain = np.abs(dense(load(name, real(name), normalise="none").x)).sum(1)
@@ -132,9 +138,11 @@ def test_constant_columns_become_zero(tmp_path: Path) -> None:
 def test_column_scaling_of_sparse_features_and_unknown_names_are_refused(tmp_path: Path) -> None:
     data = tiny()
     npz.write(replace(data, x=sp.csr_matrix(np.eye(2, 11, dtype=np.float32))), tmp_path / "cora.npz")
-    with pytest.raises(ConfigError, match=r'"standard" would fill the sparse features of cora \(2 x 11\); use "none"'):
+    with pytest.raises(
+        ConfigError, match=r'"standard" would fill the sparse features of cora \(2 x 11\); use "none", "row" or "scale"'
+    ):
         load("cora", str(tmp_path), normalise="standard")
-    with pytest.raises(ConfigError, match=r"'unit' is not known; choose one of none, row, standard, minmax"):
+    with pytest.raises(ConfigError, match=r"'unit' is not known; choose one of none, row, scale, standard, minmax"):
         load("cora", str(tmp_path), normalise="unit")
 
 
@@ -255,6 +263,27 @@ def test_a_download_of_something_else_is_refused_and_not_kept(nowhere: Path, mon
     assert list((nowhere / "cora").iterdir()) == []
 
 
+def test_reddit_is_read_like_the_others_but_no_thinned_version_of_it(
+    nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npz.write(replace(tiny("reddit"), public=np.array([[1, 0], [0, 0], [0, 1]], bool)), tmp_path / "reddit.npz")
+    with pytest.raises(
+        DataError, match=r"reddit\.npz: .* are \(2, 1, 6, 2\), published are \(232965, 57307946, 602, 41\)"
+    ):
+        load("reddit", str(tmp_path))
+    monkeypatch.setattr(Reddit, "facts", Facts(2, 1, 6, 2))
+    data = load("reddit", str(tmp_path))
+    assert (data.name, data.edges.tolist(), data.y.tolist()) == ("reddit", [[0, 1], [1, 0]], [0, 1])
+    assert data.public is not None
+    assert data.public.sum(1).tolist() == [1, 0, 1]
+    np.testing.assert_array_equal(dense(data.x), [[1, 0, 0, 0, 0, 0], [0, 2, 2, 0, 0, 0]])
+    (tmp_path / "reddit.npz").unlink()
+    with pytest.raises(
+        DataError, match=r"published with GraphSAGE; .* docs/data-format\.md turns that into reddit\.npz"
+    ):
+        load("reddit", str(tmp_path))
+
+
 def test_another_column_order_of_the_sensitive_attribute_is_refused(tmp_path: Path) -> None:
     data = tiny("german")
     npz.write(Dataset("german", data.x, data.edges, data.y, 2, sens=np.array([1, 1])), tmp_path / "german.npz")
@@ -266,7 +295,7 @@ def test_another_column_order_of_the_sensitive_attribute_is_refused(tmp_path: Pa
 
 
 def test_registry_names_and_parameters() -> None:
-    assert set(DATASETS) == {"digits", "synthetic", "folder", "parties", *COUNTS}
+    assert set(DATASETS) == {"digits", "synthetic", "folder", "parties", "suzhou", "venice", "amsterdam", *COUNTS}
     for name, kind in DATASETS.items():
         assert kind() == kind()  # every parameter has a default
         assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]

@@ -1,10 +1,13 @@
 """Provisioning, certificates, site files and what the commands refuse."""
 
 import json
+import shutil
 import socket
 import ssl
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from nvflare.apis.app_validation import AppValidationKey
 from nvflare.collab.runtime.controller import CollabController
+from nvflare.fuel.f3.cellnet.credential_manager import CredentialManager
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.sec.authz import AuthorizationService
 from nvflare.private.fed.utils.app_authz import AppAuthzService
 from nvflare.security.security import FLAuthorizer
@@ -25,11 +31,14 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.engines.flare.job import write_job
 from fedweave.engines.flare.provision import USER, check_names, provision
+from fedweave.engines.flare.session import administer
 from fedweave.engines.flare.sitefile import read_site_file
 from fedweave.errors import ConfigError, UserError
 from fedweave.sites.processes import Member, check_certificate, members
 from fedweave.sites.project import read_project
-from tests.flare.projects import SITES, experiment
+from fedweave.sites.running import run
+from tests.flare.projects import SITES, experiment, make_project, processes
+from tests.flare.test_in_process import simulated
 
 runner = CliRunner()
 
@@ -104,6 +113,84 @@ def test_a_site_refuses_jobs_that_carry_code(provisioned: Path) -> None:
             prefix.startswith(("fedweave.engines.flare.", "nvflare.")) for prefix in resources["class_allow_list"]
         )
         assert not any(prefix in ("*", "nvflare.", "nvflare.collab.") for prefix in resources["class_allow_list"])
+
+
+@pytest.mark.slow
+def test_certificates_are_renewed_by_those_of_a_second_project_and_a_run_goes_on(tmp_path: Path) -> None:
+    """docs/deployment.md, "Certificates": everybody's `startup` is replaced; who keeps the old one is shut out."""
+    project, about = make_project(tmp_path / "project"), read_project(tmp_path / "project")
+    with processes(project):
+        run(experiment(rounds=1), project, tmp_path / "out", False, lambda now: None)
+    provision(tmp_path / "second", SITES, about.host, about.port)
+
+    def renew(name: str) -> None:
+        shutil.rmtree(project / name / "startup")
+        shutil.move(tmp_path / "second" / name / "startup", project / name / "startup")
+
+    for name in ("server", "admin", "bank-a", "bank-b"):
+        renew(name)
+    with processes(project), administer(project) as admin:
+        assert admin.wait_for(SITES[:2], 60) == ["bank-a", "bank-b"]
+        assert admin.wait_for(SITES, 10) == ["bank-a", "bank-b"]
+        late = Member(project / "bank-c")
+        late.stop()
+        renew("bank-c")
+        late.start(threads=1)
+        assert admin.wait_for(SITES, 60) == list(SITES)
+        summary = run(experiment(rounds=2), project, tmp_path / "out", True, lambda now: None)
+    expected, _ = simulated(experiment(rounds=2))
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+
+
+def test_the_servers_certificate_does_not_pass_for_a_sites(provisioned: Path) -> None:
+    """What keeps a server that relays between sites from taking a site's place (NVFlare's own check, on our kits)."""
+    kits = {name: provisioned / name / "startup" for name in ("server", *SITES)}
+    own = {"CA_CERT": "rootCA.pem", "CLIENT_CERT": "client.crt", "CLIENT_KEY": "client.key"}
+    files = {getattr(DriverParams, key): str(kits["bank-a"] / name) for key, name in own.items()}
+    manager = CredentialManager(Endpoint("bank-a.job", conn_props=files), enforce_identity=True)
+    manager._cache_cert("bank-b.job", (kits["bank-b"] / "client.crt").read_bytes())
+    for name, file in (("server", "server.crt"), ("bank-c", "client.crt")):
+        with pytest.raises(RuntimeError, match=f"as '{name}'.* requires identity 'bank-b'"):
+            manager._cache_cert("bank-b.job", (kits[name] / file).read_bytes())
+
+
+def carrying(folder: Path, marker: Path, to: str) -> Path:
+    """A job for NVFlare whose code would leave a `marker`: for the server too, or for "sites" alone."""
+    job = write_job(folder, "r1", SITES, experiment(rounds=1).plain())
+    code = job / "app"
+    if to == "sites":
+        code = Path(shutil.copytree(job / "app", job / "carrier"))
+        meta = json.loads((job / "meta.json").read_text())
+        (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": ["server"], "carrier": list(SITES)}}))
+    (code / "custom").mkdir()
+    (code / "custom/carried.py").write_text(f"open({str(marker)!r}, 'w').close()\n\n\nclass Carried:\n    pass\n")
+    file = code / "config/config_fed_client.json"
+    config = json.loads(file.read_text())
+    config["components"].append({"id": "carried", "path": "carried.Carried", "args": {}})
+    file.write_text(json.dumps(config))
+    return job
+
+
+def test_a_submitted_job_that_carries_code_is_refused_and_the_next_one_runs(running: Path, tmp_path: Path) -> None:
+    refused, marker = "BYOC not permitted", tmp_path / "marker"
+    with administer(running) as admin:
+        assert admin.wait_for(SITES, 60) == list(SITES)
+        for to, who in (("all", ["server"]), ("sites", SITES)):
+            job = admin._session.submit_job(str(carrying(tmp_path / to, marker, to)))
+            assert until(lambda job=job: admin.over(job)) == "FINISHED:FAILED_TO_RUN"
+            told = admin._session.get_job_meta(job)["job_deploy_detail"]
+            assert [line.split(":")[0] for line in told if refused in line] == list(who)
+            assert not [site for site in SITES if (running / site / job).exists()]
+    assert run(experiment(rounds=1), running, tmp_path / "out", False, lambda now: None)["rounds"] == 1
+    assert not marker.exists()
+
+
+def until(answer: Callable[[], str | None], seconds: float = 60.0) -> str | None:
+    """What `answer` gives, once it gives something."""
+    deadline = time.monotonic() + seconds
+    while not (found := answer()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
 
 
 def test_a_job_carries_no_code(tmp_path: Path) -> None:

@@ -410,6 +410,26 @@ def test_a_run_without_a_split_is_still_reported(copied: Callable[..., Path]) ->
     )
 
 
+def test_what_sites_do_not_know_or_keep_back_is_left_open(copied: Callable[..., Path]) -> None:
+    def of_sites(table: pa.Table) -> pa.Table:
+        first = np.arange(len(table)) == 0
+        for name in ("nodes", "train", "labels"):
+            told = [None if hidden else value for hidden, value in zip(first, table[name].to_pylist(), strict=True)]
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, name, pa.array(told, table.schema.field(name).type))
+        return table.set_column(
+            table.schema.get_field_index("edges_cut"), "edges_cut", pa.nulls(len(table), pa.int64())
+        )
+
+    run = read_run(copied(partition=of_sites))
+    assert render([run])
+    clients, split = tables.clients(run), tables.splits([("it", run.partition)])
+    assert [cell.text for cell in clients.rows[0]][1:5:2] == ["-", "-"]
+    assert clients.rows[1][1].text != "-"
+    assert [cell.text for cell in split.rows[0]][-2:] == ["-", "-"]
+    assert split.rows[0][1].text == f"{len(clients.rows)}"
+
+
 def test_numbers_are_written_so_that_they_can_be_compared() -> None:
     assert [number(value) for value in (0.0, 0.96567, 0.0002, -1.5)] == ["0.0000", "0.9657", "2.00e-04", "-1.5000"]
     assert spread([1.0, None, 3.0, math.nan]) == (2.0, math.sqrt(2), 2)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.replies import Replies
+from fedweave.privacy import secure_sum
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,15 @@ class Mean:
     def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
         """The gradient in H+_m [n, width] from that in H: 1/M of it (section 3.1)."""
         return share * gradient
+
+
+@dataclass(frozen=True)
+class SecureMean(Mean):
+    """The mean of representations that their clients sealed (`privacy.secure_sum`)."""
+
+    def aggregate(self, replies: Replies, key: str) -> Tensor:
+        """At the server, which sees the sum alone."""
+        return secure_sum.opened(replies.stack(key), torch.float32) / len(replies)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """What one client of GLASU computes (Zhang et al. 2023, algorithms 2 to 7).
 
-`client.state` holds "w", "share" and, to concatenate, "at" (see `aggregation`). Within a round its "round" holds: the
+`client.state` holds "w", "share" and, to concatenate, "at" (see `aggregation`), and for secure sums "given" and "got",
+the secrets of `privacy.secure_sum`, and "sums", how many there were. Within a round its "round" holds: the
 "key" of the client's randomness and the common "batch" key; "drawn" and "real", the mini-batch; "nodes", the lists by
-cut; "sent", what the client sent last; "others", what the others contributed, by cut, or (`exchanged`) "received", the
-whole of it; "origin" (`Graph.origin`) of the lowest list; "slopes" and "pulled", gradients in weights and in the origin
-so far.
+cut; "below", what `Split.sample` found below the list above a segment; "sent", what the client sent last; "others",
+what the others contributed, by cut, or (`exchanged`) "received", the whole of it; "origin" (`Graph.origin`) of the
+lowest list; "slopes" and "pulled", gradients in weights and in the origin so far.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.func import grad, vjp
 
 from fedweave.algorithms.vertical.aggregation import Concat, Mean
-from fedweave.algorithms.vertical.sampling import located
+from fedweave.algorithms.vertical.sampling import located, rising
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -23,8 +24,9 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.rows import rows
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Sgd, cross_entropy, fit
-from fedweave.learn.trace import stay_eager
+from fedweave.learn.trace import recorded, stay_eager
 from fedweave.privacy.gaussian import GaussianRows
+from fedweave.privacy.secure_sum import seal
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Party:
     lr: float
     weight_decay: float
     exchanged: bool
+    sealed: bool
 
     @property
     def sampling(self) -> list[int]:
@@ -62,22 +65,21 @@ class Party:
         stay_eager()
         now, segment, graph = self._receive(client, message), message["segment"], client.graph
         targets = self._list(now, segment + 1)
-        nodes, _ = self.split.sample(graph, segment, targets, now["key"])
+        below = self.split.sample(graph, [segment], targets, now["key"])
+        now["below"] = now.get("below", {}) | {str(segment): below}
         most = min(len(graph.y), len(targets) * (1 + self.split.fan_out) ** len(self.split.hops(segment)))
-        there = torch.zeros(len(graph.y), dtype=torch.int64).scatter(0, nodes, 1)
-        listed = there.argsort(descending=True, stable=True)[:most]
-        return {"nodes": torch.where(torch.arange(most) < there.sum(), listed, listed[:1]).to(torch.int32)}
+        return {"nodes": rising(below["nodes"], len(graph.y), most).to(torch.int32)}
 
     def infer(self, client: Client, message: Tree) -> Tree:
         """H+_m after a segment, for all nodes of the list."""
         stay_eager()
         now, segment = self._receive(client, message), message["segment"]
-        run = self._joint(client.graph, now, segment)
-        h, origin = run(client.state["w"], message.get("h"), now.get("origin"))
-        if segment == 0 and origin is not None:
-            now["origin"] = origin
+        given = self._joint(client.graph, now, segment, client.state["w"], message.get("h"))
+        h, *origin = recorded(self._segment, client.graph, given)
+        if origin:
+            now["origin"] = origin[0]
         now["sent"] = self.release.apply(h, random.fold(client.secret, "h"))
-        return {"h": now["sent"]}
+        return {"h": self._sealed(client, now["sent"])}
 
     def pull(self, client: Client, message: Tree) -> Tree:
         """The gradient of the client's loss in H[L]."""
@@ -89,8 +91,10 @@ class Party:
         """Q steps with the others' representations as they were."""
         stay_eager()
         now, graph, state = self._receive(client, message), client.graph, client.state
-        args = self._examples(graph, now) | self._own_lists(graph, now)
+        args: Tree = {name: now[name] for name in ("drawn", "real", "nodes", "others") if name in now}
         args |= {name: state[name] for name in ("at", "share") if name in state}
+        if self.batch:
+            args["below"] = self._own_below(graph, now)
         if "gradient" in message:
             args["gradient"] = message["gradient"] * ~_labelled(graph).any()
         tail, optimiser = self._tail_keys(now, torch.arange(self.steps)), Sgd(self.lr, self.weight_decay)
@@ -108,12 +112,9 @@ class Party:
         if "h" in message:
             loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)
             now["slopes"] = grad(lambda tail: loss(tail, message["h"]))(tail) if tail else {}
-        run, own = self._joint(client.graph, now, segment), self.split.own(w, segment)
-        received = now["received"][str(segment)] if segment else None
-        inputs = {"w": own} | ({"h": received, "origin": now.get("origin")} if segment else {})
-        given = {name: value for name, value in inputs.items() if value is not None}
-        through = lambda given: run(given["w"], given.get("h"), given.get("origin"))  # noqa: E731
-        out, pull, *_ = vjp(lambda given: _tuple(through(given), segment), given)
+        given = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
+        free: Tree = {name: given[name] for name in ("w", "h", "origin") if given[name] is not None}
+        out, pull, *_ = vjp(lambda free: self._segment(client.graph, given | free), free)
         above = self.how.back(message["gradient"], client.state.get("at"), client.state["share"], out[0].shape[1])
         slopes = pull((above, *(now.get("pulled", torch.zeros_like(o)) for o in out[1:])))[0]
         now["slopes"] |= slopes["w"]
@@ -132,13 +133,34 @@ class Party:
         out, origin = self.split.run(segment, state["w"], client.graph, h, origin=state.get("origin"))
         if segment == 0 and origin is not None:
             state["origin"] = origin
-        return {"h": self.release.apply(out, random.fold(client.secret, "h"))}
+        return {"h": self._sealed(client, self.release.apply(out, random.fold(client.secret, "h")))}
 
     def logits(self, client: Client, message: Tree) -> Tensor:
         """The client's prediction for all nodes [n, c], after `look`."""
         h = message["h"] if self.split.cuts else client.graph.x
         origin = client.state.pop("origin", None)
         return self.split.run(self.split.last, client.state["w"], client.graph, h, origin=origin)[0]
+
+    def give(self, client: Client, message: Tree) -> Tree:
+        """A secret for another client (`secure_sum.receivers`)."""
+        own = random.fold(client.secret, "sum")
+        client.state["given"] = torch.cat([client.state.get("given", own[None][:0]), own[None]])
+        return {"secret": own}
+
+    def keep(self, client: Client, message: Tree) -> Tree:
+        """The secret that another client gave."""
+        own = message["received"]["0"]["secret"]
+        client.state["got"] = torch.cat([client.state.get("got", own[None][:0]), own[None]])
+        client.state["sums"] = torch.zeros_like(own)
+        return {}
+
+    def _sealed(self, client: Client, h: Tensor) -> Tensor:
+        """What leaves of a representation that goes into an aggregate."""
+        if not self.sealed:
+            return h
+        state = client.state
+        state["sums"] = state["sums"] + 1
+        return seal(h, state["share"], state["given"], state["got"], state["sums"])
 
     def _receive(self, client: Client, message: Tree) -> Tree:
         """The round's state with what arrived; H_{-m} = Extract(H, H+_m)."""
@@ -175,24 +197,35 @@ class Party:
         known = [now["nodes"][c] for c in map(str, range(cut, self.split.last + 1)) if c in now.get("nodes", {})]
         return known[0] if known else now["drawn"]
 
-    def _joint(self, graph: Graph, now: Tree, segment: int) -> Any:
-        """(w, received, origin) -> output and origin of a segment for the nodes of the list above it."""
-        hops = nodes = at_cut = at_lowest = targets = None
+    def _joint(self, graph: Graph, now: Tree, segment: int, w: Tree, h: Tensor | None) -> Tree:
+        """What `_segment` takes to compute the nodes of the list above a segment from the received h."""
+        tail = segment == self.split.last and self.split.cuts
+        given: Tree = {
+            "segment": segment,
+            "w": self.split.own(w, segment),
+            "h": h,
+            "origin": now.get("origin") if segment else None,
+            "drop": self._tail_keys(now, torch.tensor(0)) if tail else random.fold(now["key"], "joint"),
+        }
         if self.batch:
-            targets = self._list(now, segment + 1)
-            nodes, hops = self.split.sample(graph, segment, targets, now["key"])
+            known, targets = now.get("below", {}).get(str(segment)), self._list(now, segment + 1)
+            given["below"] = known or self.split.sample(graph, [segment], targets, now["key"])
             if segment:
-                at_cut, at_lowest = (located(nodes, self._list(now, cut), len(graph.y)) for cut in (segment, 1))
+                given["list"], given["lowest"] = self._list(now, segment), self._list(now, 1)
+        return given
 
-        def run(w: Tree, received: Tensor | None, origin: Tensor | None) -> tuple[Tensor, Tensor | None]:
-            tail = segment == self.split.last and self.split.cuts
-            drop = self._tail_keys(now, torch.tensor(0)) if tail else random.fold(now["key"], "joint")
-            h = self.split.first(graph, nodes) if segment == 0 else _picked(received, at_cut)
-            begun = None if segment == 0 else _picked(origin, at_lowest)
-            out, origin = self.split.run(segment, w, graph, h, hops, begun, drop)
-            return out, origin if targets is None or origin is None else origin[: len(targets)]
-
-        return run
+    def _segment(self, graph: Graph, given: Tree) -> tuple[Tensor, ...]:
+        """A segment's output, and after it that of the first one's origin, if there is any."""
+        segment, h, origin, below = given["segment"], given["h"], given["origin"], given.get("below", {})
+        if segment == 0:
+            h = self.split.first(graph, below.get("nodes"))
+        elif self.batch:
+            h, origin = (
+                None if whole is None else rows(whole, located(below["nodes"], given[among], len(graph.y)))
+                for whole, among in ((h, "list"), (origin, "lowest"))
+            )
+        out, origin = self.split.run(segment, given["w"], graph, h, below.get("hops"), origin, given["drop"])
+        return (out,) if segment or origin is None else (out, origin[: len(out)])
 
     def _tail_keys(self, now: Tree, step: Tensor) -> Tensor:
         """What the prediction drops in a step, the same at all clients."""
@@ -201,56 +234,43 @@ class Party:
     def _prediction_loss(self, client: Client) -> Any:
         """(w, H[L]) -> the client's loss; 0 without labels."""
         graph, now = client.graph, client.state["round"]
-        run, seen = self._joint(graph, now, self.split.last), self._examples(graph, now)
-        origin = now.get("origin")
-        return lambda w, h: cross_entropy(run(w, h, origin)[0], seen["target"], seen["weight"])
+        given = self._joint(graph, now, self.split.last, {}, None)
+        return lambda w, h: self._error(self._segment(graph, given | {"w": w, "h": h})[0], graph, now)
 
-    def _examples(self, graph: Graph, now: Tree) -> Tree:
-        """The "target" int64 [b] and "weight" (0 or 1) of the mini-batch, or of all nodes."""
+    def _own_below(self, graph: Graph, now: Tree) -> Tree:
+        """What the client's own mini-batch needs, as `Split.sample` gives it, of all segments."""
+        top = next(iter(self.sampling), self.split.last + 1)
+        begun = now["below"][str(top)] if self.sampling else {"nodes": now["drawn"], "hops": {}}
+        rest = self.split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"])
+        return {"nodes": rest["nodes"], "hops": begun["hops"] | rest["hops"]}
+
+    def _error(self, logits: Tensor, graph: Graph, given: Tree) -> Tensor:
+        """The loss over those of the mini-batch, or of all nodes, whose label the client sees."""
         target, weight = graph.y, _labelled(graph)
         if self.batch:
-            target, weight = target.gather(0, now["drawn"]), weight.gather(0, now["drawn"]) & now["real"]
-        return {"target": target.clamp(min=0), "weight": weight.to(graph.x.dtype)}
-
-    def _own_lists(self, graph: Graph, now: Tree) -> Tree:
-        """For local steps: the "nodes" that the client's own batch needs from its features, its layers' "hops", and by
-        cut what the "others" contributed to its own rows."""
-        others = now.get("others", {})
-        if not self.batch:
-            return {"others": others}
-        targets = now["drawn"]
-        hops: Tree = {}
-        picked: Tree = {}
-        for segment in range(self.split.last, -1, -1):
-            targets, more = self.split.sample(graph, segment, targets, now["key"])
-            hops |= more
-            if segment:
-                place = located(targets, self._list(now, segment), len(graph.y))
-                picked[str(segment)] = rows(others[str(segment)], place)
-        return {"nodes": targets, "hops": hops, "others": picked}
+            target, weight = target.gather(0, given["drawn"]), weight.gather(0, given["drawn"]) & given["real"]
+        return cross_entropy(logits, target.clamp(min=0), weight.to(logits.dtype))
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """Algorithm 4, lines 2-11; algorithm 7, line 14, where the client has no labels."""
-        split, origin, hops = self.split, None, args.get("hops")
-        h: Any = split.first(graph, args.get("nodes"))
+        """Algorithm 4, lines 2-11; algorithm 7, line 14, where the client has no labels.
+
+        args: of the round's state what is named alike, with "below" as `_own_below` makes it; "tail", the keys of the
+        prediction; "at" and "share"; and "gradient" in H[L], where clients without labels follow it.
+        """
+        split, below, origin = self.split, args.get("below", {}), None
+        h, hops = split.first(graph, below.get("nodes")), below.get("hops")
         for segment in range(split.last):
             own, origin = split.run(segment, w, graph, h, hops, origin, key)
-            h = self.how.join(args["others"][str(segment + 1)], own, args.get("at"), args["share"])
+            others = args["others"][str(segment + 1)]
+            if self.batch:
+                place = located(below["nodes"][: len(own)], self._list(args, segment + 1), len(graph.y))
+                others = rows(others, place)
+            h = self.how.join(others, own, args.get("at"), args["share"])
         logits, _ = split.run(split.last, w, graph, h, hops, origin, args["tail"] if split.cuts else key)
-        loss = cross_entropy(logits, args["target"], args["weight"])
+        loss = self._error(logits, graph, args)
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
 
 
 def _labelled(graph: Graph) -> Tensor:
     """bool [n]: the train nodes whose label the client sees."""
     return graph.masks[TRAIN] & (graph.y >= 0)
-
-
-def _picked(h: Tensor | None, place: Tensor | None) -> Tensor | None:
-    return h if h is None or place is None else rows(h, place)
-
-
-def _tuple(result: tuple[Tensor, Tensor | None], segment: int) -> tuple[Tensor, ...]:
-    """The output, and of the first segment the origin too, if there is one."""
-    h, origin = result
-    return (h,) if segment or origin is None else (h, origin)

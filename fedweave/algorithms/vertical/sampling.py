@@ -6,6 +6,7 @@ What is sampled for a node depends on its number and the key alone, not on the l
 sees the neighbours that the whole list sees.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,21 +20,25 @@ from fedweave.core.rows import listed, mix, rows
 from fedweave.core.tree import Tree
 
 
-def grow(graph: Graph, targets: Tensor, key: Tensor, fan_out: int) -> tuple[Tensor, Tree]:
-    """Up to `fan_out` different neighbours of each of `targets` int64 [t], every one equally likely.
+def grow(graph: Graph, targets: Tensor, key: Tensor, layers: Sequence[int], fan_out: int) -> tuple[Tensor, Tree]:
+    """Up to `fan_out` different neighbours of each of `targets` int64 [t], every one equally likely, for the first of
+    `layers`, which come in falling order; for the next, neighbours of all these nodes; and so on.
 
-    Returns the sources int64 [s] (the targets, then the further neighbours, each once, then repeats of the first target
-    up to a size of few different values) and the hop: "place" int64 [t, fan_out] where the sampled neighbours stand
-    among the sources, "count" [t, fan_out] how many neighbours each of them stands for (0: there is none), and "gcn"
-    [t, 1 + fan_out] the weights of the node itself and its neighbours.
+    Returns the lowest layer's sources int64 [s], and the hops by layer. A layer's sources are its targets, then the
+    further neighbours, each once, then repeats of the first target up to a size of few different values; they are the
+    next layer's targets. Its hop: "place" int64 [t, fan_out] where the sampled neighbours stand among the sources,
+    "count" [t, fan_out] how many neighbours each of them stands for (0: there is none), and "gcn" [t, 1 + fan_out] the
+    weights of the node itself and its neighbours.
 
     The weights are those of D~^-1/2 (A + I) D~^-1/2, times the number of neighbours that a sampled one stands for: the
     sum over the sampled is the full graph's in expectation, and exactly if no node has more than `fan_out` neighbours,
     so that training and full-graph inference compute the same thing.
     """
-    sources, place, count, gcn = _Grow.apply(*graph.edges.neighbours, targets, key, fan_out)
-    dtype = graph.x.dtype
-    return sources, {"place": place, "count": count.to(dtype), "gcn": gcn.to(dtype)}
+    if not layers:
+        return targets, {}
+    sources, *found = _Grow.apply(*graph.edges.neighbours, targets, key, tuple(layers), fan_out, graph.x.dtype)
+    hops = zip(layers, found[::3], found[1::3], found[2::3], strict=True)
+    return sources, {str(i): {"place": place, "count": count, "gcn": gcn} for i, place, count, gcn in hops}
 
 
 def alone(targets: Tensor, dtype: torch.dtype) -> Tree:
@@ -45,6 +50,14 @@ def alone(targets: Tensor, dtype: torch.dtype) -> Tree:
 def located(nodes: Tensor, within: Tensor, count: int) -> Tensor:
     """Where each of `nodes` int64 [k], numbers below `count`, stands in the list `within` int64 [m]."""
     return torch.zeros(count, dtype=torch.int64).scatter(0, within, torch.arange(len(within))).gather(0, nodes)
+
+
+def rising(nodes: Tensor, count: int, size: int) -> Tensor:
+    """The different ones of `nodes` int64 [k], numbers below `count`: rising, with the first repeated up to `size`."""
+    there = torch.zeros(count, dtype=torch.int64).scatter(0, nodes, 1)
+    rank = there.cumsum(0)
+    place = torch.where(there > 0, rank - 1, size)
+    return nodes.min().expand(size + 1).scatter(0, place, torch.arange(count))[:size]
 
 
 class Sampled:
@@ -114,10 +127,8 @@ class _Grow(torch.autograd.Function):
     """`grow` on tensors, and the rule that makes P clients' lists one computation."""
 
     @staticmethod
-    def forward(first: Tensor, degree: Tensor, columns: Tensor, targets: Tensor, key: Tensor, fan_out: int) -> Any:
-        return tuple(
-            out[0] for out in _grow(first[None], degree[None], columns[None], targets[None], key[None], fan_out)
-        )
+    def forward(*operands: Any) -> Any:
+        return tuple(out[0] for out in _grow([tensor[None] for tensor in operands[:5]], *operands[5:]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -125,25 +136,27 @@ class _Grow(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, ...]:
-        return None, None, None, None, None, None
+        return (None,) * 8
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
-        *tensors, fan_out = operands
-        first, degree, columns, targets, key = over_clients(info.batch_size, in_dims, *tensors)
-        return _grow(first, degree, columns, targets, key, fan_out), (0, 0, 0, 0)
+        out = _grow(over_clients(info.batch_size, in_dims, *operands[:5]), *operands[5:])
+        return out, (0,) * len(out)
 
 
-def _grow(
-    first: Tensor, degree: Tensor, columns: Tensor, targets: Tensor, key: Tensor, fan_out: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For P clients, all tensors [P, …]; key [P]."""
-    chosen, count = _neighbours(first, degree, columns, targets, key, fan_out)
-    sources, place = _compact(targets, chosen.flatten(1), degree.shape[1])
-    looped = (degree + 1).to(torch.float64)
-    own = looped.gather(1, targets)[..., None]
-    other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
-    return sources, place.view(chosen.shape), count, torch.cat([1 / own, count / torch.sqrt(own * other)], 2)
+def _grow(tensors: list[Tensor], layers: tuple[int, ...], fan_out: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """For P clients, all tensors [P, …]: the tables of neighbours, the targets and the key."""
+    first, degree, columns, sources, key = tensors
+    looped, found = (degree + 1).to(torch.float64), []
+    for i in layers:
+        targets, drawn = sources, random.fold(key, "sample", i)
+        chosen, count = _neighbours(first, degree, columns, targets, drawn, fan_out)
+        own = looped.gather(1, targets)[..., None]
+        other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
+        gcn = torch.cat([1 / own, count / torch.sqrt(own * other)], 2)
+        sources, place = _compact(targets, chosen.flatten(1), degree.shape[1])
+        found += [place.view(chosen.shape), count.to(dtype), gcn.to(dtype)]
+    return sources, *found
 
 
 def _neighbours(

@@ -1,5 +1,6 @@
 """A backbone cut into segments between aggregated layers (Zhang et al. 2023, GLASU, sections 3.1 and 3.2)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,12 +68,12 @@ class Split:
         tail = self.own(models.init(wide, shared, dtype), self.last) if self.cuts else {}
         return models.init(wide, key, dtype) | tail
 
-    def sample(self, graph: Graph, segment: int, targets: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
-        """A segment's inputs int64 [s] for its outputs `targets` int64 [t], which lead them, and its layers' hops."""
-        hops = {}
-        for i in self.hops(segment):
-            targets, hops[str(i)] = grow(graph, targets, random.fold(key, "sample", i), self.fan_out)
-        return targets, hops
+    def sample(self, graph: Graph, segments: Iterable[int], targets: Tensor, key: Tensor) -> Tree:
+        """What consecutive segments, the last one first, need for outputs `targets` int64 [t]: their inputs' "nodes"
+        int64 [s], which the targets lead, and their layers' "hops" (see `sampling.grow`)."""
+        layers = [i for segment in segments for i in self.hops(segment)]
+        nodes, hops = grow(graph, targets, key, layers, self.fan_out)
+        return {"nodes": nodes, "hops": hops}
 
     def first(self, graph: Graph, nodes: Tensor | None) -> Any:
         """The features of `nodes`, the model's input; None is all nodes."""

@@ -16,13 +16,14 @@ from fedweave.core.ledger import Entry, Ledger
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources
+from fedweave.engines.flare.alignment import MEETING, meet
 from fedweave.engines.flare.holdings import JOINING
 from fedweave.engines.flare.inspection import Inspector
 from fedweave.engines.flare.peers import Receipt, read_faults
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
 
-JOIN = "(join)"
+JOIN, ALIGN = "(join)", "(align)"
 
 
 class Answer(NamedTuple):
@@ -98,16 +99,28 @@ class Flare:
         """The server's randomness in this round for `purpose`."""
         return self._keys.server(purpose)
 
-    def join(self, document: Document, run: str, after: int) -> Replies:
+    def join(self, document: Document, run: str, after: int, vertical: bool = False) -> Replies:
         """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`).
 
+        vertical: the sites are parties with features of their own: they meet first (`alignment`), and reply with what
+        they hold of the nodes that all have.
+
         Raises:
-            ClientsMissing: fewer than the quorum could join.
+            ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
         """
         request = {"kind": "join", "run": run, "document": document, "round": after}
-        blobs = dict.fromkeys(self._open(self.clients), encode({}))
-        replies, _ = self._call(JOIN, StepInfo(JOINING, True), request, blobs, {}, self.clients)
-        check_quorum("join", self._quorum, len(self.clients), replies.missing)
+        here = self._open(self.clients)
+        replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, here, {})
+        if not vertical:
+            return replies
+        return self._arrive(ALIGN, JOINING, {"kind": "align", "round": after}, replies.clients, meet(replies))
+
+    def _arrive(
+        self, name: str, tells: Mapping[str, str], request: dict[str, Any], here: Sequence[str], message: Tree
+    ) -> Replies:
+        blobs, sent = dict.fromkeys(here, encode(message)), dict.fromkeys(here, message)
+        replies, _ = self._call(name, StepInfo(tells, True), request, blobs, sent, self.clients)
+        check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing)
         return replies
 
     def map(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.tree import Tree
@@ -55,14 +56,13 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
     """
     dtype = getattr(torch, config.engine.values["dtype"])
     data = read_graph(folder / site.path, site)
-    if data.public is None:
-        refuse(folder / site.path, "the graph has no split", "Say of each node whether it is in train, val or test.")
+    check_split(folder / site.path, data)
     test = None if site.test is None else global_test(folder / site.test, site, dtype)
     if test is not None and test.x.shape[1] != data.features:
         refuse(
             folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
         )
-    return Holdings(make_graph(data.x, data.edges, data.y, data.public, data.sens, dtype), test, data)
+    return Holdings(graph_of(data, data.features, dtype), test, data)
 
 
 def read_graph(path: Path, site: SiteData) -> Dataset:
@@ -71,18 +71,34 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
     Raises:
         DataError: it is absent or refused, or has a label beyond `site.classes`.
     """
-    if path.is_dir():
+    if require(path).is_dir():
         return Folder(site.normalise, site.classes, site.labels).load(path, 0)
+    data = numbered(path, npz.read(path, path.stem), site.classes)
+    return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
+
+
+def require(path: Path) -> Path:
+    """Return `path` if it exists, else raise DataError."""
     if not path.exists():
         raise DataError(f"{path} does not exist. Name the site's data as [data] path in site.toml.")
-    data = npz.read(path, path.stem)
-    if site.classes is not None:
-        if data.classes > site.classes:
-            refuse(
-                path, f"label {data.classes - 1} is not in 0..{site.classes - 1}", "Correct it or raise data.classes."
-            )
-        data = replace(data, classes=site.classes)
-    return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
+    return path
+
+
+def numbered(path: Path, data: Dataset, classes: int | None) -> Dataset:
+    """The data of `path` with the number of classes of the whole federation.
+
+    Raises:
+        DataError: a label is beyond it.
+    """
+    if classes is not None and data.classes > classes:
+        refuse(path, f"label {data.classes - 1} is not in 0..{classes - 1}", "Correct it or raise data.classes.")
+    return data if classes is None else replace(data, classes=classes)
+
+
+def check_split(path: Path, data: Dataset) -> None:
+    """Raise DataError if the data of `path` has no split."""
+    if data.public is None:
+        refuse(path, "the graph has no split", "Say of each node whether it is in train, val or test.")
 
 
 def global_test(path: Path, site: SiteData, dtype: torch.dtype) -> Graph:
@@ -108,5 +124,10 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "split": masks.sum(1),
         "labels": torch.bincount(holdings.graph.y[holdings.graph.y >= 0], minlength=data.classes),
     }
+    return kept_back(told, deny)
+
+
+def kept_back(told: Tree, deny: Sequence[str]) -> Tree:
+    """`told` with -1 or nothing for the keys that the site's policy denies."""
     hidden = {key: leaf[:0] if isinstance(leaf, torch.Tensor) else -1 for key, leaf in told.items()}
     return {key: hidden[key] if key in deny else leaf for key, leaf in told.items()}

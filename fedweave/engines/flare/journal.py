@@ -1,7 +1,6 @@
 """A ledger that forgets nothing: every entry is on disk before the run goes on."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ class Journal(Ledger):
         """See `Ledger.add`; the entry is written out at once."""
         super().add(entry)
         self.last = entry
-        self._file.write(json.dumps(asdict(entry), ensure_ascii=False) + "\n")
+        self._file.write(json.dumps(vars(entry), ensure_ascii=False) + "\n")
         self._file.flush()
 
     def restore(self, table: pa.Table) -> None:

@@ -11,6 +11,7 @@ from nvflare.collab import collab
 
 from fedweave.engines.flare.federation import Answer
 
+ABSENT = "it is not connected"  # why a site takes no part in a job from its start
 # A site that did not answer in time may still be at work; NVFlare waits this much longer for the end of its call, and
 # until then the site is called no more.
 _PATIENCE = 600.0
@@ -43,7 +44,7 @@ class CollabLink:
 
     @property
     def lost(self) -> dict[str, str]:
-        """{site: why} of the sites whose process or connection is gone, for as long as this job lasts."""
+        """{site: why} of the sites whose process or connection is gone or never was, for as long as this job lasts."""
         return dict(self._lost)
 
     def close(self) -> None:
@@ -63,7 +64,8 @@ class CollabLink:
 
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
         """See `federation.Link`: one group call if all sites get the same blob, else a call per site."""
-        absent = {site: "it is not connected" for site in blobs if site not in self._sites}
+        absent = {site: ABSENT for site in blobs if site not in self._sites}
+        self._lost |= absent
         here = [site for site in blobs if site in self._sites]
         alike = len({id(blobs[site]) for site in here}) == 1
         calls = [self._start(group, request, blobs[group[0]]) for group in ([here] if alike else [[s] for s in here])]

@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import os
-import stat
 import threading
 import time
 from collections.abc import Sequence
@@ -20,12 +19,14 @@ from fedweave.core import random
 from fedweave.core.federation import Client, StepInfo, step_info
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.engines.calls import Keys, check_declared, check_way, of_client
-from fedweave.engines.flare.federation import JOIN, Answer
-from fedweave.engines.flare.holdings import JOINING, Holdings, describe, hold
+from fedweave.engines.flare.alignment import MEETING
+from fedweave.engines.flare.federation import ALIGN, JOIN, Answer
+from fedweave.engines.flare.holdings import JOINING, Holdings, describe, hold, kept_back
 from fedweave.engines.flare.journal import Journal, entries, journal_path, journals
+from fedweave.engines.flare.party import Party, read_own
 from fedweave.engines.flare.peers import Inbox, Post, Receipt
 from fedweave.engines.flare.policy import PolicyViolation, Spent, check_algorithm, check_reply
-from fedweave.engines.flare.sitefile import SECRET, SITE_FILE, Rules, read_site_file
+from fedweave.engines.flare.sitefile import SECRET, SITE_FILE, Rules, read_secret, read_site_file
 from fedweave.engines.flare.steps import find_step
 from fedweave.engines.flare.store import Store
 from fedweave.errors import ConfigError, FedweaveError
@@ -55,7 +56,7 @@ class Member:
                 if self._stopped:
                     return Answer(refusal=self._stopped, final=True)
                 asked = json.loads(request)
-                reply, note = (self._join(asked), "") if asked["kind"] == "join" else self._step(asked, blob)
+                reply, note = self._reply(asked, blob)
                 return Answer(reply, time.perf_counter() - began, note=note)
             except PolicyViolation as error:
                 self._stopped = f"the policy of the site forbids it: {error}"
@@ -81,6 +82,11 @@ class Member:
             return "it was refused"
         return ""
 
+    def _reply(self, asked: dict[str, Any], blob: bytes) -> tuple[bytes, str]:
+        if asked["kind"] == "join":
+            return self._join(asked), ""
+        return (self._align(asked, decode(blob)), "") if asked["kind"] == "align" else self._step(asked, blob)
+
     def _refused(self, error: Exception, told: str) -> Answer:
         self._log.error("%s", error, exc_info=None if isinstance(error, FedweaveError) else error)
         return Answer(refusal=told, final=True)
@@ -91,24 +97,44 @@ class Member:
         check_algorithm(rules, config.algorithm.name)
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
-        holdings = hold(data, self._folder, config)
-        self._job = _Job(self._folder, asked["run"], config, holdings, rules, data.draws_as or self._name)
-        self._job.store.go_back(asked["round"])
-        told, free = describe(holdings, rules.deny), replace(rules, deny=())
-        return self._send(asked, JOIN, told, StepInfo(JOINING, True), free)
+        vertical = getattr(config.algorithm.kind, "vertical", False)
+        found = read_own(data, self._folder, asked["run"]) if vertical else hold(data, self._folder, config)
+        job = self._job = _Job(self._folder, asked["run"], config, found, rules, data.draws_as or self._name)
+        job.store.go_back(asked["round"])
+        if isinstance(found, Holdings):
+            job.begin(found, found.features)
+            return self._tell(asked, JOIN, describe(found, rules.deny), JOINING)
+        return self._tell(asked, JOIN, kept_back(found.greeting(), rules.deny), MEETING)
+
+    def _align(self, asked: dict[str, Any], told: Tree) -> bytes:
+        """Keep of a party's nodes those that all parties have."""
+        job = self._job
+        if job is None or not isinstance(job.found, Party):
+            raise FedweaveError("only a party of a vertical federation, which has joined it, can align its nodes.")
+        holdings = job.found.settle(told, getattr(torch, job.config.engine.values["dtype"]))
+        if job.found.ids:
+            self._log.info("%s", job.found.kept(holdings.data))
+        job.begin(holdings, told["width"])
+        return self._tell(asked, ALIGN, describe(holdings, job.rules.deny), JOINING)
+
+    def _tell(self, asked: dict[str, Any], name: str, told: Tree, sends: dict[str, str]) -> bytes:
+        """What the site says of itself, from which its policy has already taken what it denies."""
+        if self._job is None:
+            raise FedweaveError("nothing may leave before the site has joined a job")
+        return self._send(asked, name, told, StepInfo(sends, True), replace(self._job.rules, deny=()))
 
     def _step(self, asked: dict[str, Any], blob: bytes) -> tuple[bytes, str]:
         """The reply to the server, and the note that goes with it."""
-        if self._job is None:
-            raise FedweaveError("a step was called before the site had joined the job")
         job, round = self._job, asked["round"]
+        if job is None or not isinstance(job.found, Holdings):
+            raise FedweaveError("a step was called before the site had joined the job")
         step = find_step(job.algorithm, asked["step"])
         check_way(asked["step"], step_info(step), asked["kind"] == "send")
         job.store.enter(round, asked["saved"])
         job.keys.begin(round)
         call = job.keys.step(asked["step"], asked["again"])
         key = of_client(call, "client", torch.tensor(random.word(job.draws_as)))
-        client = Client(job.holdings.graph, job.store.tree, key, _noise(self._folder / SECRET), job.holdings.test)
+        client = Client(job.found.graph, job.store.tree, key, _noise(self._folder / SECRET), job.found.test)
         received, faults = self._received(job, asked)
         with torch.no_grad():
             reply = check(step(client, decode(blob) | received), f"the reply of {asked['step']}")
@@ -165,17 +191,23 @@ class Member:
 
 
 class _Job:
-    """What a site holds while it takes part in a run."""
+    """What a site holds while it takes part in a run.
 
-    def __init__(self, folder: Path, run: str, config: Config, holdings: Holdings, rules: Rules, draws_as: str) -> None:
+    found: what it has of the run's data; of a `Party` no step can be run until `begin`.
+    """
+
+    algorithm: Any = None
+
+    def __init__(
+        self, folder: Path, run: str, config: Config, found: Holdings | Party, rules: Rules, draws_as: str
+    ) -> None:
         if not run.isalnum():
             raise ConfigError(f"the run {run!r} cannot name a folder; it has letters and digits alone.")
         engine = config.engine.values
         self.run, self.inbox = run, Inbox(int(engine["reply_mb"] * 1e6))
         # Half of what the server waits, so that a peer that cannot be reached does not make its senders late.
         self.patience = engine["timeout"] / 2
-        self.holdings, self.rules, self.draws_as = holdings, rules, draws_as
-        self.algorithm = config.algorithm.make(config.model.make().build(holdings.features, holdings.classes))
+        self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as
         self.keys = Keys(config.general.seed)
         self.store = Store(folder / RUNS / run)
         self.spent = Spent()
@@ -183,6 +215,11 @@ class _Job:
             for entry in entries(journal):
                 self.spent.add(entry)
         self.ledger = Journal(journal_path(folder, run))
+
+    def begin(self, found: Holdings, width: int) -> None:
+        """Make the model, for graphs of `width` features."""
+        self.algorithm = self.config.algorithm.make(self.config.model.make().build(width, found.classes))
+        self.found = found
 
 
 def _noise(path: Path) -> Tensor:
@@ -192,10 +229,5 @@ def _noise(path: Path) -> Tensor:
     Raises:
         ConfigError: there is no secret, or others can read it.
     """
-    try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise ConfigError(f"{path} can be read by others. Make it yours alone: chmod 600.")
-        secret = bytes.fromhex(path.read_text().strip())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} holds no secret ({error}); it is 64 hexadecimal digits.") from error
-    return random.key(int.from_bytes(hashlib.blake2b(os.urandom(32), key=secret, digest_size=8).digest()))
+    key = read_secret(path)
+    return random.key(int.from_bytes(hashlib.blake2b(os.urandom(32), key=key, digest_size=8).digest()))

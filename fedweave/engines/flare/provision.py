@@ -19,7 +19,7 @@ from nvflare.lighter.impl.static_file import StaticFileBuilder
 from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
 
-from fedweave.engines.flare.sitefile import SECRET
+from fedweave.engines.flare.sitefile import IDS_KEY, SECRET
 from fedweave.errors import FedweaveError, UserError
 
 ADMIN, SERVER, AUTHORITY, PROJECT = "admin", "server", "authority", "fedweave"
@@ -78,14 +78,16 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
         _allow_storage(directory / SERVER)
         shutil.move(made.parent / "state", directory / AUTHORITY)
         (directory / AUTHORITY).chmod(0o700)
+    common = secrets.token_hex(32)
     for name in sites:
-        write_secret(directory / name / SECRET)
+        _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
+        _write_secret(directory / name / IDS_KEY, common)  # see `alignment`
 
 
-def write_secret(path: Path) -> None:
-    """A site's own entropy for its privacy noise: 32 random bytes that only the owner can read."""
+def _write_secret(path: Path, digits: str) -> None:
+    """A file that only its owner can read."""
     path.touch(mode=0o600)
-    path.write_text(secrets.token_hex(32) + "\n")
+    path.write_text(digits + "\n")
 
 
 def _project(sites: Sequence[str], host: str, port: int) -> Project:

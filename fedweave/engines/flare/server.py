@@ -18,6 +18,7 @@ from nvflare.collab import collab
 
 from fedweave.config import Config, resolve
 from fedweave.core.replies import Replies
+from fedweave.engines.flare.alignment import widest
 from fedweave.engines.flare.federation import Flare
 from fedweave.engines.flare.holdings import global_test
 from fedweave.engines.flare.journal import Journal, journal_path
@@ -123,7 +124,12 @@ class Server:
         values = config.engine.values
         if values["threads"]:
             torch.set_num_threads(values["threads"])
-        dtype = getattr(torch, values["dtype"])
+        kind, dtype = config.algorithm.kind, getattr(torch, values["dtype"])
+        if getattr(kind, "pooled", False):
+            raise UserError(
+                f"{config.algorithm.name} pools all data at one place, which no site allows; choose another."
+            )
+        vertical = getattr(kind, "vertical", False)
         fed = Flare(
             link,
             self.sites,
@@ -131,17 +137,15 @@ class Server:
             seed=config.general.seed,
             dtype=dtype,
             test=global_test(root / TEST, SiteData(TEST), dtype) if (root / TEST).exists() else None,
-            quorum=values["quorum"],
+            quorum=1.0 if vertical else values["quorum"],  # no party can do without the others' columns
             limit=int(values["reply_mb"] * 1e6),
         )
         checkpoint = folder / CHECKPOINT
-        replies = fed.join(config.plain(), self.run, Checkpoint.load(checkpoint).round if checkpoint.exists() else -1)
-        features, fed.classes = (_agreed(replies, key) for key in ("features", "classes"))
+        after = Checkpoint.load(checkpoint).round if checkpoint.exists() else -1
+        replies = fed.join(config.plain(), self.run, after, vertical)
+        features = widest(replies) if vertical else _agreed(replies, "features")
+        fed.classes = _agreed(replies, "classes")
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
-        if getattr(algorithm, "pooled", False):
-            raise UserError(
-                f"{config.algorithm.name} pools all data at one place, which no site allows; choose another."
-            )
         return Joined(algorithm, fed, replies, SimpleNamespace(name=config.data.name))
 
 
@@ -175,7 +179,8 @@ def _held(built: Joined) -> dict[str, Any]:
     for at, name in enumerate(("train", "val", "test")):
         columns[name] = [int(reply["split"][at]) if len(reply["split"]) else None for reply in told]
     columns["labels"] = [reply["labels"].tolist() or None for reply in told]
-    return columns
+    parties = getattr(built.algorithm, "vertical", False)
+    return columns | ({"features": [reply["features"] for reply in told]} if parties else {})
 
 
 def _told(count: int) -> int | None:

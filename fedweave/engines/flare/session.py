@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedweave.config import Document
@@ -28,16 +29,24 @@ class Admin:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def connected(self) -> list[str]:
-        """Names of the sites that the server hears of."""
+    def connected(self, among: Sequence[str] | None = None) -> list[str]:
+        """Names of the sites, or of those `among` them, that answer the server now; its own list keeps dead ones for
+        half a minute."""
         with _asking():
-            return sorted(site.name for site in self._session.get_connected_client_list())
+            listed = {site.name for site in self._session.get_connected_client_list()}
+            asked = sorted(listed if among is None else listed.intersection(among))
+            try:
+                told = self._session.get_client_job_status(asked) if asked else []
+            except (InvalidTarget, NoClientsAvailable):  # the list has been put right since
+                told = []
+        return sorted({site["client_name"] for site in told or [] if site["status"] != "no_reply"})
 
     def wait_for(self, sites: Sequence[str], seconds: float) -> list[str]:
         """Wait until `sites` are connected, `seconds` at most; returns those that are."""
         deadline = time.monotonic() + seconds
         while True:
-            here = [site for site in sites if site in self.connected()]
+            connected = self.connected()
+            here = [site for site in sites if site in connected]
             if len(here) == len(sites) or time.monotonic() >= deadline:
                 return here
             time.sleep(_POLL)

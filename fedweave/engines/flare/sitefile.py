@@ -1,5 +1,6 @@
 """A site's own file, `site.toml`: where its data is, and what may leave."""
 
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,7 +12,7 @@ from fedweave.config.choice import checked_values
 from fedweave.config.names import check_keys
 from fedweave.errors import ConfigError
 
-SITE_FILE, SECRET = "site.toml", "privacy.secret"  # in a site's folder
+SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ class Rules:
     algorithms: refuse jobs that run any other; empty allows all.
     deny:       top-level reply keys that never leave.
     mixup:      {key: smallest mixup batch}. noise: {key: smallest standard deviation of Gaussian noise}.
+    secure_sum: keys that may only leave masked (`privacy.secure_sum`).
     epsilon:    cap on the ε of all that ever left the site.
     bytes:      cap on the bytes that ever left the site.
     """
@@ -52,6 +54,7 @@ class Rules:
     deny: tuple[str, ...] = ()
     mixup: dict[str, int] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)
+    secure_sum: tuple[str, ...] = ()
     epsilon: Annotated[float, Field(gt=0)] | None = None
     bytes: Annotated[int, Field(gt=0)] | None = None
 
@@ -68,6 +71,23 @@ def read_site_file(path: Path) -> tuple[SiteData, Rules]:
         return _table(document, "data", SiteData), _table(document, "policy", Rules)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def read_secret(path: Path) -> bytes:
+    """The bytes of a site's secret file.
+
+    Raises:
+        ConfigError: there is none, or others can read it.
+    """
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError(f"{path} can be read by others. Make it yours alone: chmod 600.")
+        secret = bytes.fromhex(path.read_text().strip())
+        if len(secret) < 32:
+            raise ValueError(f"{len(secret)} bytes")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} holds no secret ({error}); it is 64 hexadecimal digits.") from error
+    return secret
 
 
 def write_site_file(path: Path, data: dict[str, Any]) -> None:

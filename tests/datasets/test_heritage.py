@@ -1,0 +1,139 @@
+"""Heri-Graphs: three parties in a folder, read with the published counts, and made from the published tables."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pytest
+
+from fedweave.datasets import describe, heritage, load
+from fedweave.datasets.heritage import BLOCKS, HERITAGE, Suzhou
+from fedweave.datasets.lookup import Facts
+from fedweave.errors import ConfigError, DataError
+from fedweave.partition import PARTITIONS
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "data-format.md"
+FEATURES = {"social": "a,b", "spatial": "c", "temporal": "d"}
+NODES = {"social": ["10,3,1,2", "11,,3,4", "12,8,5,6"], "spatial": ["12,9", "10,7", "11,8"]}
+NODES |= {"temporal": ["10,1", "11,2", "12,3"]}
+EDGES = {"social": "10,11", "spatial": "10,12\n12,11", "temporal": "11,12"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small "suzhou" in a folder of data sets, which this test takes for the published one."""
+    monkeypatch.delenv("FEDWEAVE_DATA", raising=False)
+    monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(heritage, "BLOCKS", {name: len(columns.split(",")) for name, columns in FEATURES.items()})
+    monkeypatch.setattr(Suzhou, "facts", Facts(3, 3, 4, 9))
+    for name, columns in FEATURES.items():
+        (tmp_path / "data" / "suzhou" / name).mkdir(parents=True)
+        head = "id,label," if name == "social" else "id,"
+        for table, lines in (("nodes", [head + columns, *NODES[name]]), ("edges", ["source,target", EDGES[name]])):
+            (tmp_path / "data" / "suzhou" / name / f"{table}.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path / "data"
+
+
+def test_three_parties_worked_by_hand(folder: Path) -> None:
+    data = load("suzhou", str(folder))
+    assert (data.name, data.classes, data.y.tolist()) == ("suzhou", 9, [3, -1, 8])
+    np.testing.assert_array_equal(data.x, [[1, 2, 7, 1], [3, 4, 8, 2], [5, 6, 9, 3]])
+    assert data.parties is not None
+    assert {it.name: it.columns.tolist() for it in data.parties} == {"social": [0, 1], "spatial": [2], "temporal": [3]}
+    assert {it.name: it.edges.tolist() for it in data.parties} == {
+        "social": [[0, 1], [1, 0]], "spatial": [[0, 1, 2, 2], [2, 2, 0, 1]], "temporal": [[1, 2], [2, 1]],
+    }  # fmt: skip
+    assert data.edges.shape == (2, 6)
+    parts = PARTITIONS["parties"](train=1.0, val=0.0, test=0.0).cut(data, 0)
+    assert parts.names == ("social", "spatial", "temporal")
+
+
+def test_where_it_is_looked_for(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = load("suzhou", str(folder)).x.tobytes()
+    assert load("suzhou", str(folder / "suzhou")).x.tobytes() == wanted
+    monkeypatch.setenv("FEDWEAVE_DATA", str(folder))
+    assert load("suzhou").x.tobytes() == wanted
+    monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path / "nothing"))
+    folder.rename(tmp_path / "cache")
+    assert load("suzhou").x.tobytes() == wanted
+
+
+@pytest.mark.parametrize("kind", HERITAGE)
+def test_absence_says_what_is_wanted_where(kind: Any, folder: Path, tmp_path: Path) -> None:
+    (folder / "suzhou" / "temporal").rename(tmp_path / "elsewhere")  # two parties are none
+    with pytest.raises(DataError) as refusal:
+        load(kind.name, str(folder))
+    message = str(refusal.value)
+    assert message.splitlines()[0] == (
+        f"{kind.name}: there is no folder {kind.name} with the parties social, spatial, temporal."
+    )
+    for place in (folder / kind.name, folder, tmp_path / "cache" / kind.name):
+        assert f"\n  {place}\n" in message
+    assert "docs/data-format.md" in message
+    assert "FEDWEAVE_DATA" in message
+
+
+def test_another_graph_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Suzhou, "facts", Facts(3137, 916496, 4, 9))
+    with pytest.raises(
+        DataError, match=r"suzhou: \(nodes, features, classes\) are \(3, 4, 9\), published are \(3137, 4, 9\)"
+    ):
+        load("suzhou", str(folder))
+    monkeypatch.setattr(heritage, "BLOCKS", BLOCKS)
+    with pytest.raises(
+        DataError, match=r"features are \{'social': 2, 'spatial': 1, 'temporal': 1\}, not \{'social': 365,"
+    ):
+        load("suzhou", str(folder))
+    nodes = folder / "suzhou" / "social" / "nodes.csv"
+    nodes.write_text(nodes.read_text().replace("12,8,", "12,9,"))
+    with pytest.raises(DataError, match=r"social/nodes\.csv: row 4: label 9 is not in 0\.\.8"):
+        load("suzhou", str(folder))
+    with pytest.raises(ConfigError, match="'unit' is not known"):
+        load("suzhou", str(folder), normalise="unit")
+
+
+def test_the_published_counts_are_told() -> None:
+    assert sum(BLOCKS.values()) == 979
+    assert describe("venice").startswith("2,951 nodes, 534,513 edges, 979 features, 9 classes. ")
+
+
+def test_the_conversion_that_the_document_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On four posts in tables like the published ones: tab-separated, an unnamed index first."""
+    monkeypatch.chdir(tmp_path)
+    ids = ["7", "5", "6", "4"]
+    blocks = {name: np.arange(4 * width).reshape(4, width) / 7 for name, width in BLOCKS.items()}
+    faces = np.full((4, 3), -1.0)
+    soft = np.full((4, 9), 0.1)
+    soft[np.arange(4), [2, 8, 0, 2]] = 0.2
+
+    def published(name: str, **columns: Any) -> None:
+        path = tmp_path / "dataset" / "Suzhou" / f"{name}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count = len(next(iter(columns.values())))
+        csv.write_csv(pa.table({"": range(count), **columns}), path, csv.WriteOptions(delimiter="\t"))
+
+    order = (("Vis", blocks["temporal"]), ("Face", faces), ("SCE", blocks["social"]), ("ATT", blocks["spatial"]))
+    visual = {f"{name}_{i}": column for name, block in order for i, column in enumerate(block.T)}
+    published("Visual_Features", ID=ids, IO_Type=["indoor"] * 4, **visual)
+    labels = {f"class {i}": column for i, column in enumerate(soft.T)}
+    published("Attribute_Labels", ID=ids, **labels, labelled=[True, True, False, True])
+    published(
+        "Edge_List", **{"0": ["7", "5", "6"], "1": ["5", "6", "6"]}, Temporal_Similarity=[0.5, 0.0, 1.0],
+        Social_Similarity=[0.0, 1.0, 1.0], Spatial_Similarity=[0.5, 0.5, 1.0],
+    )  # fmt: skip
+
+    code = next(it for it in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "Suzhou" in it)
+    exec(code, {})
+    monkeypatch.setattr(Suzhou, "facts", Facts(4, 0, 979, 9))
+    data = load("suzhou", str(tmp_path))
+    assert data.y.tolist() == [2, 8, -1, 2]  # of 4, 5, 6, 7
+    rows = [3, 1, 2, 0]
+    x = data.x if isinstance(data.x, np.ndarray) else data.x.toarray()
+    np.testing.assert_allclose(x, np.concatenate([blocks[name][rows] for name in sorted(blocks)], 1), rtol=1e-6)
+    assert data.parties is not None
+    assert {it.name: it.edges.tolist() for it in data.parties} == {
+        "social": [[1, 2], [2, 1]], "spatial": [[1, 1, 2, 3], [2, 3, 1, 1]], "temporal": [[1, 3], [3, 1]],
+    }  # fmt: skip
