@@ -51,6 +51,7 @@ from fedweave.privacy import secure_sum
 from fedweave.privacy.gaussian import GaussianRows
 
 _H = "a representation of every node of the exchanged list, from the client's features and edges, and whose row it is"
+_ALL = "a representation of every node, from the client's features and edges"
 _FACTS = {
     "nodes": "how many nodes the client holds: those that all parties have in common",
     "masks": "a fingerprint of which nodes train, validate and test",
@@ -225,7 +226,7 @@ class GLASU:
         """Algorithm 2 down to the next aggregated layer."""
         return self.party.sample(client, message)
 
-    @on_client(sends={"h": _H})
+    @on_client(sends=lambda glasu: glasu.reveals(_H))
     def infer(self, client: Client, message: Tree) -> Tree:
         """Algorithm 3 up to the next aggregated layer."""
         return self.party.infer(client, message)
@@ -253,6 +254,10 @@ class GLASU:
         """Each client's class probabilities [n, c] of all nodes, "probability", after K exchanges."""
         return fed.map(self.tell, self._looked(fed))
 
+    def reveals(self, what: str) -> dict[str, str]:
+        """What the server learns from a representation that, sent in the open, is `what`."""
+        return {"h": f"nothing by itself; with all other clients' the mean of: {what}" if self.secure_sum else what}
+
     def _told(self, fed: Federation, releases: int | None = None) -> Tree:
         """What the ledger says of a representation, the `releases`-th in training."""
         own = self.party.release.mechanism(releases)
@@ -269,7 +274,7 @@ class GLASU:
             message = {"h": _finite(self.party.how.aggregate(replies, "h"))}
         return message
 
-    @on_client(sends={"h": "a representation of every node, from the client's features and edges"})
+    @on_client(sends=lambda glasu: glasu.reveals(_ALL))
     def look(self, client: Client, message: Tree) -> Tree:
         """Joint inference on the full graph up to the next aggregated layer."""
         return self.party.look(client, message)

@@ -96,6 +96,7 @@ def test_what_is_sent_is_masked_and_said(monkeypatch: pytest.MonkeyPatch) -> Non
         assert float(h.double().abs().mean()) == pytest.approx(2**30, rel=0.1)  # of uniform words
     said = {row["mechanism"] for row in rows(fed, direction="up", key="h")}
     assert all(text.startswith("secure sum of 3: ") and "Gaussian noise of sigma 1 (μ = 2)" in text for text in said)
+    assert all(row["reveals"].startswith("nothing by itself; ") for row in rows(fed, direction="up", key="h"))
     secrets = rows(fed, direction="peer", key="secret")
     assert [(row["client"], row["to"]) for row in secrets] == [
         ("client-0", "client-1"),
