@@ -38,6 +38,7 @@ from torch import Tensor
 from fedweave.algorithms.scoring import SCORES
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
 from fedweave.algorithms.vertical.party import Party
+from fedweave.algorithms.vertical.release import Release
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.federation import Client, Federation, on_client
@@ -47,7 +48,6 @@ from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError, UserError
 from fedweave.learn import check_training
 from fedweave.metrics.classification import counts
-from fedweave.privacy import secure_sum
 from fedweave.privacy.gaussian import GaussianRows
 
 _H = "a representation of every node of the exchanged list, from the client's features and edges, and whose row it is"
@@ -127,11 +127,9 @@ class GLASU:
         """What a client computes."""
         how = SecureMean() if self.secure_sum else AGGREGATIONS[self.aggregation]
         split = Split(self.model, self.cuts, how.wider, self.fan_out, self.edges == "own")
-        release = GaussianRows(self.clip, self.sigma, self.delta)
-        exchanged = self.backward == "exchanged"
-        return Party(
-            split, how, release, self.batch, self.steps, self.lr, self.weight_decay, exchanged, self.secure_sum
-        )
+        release = Release(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum)
+        returned = self.backward == "exchanged"
+        return Party(split, how, release, self.batch, self.steps, self.lr, self.weight_decay, returned)
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -163,8 +161,7 @@ class GLASU:
                 "and an exchange after the model's last layer that passes messages; set partition.labels = 'all', or "
                 "algorithm.exchanges to 1 or more."
             )
-        if self.secure_sum:
-            self._agree(fed)
+        self.party.release.agree(fed, self.give, self.keep)
         return {"holders": {client: int(client in holders) for client in fed.clients}, "rounds": 0}
 
     @on_client(sends=_FACTS)
@@ -172,27 +169,15 @@ class GLASU:
         """Line 3 of algorithm 1 at t = 0."""
         return self.party.begin(client, message)
 
-    def _agree(self, fed: Federation) -> None:
-        """Masks between all clients.
-
-        Raises:
-            UserError: there is one client alone, whose own term the sum is.
-        """
-        if len(fed.clients) < 2:
-            raise UserError("secure_sum = true needs at least two clients: the sum of one is what it would hide.")
-        for turn in range(1, secure_sum.turns(len(fed.clients)) + 1):
-            given = fed.send(self.give, to=secure_sum.receivers(fed.clients, turn))
-            fed.map(self.keep, received=given)
-
     @on_client(sends={"secret": "a random number that masks representations between these two clients"}, peers=True)
     def give(self, client: Client, message: Tree) -> Tree:
         """A secret for another client."""
-        return self.party.give(client, message)
+        return self.party.release.give(client)
 
     @on_client()
     def keep(self, client: Client, message: Tree) -> Tree:
         """The secret of another client."""
-        return self.party.keep(client, message)
+        return self.party.release.keep(client, message)
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""
@@ -201,7 +186,7 @@ class GLASU:
         for segment in self.party.sampling:  # algorithm 2
             lists = fed.map(self.sample, message | {"segment": segment})
             message = {"nodes": union(lists), "cut": segment}
-        told = self._told(fed, after["rounds"] * split.last)
+        told = {"h": self.party.release.mechanism(len(fed.clients), after["rounds"] * split.last)}
         for segment in range(split.last):  # algorithm 3
             replies = fed.map(self.infer, message | {"segment": segment}, protect=told)
             message = {"h": _finite(self.party.how.aggregate(replies, "h"))}
@@ -226,7 +211,7 @@ class GLASU:
         """Algorithm 2 down to the next aggregated layer."""
         return self.party.sample(client, message)
 
-    @on_client(sends=lambda glasu: glasu.reveals(_H))
+    @on_client(sends=lambda glasu: glasu.party.release.reveals(_H))
     def infer(self, client: Client, message: Tree) -> Tree:
         """Algorithm 3 up to the next aggregated layer."""
         return self.party.infer(client, message)
@@ -254,27 +239,16 @@ class GLASU:
         """Each client's class probabilities [n, c] of all nodes, "probability", after K exchanges."""
         return fed.map(self.tell, self._looked(fed))
 
-    def reveals(self, what: str) -> dict[str, str]:
-        """What the server learns from a representation that, sent in the open, is `what`."""
-        return {"h": f"nothing by itself; with all other clients' the mean of: {what}" if self.secure_sum else what}
-
-    def _told(self, fed: Federation, releases: int | None = None) -> Tree:
-        """What the ledger says of a representation, the `releases`-th in training."""
-        own = self.party.release.mechanism(releases)
-        if not self.secure_sum:
-            return {"h": own}
-        return {"h": ", ".join([secure_sum.mechanism(len(fed.clients)), *([] if own == "none" else [own])])}
-
     def _looked(self, fed: Federation) -> Tree:
         """What the clients need for their predictions on the full graph."""
         message: Tree = {}
-        told = self._told(fed)
+        told = {"h": self.party.release.mechanism(len(fed.clients))}
         for segment in range(self.party.split.last):
             replies = fed.map(self.look, message | {"segment": segment}, protect=told)
             message = {"h": _finite(self.party.how.aggregate(replies, "h"))}
         return message
 
-    @on_client(sends=lambda glasu: glasu.reveals(_ALL))
+    @on_client(sends=lambda glasu: glasu.party.release.reveals(_ALL))
     def look(self, client: Client, message: Tree) -> Tree:
         """Joint inference on the full graph up to the next aggregated layer."""
         return self.party.look(client, message)

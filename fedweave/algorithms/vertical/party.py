@@ -1,11 +1,10 @@
 """What one client of GLASU computes (Zhang et al. 2023, algorithms 2 to 7).
 
-`client.state` holds "w", "share" and, to concatenate, "at" (see `aggregation`), and for secure sums "given" and "got",
-the secrets of `privacy.secure_sum`, and "sums", how many there were. Within a round its "round" holds: the
-"key" of the client's randomness and the common "batch" key; "drawn" and "real", the mini-batch; "nodes", the lists by
-cut; "below", what `Split.sample` found below the list above a segment; "sent", what the client sent last; "others",
-what the others contributed, by cut, or (`exchanged`) "received", the whole of it; "origin" (`Graph.origin`) of the
-lowest list; "slopes" and "pulled", gradients in weights and in the origin so far.
+`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `Release` needs. Within a round its
+"round" holds: the "key" of the client's randomness and the common "batch" key; "drawn" and "real", the mini-batch;
+"nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what the client
+sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it; "origin"
+(`Graph.origin`) of the lowest list; "slopes" and "pulled", gradients in weights and in the origin so far.
 """
 
 from dataclasses import dataclass
@@ -16,32 +15,31 @@ from torch import Tensor
 from torch.func import grad, vjp
 
 from fedweave.algorithms.vertical.aggregation import Concat, Mean
+from fedweave.algorithms.vertical.minibatch import draw, error, exchanged, labelled
+from fedweave.algorithms.vertical.release import Release
 from fedweave.algorithms.vertical.sampling import located, rising
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core import random
 from fedweave.core.federation import Client
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import Graph
 from fedweave.core.rows import rows
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.learn import Sgd, cross_entropy, fit
+from fedweave.learn import Sgd, fit
 from fedweave.learn.trace import recorded, stay_eager
-from fedweave.privacy.gaussian import GaussianRows
-from fedweave.privacy.secure_sum import seal
 
 
 @dataclass(frozen=True)
 class Party:
-    """One client's side; see `GLASU` for the fields."""
+    """One client's side; see `GLASU` for the fields. returned: gradients are exchanged (`backward`)."""
 
     split: Split
     how: Mean | Concat
-    release: GaussianRows
+    release: Release
     batch: int
     steps: int
     lr: float
     weight_decay: float
-    exchanged: bool
-    sealed: bool
+    returned: bool
 
     @property
     def sampling(self) -> list[int]:
@@ -58,13 +56,13 @@ class Party:
         state["w"] = self.split.init(own, tail, message["clients"], graph.x.dtype)
         use = (graph.masks * torch.tensor([1, 2, 3])[:, None]).sum(0)
         fingerprint = (random.bits(torch.tensor(0), len(use)) * use).sum()
-        return {"nodes": graph.real.sum(), "masks": fingerprint, "labels": _labelled(graph).any().long()}
+        return {"nodes": graph.real.sum(), "masks": fingerprint, "labels": labelled(graph).any().long()}
 
     def sample(self, client: Client, message: Tree) -> Tree:
         """S_m below a segment: int32, rising, with the first repeated up to as many as there can be."""
         stay_eager()
         now, segment, graph = self._receive(client, message), message["segment"], client.graph
-        targets = self._list(now, segment + 1)
+        targets = exchanged(now, segment + 1)
         below = self.split.sample(graph, [segment], targets, now["key"])
         now["below"] = now.get("below", {}) | {str(segment): below}
         most = min(len(graph.y), len(targets) * (1 + self.split.fan_out) ** len(self.split.hops(segment)))
@@ -78,8 +76,8 @@ class Party:
         h, *origin = recorded(self._segment, client.graph, given)
         if origin:
             now["origin"] = origin[0]
-        now["sent"] = self.release.apply(h, random.fold(client.secret, "h"))
-        return {"h": self._sealed(client, now["sent"])}
+        now["sent"] = self.release.noised(client, h)
+        return {"h": self.release.sealed(client, now["sent"])}
 
     def pull(self, client: Client, message: Tree) -> Tree:
         """The gradient of the client's loss in H[L]."""
@@ -96,7 +94,7 @@ class Party:
         if self.batch:
             args["below"] = self._own_below(graph, now)
         if "gradient" in message:
-            args["gradient"] = message["gradient"] * ~_labelled(graph).any()
+            args["gradient"] = message["gradient"] * ~labelled(graph).any()
         tail, optimiser = self._tail_keys(now, torch.arange(self.steps)), Sgd(self.lr, self.weight_decay)
         fitted = fit(
             self._loss, state["w"], graph, client.key, optimiser, self.steps, args=args, batches={"tail": tail}
@@ -133,7 +131,7 @@ class Party:
         out, origin = self.split.run(segment, state["w"], client.graph, h, origin=state.get("origin"))
         if segment == 0 and origin is not None:
             state["origin"] = origin
-        return {"h": self._sealed(client, self.release.apply(out, random.fold(client.secret, "h")))}
+        return {"h": self.release.sealed(client, self.release.noised(client, out))}
 
     def logits(self, client: Client, message: Tree) -> Tensor:
         """The client's prediction for all nodes [n, c], after `look`."""
@@ -141,61 +139,25 @@ class Party:
         origin = client.state.pop("origin", None)
         return self.split.run(self.split.last, client.state["w"], client.graph, h, origin=origin)[0]
 
-    def give(self, client: Client, message: Tree) -> Tree:
-        """A secret for another client (`secure_sum.receivers`)."""
-        own = random.fold(client.secret, "sum")
-        client.state["given"] = torch.cat([client.state.get("given", own[None][:0]), own[None]])
-        return {"secret": own}
-
-    def keep(self, client: Client, message: Tree) -> Tree:
-        """The secret that another client gave."""
-        own = message["received"]["0"]["secret"]
-        client.state["got"] = torch.cat([client.state.get("got", own[None][:0]), own[None]])
-        client.state["sums"] = torch.zeros_like(own)
-        return {}
-
-    def _sealed(self, client: Client, h: Tensor) -> Tensor:
-        """What leaves of a representation that goes into an aggregate."""
-        if not self.sealed:
-            return h
-        state = client.state
-        state["sums"] = state["sums"] + 1
-        return seal(h, state["share"], state["given"], state["got"], state["sums"])
-
     def _receive(self, client: Client, message: Tree) -> Tree:
         """The round's state with what arrived; H_{-m} = Extract(H, H+_m)."""
         state = client.state
         if "batch" in message:
-            drawn = self._draw(client.graph, message["batch"])
+            drawn = draw(client.graph, message["batch"], self.batch)
             state["round"] = {"key": client.key, "batch": message["batch"]} | drawn
         now = state["round"]
         if "nodes" in message:
             now["nodes"] = now.get("nodes", {}) | {str(message["cut"]): message["nodes"]}
         if "h" in message:
             cut = str(message.get("segment", self.split.last))
-            kept = "received" if self.exchanged else "others"
+            kept = "received" if self.returned else "others"
             h = (
                 message["h"]
-                if self.exchanged
+                if self.returned
                 else self.how.extract(message["h"], now["sent"], state.get("at"), state["share"])
             )
             now[kept] = now.get(kept, {}) | {cut: h}
         return now
-
-    def _draw(self, graph: Graph, key: Tensor) -> Tree:
-        """The mini-batch: "drawn" int64 [b] train nodes, and "real" bool [b], for there may be fewer than b."""
-        if not self.batch:
-            return {}
-        train, size = graph.masks[TRAIN], min(self.batch, len(graph.y))
-        chosen = torch.topk(random.order(key, train), size, largest=False).indices
-        real = torch.arange(size) < train.sum()
-        return {"drawn": torch.where(real, chosen, chosen[:1]), "real": real}
-
-    def _list(self, now: Tree, cut: int) -> Tensor:
-        """The nodes whose representations are exchanged at a cut; those beyond the last sampled list's are the
-        mini-batch."""
-        known = [now["nodes"][c] for c in map(str, range(cut, self.split.last + 1)) if c in now.get("nodes", {})]
-        return known[0] if known else now["drawn"]
 
     def _joint(self, graph: Graph, now: Tree, segment: int, w: Tree, h: Tensor | None) -> Tree:
         """What `_segment` takes to compute the nodes of the list above a segment from the received h."""
@@ -208,10 +170,10 @@ class Party:
             "drop": self._tail_keys(now, torch.tensor(0)) if tail else random.fold(now["key"], "joint"),
         }
         if self.batch:
-            known, targets = now.get("below", {}).get(str(segment)), self._list(now, segment + 1)
+            known, targets = now.get("below", {}).get(str(segment)), exchanged(now, segment + 1)
             given["below"] = known or self.split.sample(graph, [segment], targets, now["key"])
             if segment:
-                given["list"], given["lowest"] = self._list(now, segment), self._list(now, 1)
+                given["list"], given["lowest"] = exchanged(now, segment), exchanged(now, 1)
         return given
 
     def _segment(self, graph: Graph, given: Tree) -> tuple[Tensor, ...]:
@@ -235,7 +197,7 @@ class Party:
         """(w, H[L]) -> the client's loss; 0 without labels."""
         graph, now = client.graph, client.state["round"]
         given = self._joint(graph, now, self.split.last, {}, None)
-        return lambda w, h: self._error(self._segment(graph, given | {"w": w, "h": h})[0], graph, now)
+        return lambda w, h: error(self._segment(graph, given | {"w": w, "h": h})[0], graph, now)
 
     def _own_below(self, graph: Graph, now: Tree) -> Tree:
         """What the client's own mini-batch needs, as `Split.sample` gives it, of all segments."""
@@ -243,13 +205,6 @@ class Party:
         begun = now["below"][str(top)] if self.sampling else {"nodes": now["drawn"], "hops": {}}
         rest = self.split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"])
         return {"nodes": rest["nodes"], "hops": begun["hops"] | rest["hops"]}
-
-    def _error(self, logits: Tensor, graph: Graph, given: Tree) -> Tensor:
-        """The loss over those of the mini-batch, or of all nodes, whose label the client sees."""
-        target, weight = graph.y, _labelled(graph)
-        if self.batch:
-            target, weight = target.gather(0, given["drawn"]), weight.gather(0, given["drawn"]) & given["real"]
-        return cross_entropy(logits, target.clamp(min=0), weight.to(logits.dtype))
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """Algorithm 4, lines 2-11; algorithm 7, line 14, where the client has no labels.
@@ -263,14 +218,9 @@ class Party:
             own, origin = split.run(segment, w, graph, h, hops, origin, key)
             others = args["others"][str(segment + 1)]
             if self.batch:
-                place = located(below["nodes"][: len(own)], self._list(args, segment + 1), len(graph.y))
+                place = located(below["nodes"][: len(own)], exchanged(args, segment + 1), len(graph.y))
                 others = rows(others, place)
             h = self.how.join(others, own, args.get("at"), args["share"])
         logits, _ = split.run(split.last, w, graph, h, hops, origin, args["tail"] if split.cuts else key)
-        loss = self._error(logits, graph, args)
+        loss = error(logits, graph, args)
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
-
-
-def _labelled(graph: Graph) -> Tensor:
-    """bool [n]: the train nodes whose label the client sees."""
-    return graph.masks[TRAIN] & (graph.y >= 0)

@@ -1,0 +1,79 @@
+"""What is done to representations before they leave a client, what the ledger says of it, how clients agree on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.federation import Client, Federation, Step
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+from fedweave.privacy import secure_sum
+from fedweave.privacy.gaussian import GaussianRows
+
+
+@dataclass(frozen=True)
+class Release:
+    """Rows are clipped and noised, then, if `masked`, sealed for a secure sum.
+
+    `client.state` then holds "given" and "got", the secrets of `privacy.secure_sum`, and "sums", how many there were.
+    """
+
+    rows: GaussianRows
+    masked: bool
+
+    def noised(self, client: Client, h: Tensor) -> Tensor:
+        """The rows of h as others may take them into account."""
+        return self.rows.apply(h, random.fold(client.secret, "h"))
+
+    def sealed(self, client: Client, h: Tensor) -> Tensor:
+        """What leaves of `noised` rows that go into an aggregate."""
+        if not self.masked:
+            return h
+        state = client.state
+        state["sums"] = state["sums"] + 1
+        return secure_sum.seal(h, state["share"], state["given"], state["got"], state["sums"])
+
+    def give(self, client: Client) -> Tree:
+        """A secret for another client (`secure_sum.receivers`)."""
+        own = random.fold(client.secret, "sum")
+        client.state["given"] = _appended(client.state.get("given"), own)
+        return {"secret": own}
+
+    def keep(self, client: Client, message: Tree) -> Tree:
+        """The secret that another client gave."""
+        own = message["received"]["0"]["secret"]
+        client.state["got"] = _appended(client.state.get("got"), own)
+        client.state["sums"] = torch.zeros_like(own)
+        return {}
+
+    def agree(self, fed: Federation, give: Step, keep: Step) -> None:
+        """Secrets between all clients, if there are to be any.
+
+        Raises:
+            UserError: there is one client alone, whose own term the sum would be.
+        """
+        if not self.masked:
+            return
+        if len(fed.clients) < 2:
+            raise UserError("secure_sum = true needs at least two clients: the sum of one is what it would hide.")
+        for turn in range(1, secure_sum.turns(len(fed.clients)) + 1):
+            given = fed.send(give, to=secure_sum.receivers(fed.clients, turn))
+            fed.map(keep, received=given)
+
+    def mechanism(self, clients: int, releases: int | None = None) -> str:
+        """What the ledger says of rows, the `releases`-th in training."""
+        own = self.rows.mechanism(releases)
+        if not self.masked:
+            return own
+        return ", ".join([secure_sum.mechanism(clients), *([] if own == "none" else [own])])
+
+    def reveals(self, what: str) -> Mapping[str, str]:
+        """What the server learns from "h" that, sent in the open, is `what`."""
+        return {"h": f"nothing by itself; with all other clients' the mean of: {what}" if self.masked else what}
+
+
+def _appended(secrets: Tensor | None, own: Tensor) -> Tensor:
+    return own[None] if secrets is None else torch.cat([secrets, own[None]])
