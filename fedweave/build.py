@@ -153,6 +153,7 @@ def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
             sens=None if data.sens is None else data.sens[part.nodes],
             public=part.masks & (y >= 0),
             parties=None,
+            ids=(),
         )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedweave.errors import UserError
+from fedweave.errors import DataError, UserError
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
@@ -16,19 +16,31 @@ def predict(directory: Path, data: Path | None = None, out: Path | None = None) 
     """Predict every node's class with the models of the finished vertical run DIRECTORY, jointly over its parties.
 
     --data is a folder of the same parties with the new nodes beside the old; without it the run's own nodes are
-    predicted. Writes a row per party and node, by default to DIRECTORY/predictions.parquet.
+    predicted. Writes a row per node and party that has labels, by default to DIRECTORY/predictions.parquet; --out names
+    another file, .parquet or .csv.
     """
-    from fedweave.report.terminal import screen
-    from fedweave.runs.files import write_table
+    from pyarrow import csv
 
-    path, table = out or directory / PREDICTIONS, predictions(directory, data)
-    write_table(path, table)
+    from fedweave.report.terminal import screen
+    from fedweave.runs.files import write, write_table
+
+    path = out or directory / PREDICTIONS
+    if path.exists():
+        raise UserError(f"{path} exists; name another file with --out, or remove it.")
+    if path.suffix not in (".parquet", ".csv"):
+        raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
+    table = predictions(directory, data)
+    if path.suffix == ".csv":
+        write(path, lambda file: csv.write_csv(table, file))
+    else:
+        write_table(path, table)
     screen().print(f"{len(table)} predictions: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
-    """Columns "client", "node" (position among the common nodes sorted by id, see docs/data-format.md), "class" (the
-    most probable), and "p0", "p1", … its probabilities. It takes as many exchanges as the algorithm's evaluation.
+    """Columns "client", "node" (position among the common nodes sorted by id, see docs/data-format.md), "id" (where the
+    parties' tables name nodes), "class" (the most probable), and "p0", "p1", … its probabilities. Clients without
+    labels have no trained prediction and no rows. It takes as many exchanges as the algorithm's evaluation.
 
     Raises:
         UserError: the run is not finished or was made between sites, its algorithm does not predict jointly, or the
@@ -57,11 +69,17 @@ def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
         )
     built = build(config)
     if data is not None:
-        built = _same_parties(built, build(_on(config, data)), data)
+        try:
+            now = build(_on(config, data))
+        except DataError as error:
+            raise DataError(
+                f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)"
+            ) from error
+        built = _same_parties(built, now, data)
     reached = Checkpoint.load(directory / CHECKPOINT)
     built.fed.restore(reached.fed)
     built.fed.begin(reached.round)
-    return _table(built.algorithm.predict(reached.state, built.fed), built.fed.clients, built.data.nodes)
+    return _table(built.algorithm.predict(reached.state, built.fed), built.data)
 
 
 def _on(config: Any, data: Path) -> Any:
@@ -82,6 +100,7 @@ def _same_parties(before: Any, now: Any, data: Path) -> Any:
         ("classes", lambda built: built.data.classes),
         ("parties", lambda built: ", ".join(built.fed.clients)),
         ("features per party", lambda built: [len(part.columns) for part in built.partition.parts]),
+        ("feature columns", lambda built: [", ".join(party.names) for party in built.data.parties or ()]),
     ):
         if of(before) != of(now):
             raise UserError(
@@ -91,14 +110,16 @@ def _same_parties(before: Any, now: Any, data: Path) -> Any:
     return now
 
 
-def _table(replies: Any, clients: tuple[str, ...], nodes: int) -> "pa.Table":
+def _table(replies: Any, data: Any) -> "pa.Table":
     import numpy as np
     import pyarrow as pa
 
+    clients, nodes = replies.clients, data.nodes
     p = np.stack([replies[client]["probability"][:nodes].numpy() for client in clients])
     columns: dict[str, Any] = {
         "client": np.repeat(np.array(clients), nodes),
         "node": np.tile(np.arange(nodes), len(clients)),
-        "class": p.argmax(-1).ravel(),
     }
+    columns |= {"id": data.ids * len(clients)} if data.ids else {}
+    columns["class"] = p.argmax(-1).ravel()
     return pa.table(columns | {f"p{c}": p[..., c].ravel() for c in range(p.shape[-1])})

@@ -145,15 +145,7 @@ class GLASU:
         share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype)
         each = {client: {"at": i} for i, client in enumerate(fed.clients)}
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
-        for what, name in (("nodes", "hold {} nodes"), ("masks", "use their nodes as {}")):
-            if len(replies.stack(what).unique()) > 1:
-                said = ", ".join(
-                    f"{client} {int(reply[what])}" for client, reply in zip(fed.clients, replies, strict=True)
-                )
-                raise UserError(
-                    f"{type(self).__name__} needs clients with the same nodes, used alike, but they "
-                    f"{name.format(said)}; set partition.name = 'vertical' or 'parties'."
-                )
+        _check_alike(type(self).__name__, fed.clients, replies)
         holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]
         if not holders or (len(holders) < len(fed.clients) and not self.party.split.followed):
             raise UserError(
@@ -236,8 +228,10 @@ class GLASU:
         return Evaluation(fed.map(self.score, self._looked(fed)))
 
     def predict(self, state: Tree, fed: Federation) -> Replies:
-        """Each client's class probabilities [n, c] of all nodes, "probability", after K exchanges."""
-        return fed.map(self.tell, self._looked(fed))
+        """Class probabilities [n, c] of all nodes, "probability", after K exchanges, from each client that has labels:
+        the others' prediction is not trained (appendix B.2)."""
+        holders = [client for client in fed.clients if state["holders"][client]]
+        return fed.map(self.tell, self._looked(fed), clients=holders)
 
     def _looked(self, fed: Federation) -> Tree:
         """What the clients need for their predictions on the full graph."""
@@ -275,7 +269,9 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
     passing = [i for i, layer in enumerate(model) if layer.operator is not None]
     count = len(passing)
     if exchanges > count and not at:
-        raise ValueError(f"exchanges is {exchanges}, but only {count} of the model's layers pass messages")
+        raise ValueError(
+            f"exchanges is {exchanges}, but only {count} of the model's layers pass messages; set 0 to {count}"
+        )
     chosen = tuple(at) or tuple(-(-k * count // exchanges) for k in range(1, exchanges + 1))
     if any(a >= b for a, b in zip((0, *chosen), (*chosen, count + 1), strict=True)):
         raise ValueError(f"at is {list(chosen)}; it must rise within 1, …, {count}, the layers that pass messages")
@@ -286,6 +282,22 @@ def union(replies: Replies) -> Tensor:
     """∪_m S_m, sorted, int64, with its first repeated to a length that depends on its size alone."""
     nodes = torch.cat([reply["nodes"] for reply in replies]).long().unique()
     return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)])
+
+
+def _check_alike(name: str, clients: Sequence[str], replies: Replies) -> None:
+    told = dict(zip(clients, replies, strict=True))
+    if len(replies.stack("nodes").unique()) > 1:
+        sizes = ", ".join(f"{client} {int(reply['nodes'])}" for client, reply in told.items())
+        raise UserError(
+            f"{name} needs clients with the same nodes, but they hold {sizes}; set partition.name = 'vertical' or "
+            "'parties'."
+        )
+    first = clients[0]
+    if odd := [client for client in clients if told[client]["masks"] != told[first]["masks"]]:
+        raise UserError(
+            f"{name} needs clients that use their nodes alike, but {', '.join(odd)} train, validate or test on others "
+            f"than {first}; give every party's nodes the same split."
+        )
 
 
 def _finite(h: Tensor) -> Tensor:

@@ -14,12 +14,14 @@ class Party:
     columns: int64 [d_m], sorted columns of the dataset's `x` that it holds; the parties' are disjoint.
     edges:   int64 [2, E_m], its own edges, in the form of the dataset's.
     labels:  whether its own nodes have a column of labels.
+    names:   of its columns, in their order.
     """
 
     name: str
     columns: np.ndarray
     edges: np.ndarray
     labels: bool = True
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Dataset:
     sens:    int64 [n] sensitive attribute (-1 unknown) or None.
     public:  bool [3, n] published train/val/test split or None.
     parties: who holds which columns and edges, where the data comes from several parties; else None.
+    ids:     what the parties call the nodes, in order; () where nobody said.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Dataset:
     sens: np.ndarray | None = None
     public: np.ndarray | None = None
     parties: tuple[Party, ...] | None = None
+    ids: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> int:

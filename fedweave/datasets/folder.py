@@ -152,13 +152,18 @@ def ids_of(nodes: Table) -> pa.Array:
     return ids
 
 
+def feature_names(nodes: Table) -> tuple[str, ...]:
+    """All columns that mean nothing else."""
+    return tuple(name for name in nodes.columns if name not in NODES)
+
+
 def features_of(nodes: Table) -> np.ndarray:
-    """float32 [n, d]: all columns that mean nothing else.
+    """float32 [n, d]: the columns of `feature_names`.
 
     Raises:
         DataError: a value is not a number; names file, row and column.
     """
-    names = [name for name in nodes.columns if name not in NODES]
+    names = feature_names(nodes)
     x = np.empty((nodes.rows, len(names)), np.float32)
     for column, name in enumerate(names):
         x[:, column] = nodes.numbers(name)

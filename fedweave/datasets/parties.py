@@ -13,7 +13,17 @@ from fedweave.datasets.base import Dataset, Party
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.folder import EDGES, NODES, Folder, check_columns, edges_of, features_of, ids_of, split_of
+from fedweave.datasets.folder import (
+    EDGES,
+    NODES,
+    Folder,
+    check_columns,
+    edges_of,
+    feature_names,
+    features_of,
+    ids_of,
+    split_of,
+)
 from fedweave.datasets.table import Table, find, read
 from fedweave.errors import ConfigError
 
@@ -67,6 +77,7 @@ class Parties:
             sens=None if sens is None else sens.whole("sens", empty="unknown"),
             public=None if split is None else split_of(split, y),
             parties=parties,
+            ids=tuple(ids.to_pylist()),
         )
         return check(dataset, root)
 
@@ -179,7 +190,7 @@ def _parties(given: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
         begin += party.x.shape[1]
         source, target = _among(party.edges, own, len(party.ids))
         edges = undirected(source, target, len(own))
-        parties.append(Party(party.name, columns, edges, "label" in party.nodes.columns))
+        parties.append(Party(party.name, columns, edges, "label" in party.nodes.columns, feature_names(party.nodes)))
     return tuple(parties)
 
 

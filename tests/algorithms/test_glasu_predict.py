@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.errors import UserError
+from fedweave.errors import DataError, UserError
 from fedweave.predict import predictions
 
 CONFIG = """
@@ -23,6 +23,7 @@ classes = 2
 {more}
 [partition]
 name = "parties"
+{partition}
 train = 0.6
 val = 0.1
 test = 0.3
@@ -45,19 +46,19 @@ def folder(root: Path, nodes: int, labelled: int) -> Path:
     y, noise = np.arange(nodes) % 2, rng.normal(size=(100, 2, 2))
     for m, name in enumerate(("bank", "shop")):
         (root / name).mkdir(parents=True)
-        lines = [
-            f"n{i:03d},{'' if m or i >= labelled else y[i]},{2 * y[i] + noise[i, m, 0]:.5f},{noise[i, m, 1]:.5f}"
-            for i in range(nodes)
-        ]
-        (root / name / "nodes.csv").write_text("\n".join([f"id,label,a{m},b{m}", *lines]))
+        label = ["" if m else f"{y[i]}," if i < labelled else "," for i in range(nodes)]
+        lines = [f"n{i:03d},{label[i]}{2 * y[i] + noise[i, m, 0]:.5f},{noise[i, m, 1]:.5f}" for i in range(nodes)]
+        (root / name / "nodes.csv").write_text("\n".join([f"id,{'' if m else 'label,'}a{m},b{m}", *lines]))
         links = [f"n{i:03d},n{i + 2:03d}" for i in range(nodes - 2)]
         (root / name / "edges.csv").write_text("\n".join(["source,target", *links]))
     return root
 
 
-def run(tmp_path: Path, algorithm: str = "glasu", parameters: str = GLASU, more: str = "") -> Path:
+def run(tmp_path: Path, algorithm: str = "glasu", parameters: str = GLASU, more: str = "", partition: str = "") -> Path:
     data, config, out = folder(tmp_path / "data", 60, 60), tmp_path / "x.toml", tmp_path / "run"
-    config.write_text(CONFIG.format(path=data, algorithm=algorithm, parameters=parameters, more=more))
+    config.write_text(
+        CONFIG.format(path=data, algorithm=algorithm, parameters=parameters, more=more, partition=partition)
+    )
     done = CliRunner().invoke(app, ["run", str(config), "--out", str(out), "--quiet"])
     assert done.exit_code == 0, done.output
     return out
@@ -74,6 +75,7 @@ def test_old_and_new_nodes(tmp_path: Path) -> None:
     old = columns(pq.read_table(out / "predictions.parquet"))
     assert old["node"].tolist() == [*range(60)] * 2
     assert old["client"].tolist() == ["bank"] * 60 + ["shop"] * 60
+    assert old["id"].tolist() == [f"n{i:03d}" for i in range(60)] * 2
     assert (old["class"] == old["node"] % 2).mean() > 0.9
     assert np.allclose(old["p0"] + old["p1"], 1, atol=1e-5)
     new = columns(predictions(out, folder(tmp_path / "new", 80, 60)))
@@ -94,6 +96,29 @@ def test_what_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
     table.write_text("\n".join([f"{header},more", *(f"{line},1" for line in lines)]))
     with pytest.raises(UserError, match=r"other features per party than the run: \[3, 2\] for \[2, 2\]"):
         predictions(out, other)
+    table.write_text("\n".join([header.replace("a0,b0", "b0,a0"), *lines]))
+    with pytest.raises(UserError, match=r"other feature columns than the run: \['b0, a0', 'a1, b1'\] for"):
+        predictions(out, other)
+    table.write_text(
+        "\n".join([header.replace("label,", ""), *(line.replace(",0,", ",").replace(",1,", ",") for line in lines)])
+    )
+    (other / "shop" / "nodes.csv").unlink()
+    with pytest.raises(DataError, match="new nodes beside the old, whose labels stay"):
+        predictions(out, other)
+
+
+def test_only_who_has_labels_predicts_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    out = run(tmp_path, partition='labels = "holders"')
+    said = CliRunner().invoke(app, ["predict", str(out), "--out", str(tmp_path / "p.csv")])
+    assert said.exit_code == 0, said.output
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[0] == '"client","node","id","class","p0","p1"'
+    assert len(lines) == 61
+    assert all(line.startswith('"bank"') for line in lines[1:])
+    again = CliRunner().invoke(app, ["predict", str(out), "--out", str(tmp_path / "p.csv")])
+    assert again.exit_code == 2
+    assert "p.csv exists; name another file" in again.output
+    assert "ends in .parquet or .csv" in CliRunner().invoke(app, ["predict", str(out), "--out", "p.txt"]).output
 
 
 def test_scaled_features_and_other_algorithms_are_refused(tmp_path: Path) -> None:

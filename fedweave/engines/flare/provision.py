@@ -51,8 +51,8 @@ def check_names(sites: Sequence[str]) -> None:
     bad = [name for name in sites if not _NAME.fullmatch(name) or name in taken]
     if bad or not sites or len(set(sites)) < len(sites):
         raise UserError(
-            f"--sites {','.join(sites)}: {bad or 'none, or a repeated one'}. A site's name has a-z, 0-9 and '-', "
-            f"begins with a letter or digit, is unique and not one of {', '.join(sorted(taken))}."
+            f"--sites {','.join(sites)}: {', '.join(bad) or 'no site, or one named twice'}. A site's name has a-z, 0-9 "
+            f"and '-', begins with a letter or digit, is unique and not one of {', '.join(sorted(taken))}."
         )
 
 
