@@ -97,7 +97,11 @@ def read_party(folder: Path, kind: Folder) -> tuple[Dataset, list[str]]:
     given = _read(folder)
     labelled, classes = "label" in given.nodes.columns, kind.classes or len(kind.labels or ())
     if not labelled and not classes:
-        refuse(given.nodes.path, "it has no column label, and the number of classes is not said", "Set classes.")
+        refuse(
+            given.nodes.path,
+            "it has no column label, and the classes are not said",
+            "Set [data] classes or labels in site.toml.",
+        )
     y = np.full(given.nodes.rows, -1)
     if labelled:
         y, classes = kind.labels_of(given.nodes)

@@ -180,7 +180,7 @@ def rewrite(path: Path, old: str, new: str) -> None:
     [
         ("data/nodes.csv", r"(?m)^(\w+),\w+,", r"\1,", "the graph has no split"),
         ("data/nodes.csv", "id,split", "id,role", "row 2: 'role' is"),
-        ("site.toml", "labels = .*", "", "the number of classes is not said. Set classes"),
+        ("site.toml", "labels = .*", "", "the classes are not said. Set [data] classes or labels"),
         ("ids.key", "0", "x", "ids.key holds no secret"),
     ],
 )

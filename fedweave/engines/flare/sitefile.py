@@ -93,6 +93,10 @@ def read_secret(path: Path) -> bytes:
 def write_site_file(path: Path, data: dict[str, Any]) -> None:
     """A site file with `data` as its [data] and a policy that its owner has yet to tighten."""
     head = "# The data of this site and what may leave it; see docs/deployment.md.\n"
+    if not data.keys() & {"classes", "labels"}:
+        head += (
+            '# Say below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
+        )
     path.write_text(head + dumps({"data": data, "policy": {"deny": []}}), encoding="utf-8")
 
 
