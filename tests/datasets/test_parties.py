@@ -180,7 +180,7 @@ def test_a_party_by_itself_and_its_common_nodes_worked_by_hand(tmp_path: Path) -
     np.testing.assert_array_equal(own.x, np.array([[1, 6], [2, 7], [3, 8]], np.float32))
     np.testing.assert_array_equal(own.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
     assert own.edges.tolist() == [[0, 1], [1, 0]]
-    with pytest.raises(DataError, match="the number of classes is not said"):
+    with pytest.raises(DataError, match="the classes are not said"):
         read_party(tmp_path / "bank", Folder())
     shop, _ = read_party(tmp_path / "shop", Folder())
     assert (shop.classes, shop.y.tolist()) == (2, [-1, 1, 0])
