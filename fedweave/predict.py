@@ -84,8 +84,10 @@ def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
 
 def _on(config: Any, data: Path) -> Any:
     """The run's configuration on other data, whose split does not matter."""
+    from fedweave.datasets.features import OVER_NODES
+
     values, partition = config.data.values, config.partition.values
-    if values.get("normalise", "none") in ("scale", "standard", "minmax"):
+    if values.get("normalise", "none") in OVER_NODES:
         raise UserError(
             f"the run was made with data.normalise = {values['normalise']!r}, which would scale the new nodes "
             "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'."

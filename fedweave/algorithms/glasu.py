@@ -181,7 +181,7 @@ class GLASU:
         told = {"h": self.party.release.mechanism(len(fed.clients), after["rounds"] * split.last)}
         for segment in range(split.last):  # algorithm 3
             replies = fed.map(self.infer, message | {"segment": segment}, protect=told)
-            message = {"h": _finite(self.party.how.aggregate(replies, "h"))}
+            message = {"h": self._aggregate(fed, replies)}
         holders = [client for client in fed.clients if state["holders"][client]]
         exchanged = self.backward == "exchanged"
         if exchanged or len(holders) < len(fed.clients):  # algorithm 6
@@ -239,8 +239,19 @@ class GLASU:
         told = {"h": self.party.release.mechanism(len(fed.clients))}
         for segment in range(self.party.split.last):
             replies = fed.map(self.look, message | {"segment": segment}, protect=told)
-            message = {"h": _finite(self.party.how.aggregate(replies, "h"))}
+            message = {"h": self._aggregate(fed, replies)}
         return message
+
+    def _aggregate(self, fed: Federation, replies: Replies) -> Tensor:
+        """H of the clients' representations.
+
+        Raises:
+            FedweaveError: it is not finite.
+        """
+        h = self.party.how.aggregate(replies, "h", fed.dtype)
+        if not h.isfinite().all():
+            raise FedweaveError("training diverged: a client's representations are not finite. Lower algorithm.lr.")
+        return h
 
     @on_client(sends=lambda glasu: glasu.party.release.reveals(_ALL))
     def look(self, client: Client, message: Tree) -> Tree:
@@ -298,9 +309,3 @@ def _check_alike(name: str, clients: Sequence[str], replies: Replies) -> None:
             f"{name} needs clients that use their nodes alike, but {', '.join(odd)} train, validate or test on others "
             f"than {first}; give every party's nodes the same split."
         )
-
-
-def _finite(h: Tensor) -> Tensor:
-    if not h.isfinite().all():
-        raise FedweaveError("training diverged: a client's representations are not finite. Lower algorithm.lr.")
-    return h

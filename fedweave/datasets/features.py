@@ -6,7 +6,8 @@ from sklearn.preprocessing import StandardScaler, normalize
 
 from fedweave.errors import ConfigError
 
-NORMALISE = ("none", "row", "scale", "standard", "minmax")
+OVER_NODES = ("scale", "standard", "minmax")  # depend on which other nodes there are
+NORMALISE = ("none", "row", *OVER_NODES)
 
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
 DENSE_FROM = 0.2

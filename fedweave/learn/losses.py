@@ -1,4 +1,4 @@
-"""The loss of node classification, summed over a client's own choice of nodes."""
+"""The loss of node classification over a client's own choice of nodes."""
 
 import torch.nn.functional as F
 from torch import Tensor

@@ -26,7 +26,12 @@ NODES, FEATURES, CLASSES = 60, 12, 3
 DATA = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
-def parties(clients: int = 3, holders: tuple[int, ...] | None = None, nodes: int = NODES) -> dict[str, Graph]:
+def parties(
+    clients: int = 3,
+    holders: tuple[int, ...] | None = None,
+    nodes: int = NODES,
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Graph]:
     """Class-dependent sparse features and homophilous edges, of each client's own; the same labels and masks."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, CLASSES, nodes)
@@ -38,7 +43,7 @@ def parties(clients: int = 3, holders: tuple[int, ...] | None = None, nodes: int
         pairs = np.triu(rng.random((nodes, nodes)) < odds, 1)
         x = rng.random((nodes, FEATURES)) < 0.1 + 0.3 * (np.arange(FEATURES) % CLASSES == y[:, None])
         edges = np.stack(np.nonzero(pairs | pairs.T))
-        graph = make_graph(sp.csr_matrix(x.astype(np.float32)), edges, y, masks)
+        graph = make_graph(sp.csr_matrix(x.astype(np.float32)), edges, y, masks, dtype=dtype)
         graphs[f"client-{i}"] = (
             graph if holders is None or i in holders else graph._replace(y=torch.full_like(graph.y, -1))
         )
@@ -84,7 +89,7 @@ def test_joining_what_was_extracted_gives_the_aggregate(how: str, at: int) -> No
     place, share = torch.tensor(at), torch.tensor(1 / 3, dtype=torch.float64)
 
     def whole(parts: torch.Tensor) -> torch.Tensor:
-        return kind.aggregate(Replies(("a", "b", "c"), [Batch((0, 1, 2), {"h": parts})], {}), "h")
+        return kind.aggregate(Replies(("a", "b", "c"), [Batch((0, 1, 2), {"h": parts})], {}), "h", parts.dtype)
 
     others = kind.extract(whole(h), h[at], place, share)
     assert torch.allclose(kind.join(others, h[at], place, share), whole(h), atol=1e-15)

@@ -72,6 +72,14 @@ def test_training_is_that_of_the_plain_mean(mode: str) -> None:
     assert {path.split("/", 1)[1] for path in hidden.keys() - plain.keys()} == {"given", "got", "sums"}
 
 
+def test_double_precision() -> None:
+    """Sealed terms are whole numbers: their sum returns in the federation's own precision."""
+    plain, hidden = (outcome(made(secure_sum=on), federation(parties(dtype=torch.float64)))[1] for on in (False, True))
+    weights = {path: leaf for path, leaf in hidden.items() if path in plain}
+    assert {leaf.dtype for path, leaf in weights.items() if "/w/" in path} == {torch.float64}
+    assert gap(plain, weights) < 1e-3
+
+
 def test_loop_and_vectorised_send_the_same() -> None:
     loop, together = (outcome(made(secure_sum=True), federation(mode=mode))[1] for mode in ("loop", "vmap"))
     assert gap(loop, together) < 1e-6

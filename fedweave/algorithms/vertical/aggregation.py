@@ -20,8 +20,8 @@ class Mean:
 
     wider = False
 
-    def aggregate(self, replies: Replies, key: str) -> Tensor:
-        """At the server."""
+    def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
+        """At the server; `dtype` is that of the representations."""
         return replies.weighted_sum(key, torch.full((len(replies),), 1 / len(replies), dtype=torch.float64))
 
     def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
@@ -41,9 +41,9 @@ class Mean:
 class SecureMean(Mean):
     """The mean of representations that their clients sealed (`privacy.secure_sum`)."""
 
-    def aggregate(self, replies: Replies, key: str) -> Tensor:
+    def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
         """At the server, which sees the sum alone."""
-        return secure_sum.opened(replies.stack(key), torch.float32) / len(replies)
+        return secure_sum.opened(replies.stack(key), dtype) / len(replies)
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Concat:
 
     wider = True
 
-    def aggregate(self, replies: Replies, key: str) -> Tensor:
-        """At the server."""
+    def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
+        """At the server; `dtype` is that of the representations."""
         return replies.stack(key).movedim(0, 1).flatten(1)
 
     def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
