@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedweave.core.csr import Blocks, Csr
+from fedweave.core.rows import rounded
 from fedweave.core.sparse import Sparse
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -79,13 +80,20 @@ class Neighbours(NamedTuple):
 
 
 class Made:
-    """What was made of a batch's edges and lasts as long as they do: operators, neighbours (stacked over clients), and
-    recordings of training steps."""
+    """What was made of a batch's edges and lasts as long as they do: operators, neighbours (stacked over clients),
+    recordings of training steps, and the sizes of lists of nodes."""
 
     def __init__(self) -> None:
         self.operators: dict[str, Blocks] = {}
         self.neighbours: Neighbours | None = None
         self.recordings: dict[Any, Any] = {}
+        self._rooms: dict[Any, int] = {}
+
+    def room(self, name: Any, size: int) -> int:
+        """What to pad the list `name` to, which has `size` entries now: the largest that was asked for yet, rounded up.
+        Each combination of sizes is a computation of its own to record (`learn.trace`)."""
+        self._rooms[name] = max(self._rooms.get(name, 0), rounded(size, 32, 8))
+        return self._rooms[name]
 
 
 class Edges:

@@ -35,10 +35,10 @@ def listed(member: Tensor, fill: Tensor) -> tuple[Tensor, Tensor]:
     return numbers[:, :size], rank
 
 
-def rounded(size: int) -> int:
-    """`size` rounded up to one of few values: each combination of sizes is a computation of its own to record
-    (`learn.trace`)."""
-    step = max(64, 1 << max(0, size.bit_length() - 2))
+def rounded(size: int, least: int = 64, parts: int = 2) -> int:
+    """`size` rounded up to one of few values: multiples of `least`, and `parts` (a power of 2) between two powers of 2.
+    Each combination of sizes is a computation of its own to record (`learn.trace`)."""
+    step = max(least, (1 << max(0, size.bit_length() - 1)) // parts)
     return -(-size // step) * step
 
 

@@ -13,7 +13,7 @@ from fedweave import build, datasets
 from fedweave.algorithms.glasu import GLASU, cuts, union
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
-from fedweave.core.graph import Graph, make_graph
+from fedweave.core.graph import Edges, Graph, Links, make_graph
 from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation
@@ -136,6 +136,29 @@ def test_vectorised_equals_loop(options: dict[str, Any]) -> None:
     assert gap(ends[0][0], ends[1][0]) < 1e-5
     assert ends[0][1:3] == ends[1][1:3]
     assert ends[0][3] == pytest.approx(ends[1][3], abs=1e-4)
+
+
+def _sparse_to_dense(nodes: int) -> dict[str, Graph]:
+    """Parties with many, half and a tenth of the edges, whose lists of nodes have different lengths."""
+    graphs = parties(nodes=nodes)
+    for client, share in zip(graphs, (1, 2, 10), strict=True):
+        (links,) = graphs[client].edges.members
+        first, second = links.index
+        kept = links.index[:, (first + second) % share == 0]
+        graphs[client] = graphs[client]._replace(edges=Edges.of([Links(kept, links.nodes)]))
+    return graphs
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 3}, {"exchanges": 4}, {"exchanges": 1}, {"backward": "exchanged"}])
+def test_what_is_dropped_of_a_node_does_not_depend_on_the_list_it_stands_in(options: dict[str, Any]) -> None:
+    """A client alone pads its lists to its own length, together all pad to the longest, and later to earlier ones."""
+    graphs, ends = _sparse_to_dense(600), []
+    for mode in ("loop", "vmap"):
+        fed = federation(graphs, mode=mode)
+        ends.append(outcome(made(net=backbone(dropout=0.5), fan_out=4, batch=16, **options), fed)[1])
+    assert gap(*ends) < 1e-6
+    rooms = [tuple(graph.edges.made._rooms.values()) for graph in graphs.values()]  # of the loop
+    assert len(set(rooms)) > 1
 
 
 @pytest.mark.parametrize("options", [{}, {"backward": "exchanged"}, {"holders": (1,)}])

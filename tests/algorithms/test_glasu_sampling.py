@@ -30,7 +30,7 @@ def adjacency(g: Graph) -> np.ndarray:
 
 def hop_of(g: Graph, targets: Tensor, key: Tensor, fan_out: int) -> tuple[Tensor, Tree]:
     """The sources and the hop of one layer."""
-    sources, hops = grow(g, targets, key, [0], fan_out)
+    sources, _, hops = grow(g, targets, torch.tensor(len(targets)), key, [0], fan_out)
     return sources, hops["0"]
 
 
@@ -77,15 +77,36 @@ def test_a_node_is_sampled_alike_in_any_list() -> None:
 
 
 def test_layers_grow_from_each_other() -> None:
-    g, key = graph(), random.key(3)
-    sources, hops = grow(g, TARGETS, key, [4, 2], 3)
-    middle, above = grow(g, TARGETS, key, [4], 3)
-    lowest, below = grow(g, middle, key, [2], 3)
+    g, key, five = graph(), random.key(3), torch.tensor(5)
+    sources, filled, hops = grow(g, TARGETS, five, key, [4, 2], 3)
+    middle, part, above = grow(g, TARGETS, five, key, [4], 3)
+    lowest, whole, below = grow(g, middle, part, key, [2], 3)
     assert torch.equal(sources, lowest)
-    assert torch.equal(sources[: len(middle)], middle)
+    assert filled == whole
+    assert torch.equal(sources[:part], middle[:part])
     for hop, alike in ((hops["4"], above["4"]), (hops["2"], below["2"])):
         assert all(torch.equal(hop[name], alike[name]) for name in ("place", "count", "gcn"))
-    assert grow(g, TARGETS, key, [], 3) == (TARGETS, {})
+    assert grow(g, TARGETS, five, key, [], 3) == (TARGETS, five, {})
+
+
+def test_padding_changes_nothing_before_it() -> None:
+    """Sources that count stand where they stand, are each named once, and no place points behind them."""
+    key, five = random.key(3), torch.tensor(5)
+    tight, roomy = graph(), graph()
+    roomy.edges.made.room((4, 5), 100)
+    a, few, hops = grow(tight, TARGETS, five, key, [4, 2], 3)
+    b, many, more = grow(roomy, TARGETS, five, key, [4, 2], 3)
+    assert len(more["2"]["gcn"]) == 128 > len(hops["2"]["gcn"]) == 32
+    assert few == many
+    assert torch.equal(a[:few], b[:few])
+    assert len(a[:few].unique()) == few - 1  # TARGETS names 7 twice
+    assert (a[few:] == 7).all()
+    assert (b[few:] == 7).all()
+    counts = len(grow(tight, TARGETS, five, key, [4], 3)[0].unique()) + 1
+    for name in ("place", "count", "gcn"):
+        assert torch.equal(hops["4"][name], more["4"][name])
+        assert torch.equal(hops["2"][name][:counts], more["2"][name][:counts])
+    assert max(int(hop["place"][:counts].max()) for hop in (hops["2"], more["2"])) < few
 
 
 def test_all_clients_at_once_are_each_alone() -> None:
@@ -155,6 +176,9 @@ def test_places_and_sizes() -> None:
     assert within[located(nodes, within, 10)].tolist() == [9, 5, 2]
     assert rising(torch.tensor([9, 5, 9, 2]), 10, 5).tolist() == [2, 5, 9, 2, 2]
     assert rising(torch.tensor([9, 5, 9, 2]), 10, 3).tolist() == [2, 5, 9]
+    assert [rounded(n, 32, 8) for n in (0, 1, 33, 255, 256, 257, 513, 1025)] == [0, 32, 64, 256, 256, 288, 576, 1152]
+    room = graph().edges.made.room
+    assert [room("a", 40), room("a", 90), room("a", 10), room("b", 10)] == [64, 96, 96, 32]
     assert [rounded(n) for n in (0, 1, 64, 65, 255, 256, 257, 1000, 1025)] == [
         0,
         64,

@@ -89,10 +89,14 @@ class Party:
         """Q steps with the others' representations as they were."""
         stay_eager()
         now, graph, state = self._receive(client, message), client.graph, client.state
-        args: Tree = {name: now[name] for name in ("drawn", "real", "nodes", "others") if name in now}
+        args: Tree = {name: now[name] for name in ("drawn", "real", "others") if name in now}
         args |= {name: state[name] for name in ("at", "share") if name in state}
         if self.batch:
-            args["below"] = self._own_below(graph, now)
+            below = args["below"] = self._own_below(graph, now)
+            args["others"] = {
+                str(cut): rows(now["others"][str(cut)], self._places(graph, now, cut, below))
+                for cut in range(1, self.split.last + 1)
+            }
         if "gradient" in message:
             args["gradient"] = message["gradient"] * ~labelled(graph).any()
         tail, optimiser = self._tail_keys(now, torch.arange(self.steps)), Sgd(self.lr, self.weight_decay)
@@ -203,24 +207,25 @@ class Party:
         """What the client's own mini-batch needs, as `Split.sample` gives it, of all segments."""
         top = next(iter(self.sampling), self.split.last + 1)
         begun = now["below"][str(top)] if self.sampling else {"nodes": now["drawn"], "hops": {}}
-        rest = self.split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"])
+        rest = self.split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"], begun.get("filled"))
         return {"nodes": rest["nodes"], "hops": begun["hops"] | rest["hops"]}
+
+    def _places(self, graph: Graph, now: Tree, cut: int, below: Tree) -> Tensor:
+        """Where the client's own nodes at a cut stand in the exchanged list."""
+        return located(self.split.outputs(cut - 1, below), exchanged(now, cut), len(graph.y))
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """Algorithm 4, lines 2-11; algorithm 7, line 14, where the client has no labels.
 
-        args: of the round's state what is named alike, with "below" as `_own_below` makes it; "tail", the keys of the
-        prediction; "at" and "share"; and "gradient" in H[L], where clients without labels follow it.
+        args: of the round's state what is named alike, with "below" as `_own_below` makes it and "others" in its rows;
+        "tail", the keys of the prediction; "at" and "share"; and "gradient" in H[L], where clients without labels
+        follow it.
         """
         split, below, origin = self.split, args.get("below", {}), None
         h, hops = split.first(graph, below.get("nodes")), below.get("hops")
         for segment in range(split.last):
             own, origin = split.run(segment, w, graph, h, hops, origin, key)
-            others = args["others"][str(segment + 1)]
-            if self.batch:
-                place = located(below["nodes"][: len(own)], exchanged(args, segment + 1), len(graph.y))
-                others = rows(others, place)
-            h = self.how.join(others, own, args.get("at"), args["share"])
+            h = self.how.join(args["others"][str(segment + 1)], own, args.get("at"), args["share"])
         logits, _ = split.run(split.last, w, graph, h, hops, origin, args["tail"] if split.cuts else key)
         loss = error(logits, graph, args)
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss

@@ -4,9 +4,13 @@ vectorised call.
 A layer takes sources to targets. The targets lead the sources, in order, so that a node's own row keeps its place.
 What is sampled for a node depends on its number and the key alone, not on the list it stands in: any part of a list
 sees the neighbours that the whole list sees.
+
+Lists are padded behind their last node, and no place points there: what a layer makes of the padding (a sum of other
+nodes' rows) reaches nothing. So a node's row, and with it what dropout does to it, is the same for any padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,29 +20,33 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.batched import over_clients
 from fedweave.core.graph import Graph
-from fedweave.core.rows import listed, mix, rows
+from fedweave.core.rows import mix, rows
 from fedweave.core.tree import Tree
 
 
-def grow(graph: Graph, targets: Tensor, key: Tensor, layers: Sequence[int], fan_out: int) -> tuple[Tensor, Tree]:
-    """Up to `fan_out` different neighbours of each of `targets` int64 [t], every one equally likely, for the first of
-    `layers`, which come in falling order; for the next, neighbours of all these nodes; and so on.
+def grow(
+    graph: Graph, targets: Tensor, filled: Tensor, key: Tensor, layers: Sequence[int], fan_out: int
+) -> tuple[Tensor, Tensor, Tree]:
+    """Up to `fan_out` different neighbours of each of `targets` int64 [t], of which the first `filled` (int64 scalar)
+    count, every one equally likely, for the first of `layers`, which come in falling order; for the next, neighbours
+    of all these nodes; and so on.
 
-    Returns the lowest layer's sources int64 [s], and the hops by layer. A layer's sources are its targets, then the
-    further neighbours, each once, then repeats of the first target up to a size of few different values; they are the
-    next layer's targets. Its hop: "place" int64 [t, fan_out] where the sampled neighbours stand among the sources,
-    "count" [t, fan_out] how many neighbours each of them stands for (0: there is none), and "gcn" [t, 1 + fan_out] the
-    weights of the node itself and its neighbours.
+    Returns the lowest layer's sources int64 [s], how many of them count, and the hops by layer. A layer's sources are
+    its targets, then the further neighbours, each once, then repeats of the first target up to a size of few different
+    values; they are the next layer's targets. Its hop: "place" int64 [t, fan_out] where the sampled neighbours stand
+    among the sources, "count" [t, fan_out] how many neighbours each of them stands for (0: there is none), and "gcn"
+    [t, 1 + fan_out] the weights of the node itself and its neighbours.
 
     The weights are those of D~^-1/2 (A + I) D~^-1/2, times the number of neighbours that a sampled one stands for: the
     sum over the sampled is the full graph's in expectation, and exactly if no node has more than `fan_out` neighbours,
     so that training and full-graph inference compute the same thing.
     """
     if not layers:
-        return targets, {}
-    sources, *found = _Grow.apply(*graph.edges.neighbours, targets, key, tuple(layers), fan_out, graph.x.dtype)
+        return targets, filled, {}
+    fixed = tuple(layers), fan_out, graph.x.dtype, graph.edges.made.room
+    sources, filled, *found = _Grow.apply(*graph.edges.neighbours, targets, filled, key, *fixed)
     hops = zip(layers, found[::3], found[1::3], found[2::3], strict=True)
-    return sources, {str(i): {"place": place, "count": count, "gcn": gcn} for i, place, count, gcn in hops}
+    return sources, filled, {str(i): {"place": place, "count": count, "gcn": gcn} for i, place, count, gcn in hops}
 
 
 def alone(targets: Tensor, dtype: torch.dtype) -> Tree:
@@ -128,7 +136,7 @@ class _Grow(torch.autograd.Function):
 
     @staticmethod
     def forward(*operands: Any) -> Any:
-        return tuple(out[0] for out in _grow([tensor[None] for tensor in operands[:5]], *operands[5:]))
+        return tuple(out[0] for out in _grow([tensor[None] for tensor in operands[:6]], *operands[6:]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -136,17 +144,19 @@ class _Grow(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, ...]:
-        return (None,) * 8
+        return (None,) * 10
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
-        out = _grow(over_clients(info.batch_size, in_dims, *operands[:5]), *operands[5:])
+        out = _grow(over_clients(info.batch_size, in_dims, *operands[:6]), *operands[6:])
         return out, (0,) * len(out)
 
 
-def _grow(tensors: list[Tensor], layers: tuple[int, ...], fan_out: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """For P clients, all tensors [P, …]: the tables of neighbours, the targets and the key."""
-    first, degree, columns, sources, key = tensors
+def _grow(
+    tensors: list[Tensor], layers: tuple[int, ...], fan_out: int, dtype: torch.dtype, room: Callable[..., int]
+) -> tuple[Tensor, ...]:
+    """For P clients, all tensors [P, …]: the tables of neighbours, the targets, how many count, and the key."""
+    first, degree, columns, sources, filled, key = tensors
     looped, found = (degree + 1).to(torch.float64), []
     for i in layers:
         targets, drawn = sources, random.fold(key, "sample", i)
@@ -154,9 +164,11 @@ def _grow(tensors: list[Tensor], layers: tuple[int, ...], fan_out: int, dtype: t
         own = looped.gather(1, targets)[..., None]
         other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
         gcn = torch.cat([1 / own, count / torch.sqrt(own * other)], 2)
-        sources, place = _compact(targets, chosen.flatten(1), degree.shape[1])
+        sources, filled, place = _joined(
+            targets, filled, chosen.flatten(1), degree.shape[1], partial(room, (i, targets.shape[1]))
+        )
         found += [place.view(chosen.shape), count.to(dtype), gcn.to(dtype)]
-    return sources, *found
+    return sources, filled, *found
 
 
 def _neighbours(
@@ -177,9 +189,17 @@ def _neighbours(
     return chosen, torch.where(there, (many / fan_out).clamp(min=1), 0.0)
 
 
-def _compact(targets: Tensor, nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The targets [P, t] followed by those of `nodes` [P, k] that are no targets, and the place of each of `nodes`."""
-    new = torch.zeros(len(nodes), count, dtype=torch.int64).scatter_(1, nodes, 1).scatter_(1, targets, 0)
-    further, rank = listed(new, targets[:, :1])
-    where = (rank + (targets.shape[1] - 1)).scatter_(1, targets, torch.arange(targets.shape[1]).expand_as(targets))
-    return torch.cat([targets, further], 1), where.gather(1, nodes)
+def _joined(
+    targets: Tensor, filled: Tensor, nodes: Tensor, count: int, room: Callable[[int], int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The targets [P, t], of which the first `filled` [P] count, followed by those of `nodes` [P, k] that are no
+    targets; how many these are together, [P]; and the place of each of `nodes`."""
+    at, numbers = (torch.arange(size).expand(len(nodes), size) for size in (targets.shape[1], count + 1))
+    own = torch.where(at < filled[:, None], targets, count)  # the last column takes what does not count
+    new = torch.zeros(numbers.shape, dtype=torch.int64).scatter_(1, nodes, 1).scatter_(1, own, 0)
+    where = new.cumsum(1) + (filled[:, None] - 1)
+    total = where[:, -1] + 1
+    size = room(max(len(at[0]), int(total.max())))
+    sources = targets[:, :1].repeat(1, size + 1).scatter_(1, torch.where(new > 0, where, size), numbers)
+    sources[:, : len(at[0])] = torch.where(own < count, targets, sources[:, : len(at[0])])
+    return sources[:, :size], total, where.scatter_(1, own, at).gather(1, nodes)

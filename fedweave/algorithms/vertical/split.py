@@ -68,12 +68,21 @@ class Split:
         tail = self.own(models.init(wide, shared, dtype), self.last) if self.cuts else {}
         return models.init(wide, key, dtype) | tail
 
-    def sample(self, graph: Graph, segments: Iterable[int], targets: Tensor, key: Tensor) -> Tree:
-        """What consecutive segments, the last one first, need for outputs `targets` int64 [t]: their inputs' "nodes"
-        int64 [s], which the targets lead, and their layers' "hops" (see `sampling.grow`)."""
+    def sample(
+        self, graph: Graph, segments: Iterable[int], targets: Tensor, key: Tensor, filled: Tensor | None = None
+    ) -> Tree:
+        """What consecutive segments, the last one first, need for outputs `targets` int64 [t], of which the first
+        `filled` count (None: all): their inputs' "nodes" int64 [s], which the targets lead, how many of them are
+        "filled", and their layers' "hops" (see `sampling.grow`)."""
         layers = [i for segment in segments for i in self.hops(segment)]
-        nodes, hops = grow(graph, targets, key, layers, self.fan_out)
-        return {"nodes": nodes, "hops": hops}
+        filled = torch.tensor(len(targets)) if filled is None else filled
+        nodes, filled, hops = grow(graph, targets, filled, key, layers, self.fan_out)
+        return {"nodes": nodes, "filled": filled, "hops": hops}
+
+    def outputs(self, segment: int, below: Tree) -> Tensor:
+        """Of the "nodes" that were sampled below (`sample`), those that a segment has outputs for."""
+        last = next(iter(self.hops(segment)), None)
+        return below["nodes"] if last is None else below["nodes"][: len(below["hops"][str(last)]["gcn"])]
 
     def first(self, graph: Graph, nodes: Tensor | None) -> Any:
         """The features of `nodes`, the model's input; None is all nodes."""
