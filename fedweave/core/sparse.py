@@ -128,7 +128,7 @@ class _PickedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(at: Tensor, shift: Tensor, dense: Tensor, table: Table) -> Tensor:
-        columns, values = table.columns[at] + shift[:, None], table.values[at]
+        columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
         return F.embedding_bag(columns, dense, mode="sum", per_sample_weights=values)
 
     @staticmethod
@@ -158,7 +158,7 @@ class _PickedTransposed(torch.autograd.Function):
 
     @staticmethod
     def forward(at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int) -> Tensor:
-        columns, values = table.columns[at] + shift[:, None], table.values[at]
+        columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
         return gathered(grad, columns, values, count)
 
     @staticmethod

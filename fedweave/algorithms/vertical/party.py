@@ -62,10 +62,10 @@ class Party:
         """S_m below a segment: int32, rising, with the first repeated up to as many as there can be."""
         stay_eager()
         now, segment, graph = self._receive(client, message), message["segment"], client.graph
-        targets = exchanged(now, segment + 1)
-        below = self.split.sample(graph, [segment], targets, now["key"])
+        below = self._below(graph, now, segment)
         now["below"] = now.get("below", {}) | {str(segment): below}
-        most = min(len(graph.y), len(targets) * (1 + self.split.fan_out) ** len(self.split.hops(segment)))
+        targets = len(exchanged(now, segment + 1))
+        most = min(len(graph.y), targets * (1 + self.split.fan_out) ** len(self.split.hops(segment)))
         return {"nodes": rising(below["nodes"], len(graph.y), most).to(torch.int32)}
 
     def infer(self, client: Client, message: Tree) -> Tree:
@@ -73,7 +73,8 @@ class Party:
         stay_eager()
         now, segment = self._receive(client, message), message["segment"]
         given = self._joint(client.graph, now, segment, client.state["w"], message.get("h"))
-        h, *origin = recorded(self._segment, client.graph, given)
+        outputs, count = recorded(self._segment, client.graph, _placed(given)), self._count(now, segment)
+        h, *origin = (out[:count] for out in outputs)
         if origin:
             now["origin"] = origin[0]
         now["sent"] = self.release.noised(client, h)
@@ -116,7 +117,12 @@ class Party:
             now["slopes"] = grad(lambda tail: loss(tail, message["h"]))(tail) if tail else {}
         given = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
         free: Tree = {name: given[name] for name in ("w", "h", "origin") if given[name] is not None}
-        out, pull, *_ = vjp(lambda free: self._segment(client.graph, given | free), free)
+        count = self._count(now, segment)
+
+        def outputs(free: Tree) -> tuple[Tensor, ...]:
+            return tuple(out[:count] for out in self._segment(client.graph, _placed(given | free)))
+
+        out, pull, *_ = vjp(outputs, free)
         above = self.how.back(message["gradient"], client.state.get("at"), client.state["share"], out[0].shape[1])
         slopes = pull((above, *(now.get("pulled", torch.zeros_like(o)) for o in out[1:])))[0]
         now["slopes"] |= slopes["w"]
@@ -164,7 +170,8 @@ class Party:
         return now
 
     def _joint(self, graph: Graph, now: Tree, segment: int, w: Tree, h: Tensor | None) -> Tree:
-        """What `_segment` takes to compute the nodes of the list above a segment from the received h."""
+        """What `_segment` takes, once it is `_placed`, to compute the nodes of the list above a segment (the first
+        `_count` of its outputs) from the received h."""
         tail = segment == self.split.last and self.split.cuts
         given: Tree = {
             "segment": segment,
@@ -174,23 +181,33 @@ class Party:
             "drop": self._tail_keys(now, torch.tensor(0)) if tail else random.fold(now["key"], "joint"),
         }
         if self.batch:
-            known, targets = now.get("below", {}).get(str(segment)), exchanged(now, segment + 1)
-            given["below"] = known or self.split.sample(graph, [segment], targets, now["key"])
+            below = given["below"] = now.get("below", {}).get(str(segment)) or self._below(graph, now, segment)
             if segment:
-                given["list"], given["lowest"] = exchanged(now, segment), exchanged(now, 1)
+                given["places"] = {
+                    name: located(below["nodes"], exchanged(now, cut), len(graph.y))
+                    for name, cut in (("h", segment), ("origin", 1))
+                }
         return given
+
+    def _below(self, graph: Graph, now: Tree, segment: int) -> Tree:
+        """What a segment needs for the exchanged list above it, as `Split.sample` gives it. The list has another length
+        every time, and is padded for few of them."""
+        targets = exchanged(now, segment + 1)
+        if targets is now["drawn"]:
+            return self.split.sample(graph, [segment], targets, now["key"])
+        missing = graph.edges.made.room(segment, len(targets)) - len(targets)
+        roomy = torch.cat([targets, targets[:1].expand(missing)])
+        return self.split.sample(graph, [segment], roomy, now["key"], torch.tensor(len(targets)))
+
+    def _count(self, now: Tree, segment: int) -> int | None:
+        """How many nodes a segment has outputs for, None for all of the graph."""
+        return len(exchanged(now, segment + 1)) if self.batch else None
 
     def _segment(self, graph: Graph, given: Tree) -> tuple[Tensor, ...]:
         """A segment's output, and after it that of the first one's origin, if there is any."""
-        segment, h, origin, below = given["segment"], given["h"], given["origin"], given.get("below", {})
-        if segment == 0:
-            h = self.split.first(graph, below.get("nodes"))
-        elif self.batch:
-            h, origin = (
-                None if whole is None else rows(whole, located(below["nodes"], given[among], len(graph.y)))
-                for whole, among in ((h, "list"), (origin, "lowest"))
-            )
-        out, origin = self.split.run(segment, given["w"], graph, h, below.get("hops"), origin, given["drop"])
+        segment, below = given["segment"], given.get("below", {})
+        h = given["h"] if segment else self.split.first(graph, below.get("nodes"))
+        out, origin = self.split.run(segment, given["w"], graph, h, below.get("hops"), given["origin"], given["drop"])
         return (out,) if segment or origin is None else (out, origin[: len(out)])
 
     def _tail_keys(self, now: Tree, step: Tensor) -> Tensor:
@@ -201,7 +218,7 @@ class Party:
         """(w, H[L]) -> the client's loss; 0 without labels."""
         graph, now = client.graph, client.state["round"]
         given = self._joint(graph, now, self.split.last, {}, None)
-        return lambda w, h: error(self._segment(graph, given | {"w": w, "h": h})[0], graph, now)
+        return lambda w, h: error(self._segment(graph, _placed(given | {"w": w, "h": h}))[0], graph, now)
 
     def _own_below(self, graph: Graph, now: Tree) -> Tree:
         """What the client's own mini-batch needs, as `Split.sample` gives it, of all segments."""
@@ -229,3 +246,10 @@ class Party:
         logits, _ = split.run(split.last, w, graph, h, hops, origin, args["tail"] if split.cuts else key)
         loss = error(logits, graph, args)
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
+
+
+def _placed(given: Tree) -> Tree:
+    """What arrived in the order of the exchanged lists, in the order of a segment's own inputs."""
+    places = given.get("places", {})
+    moved = {name: rows(given[name], place) for name, place in places.items() if given[name] is not None}
+    return {name: value for name, value in given.items() if name != "places"} | moved
