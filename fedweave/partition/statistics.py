@@ -14,8 +14,8 @@ def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
 
     client: number; nodes: held; edges_kept: undirected edges that the client sees; edges_cut: own nodes' ends of the
     dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an edge between own
-    nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of its nodes
-    (unlabelled nodes are in none). Where clients hold only some feature columns, features: how many.
+    nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of the
+    nodes whose label it sees. Where clients hold only some feature columns, features: how many.
     """
     parts = partition.parts
     holders = _holders(data, partition)
@@ -34,7 +34,7 @@ def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
         "train": masks[:, 0].tolist(),
         "val": masks[:, 1].tolist(),
         "test": masks[:, 2].tolist(),
-        "labels": (holders.T @ onehot).toarray().tolist(),
+        "labels": ((holders.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
         **({"features": widths} if any(part.columns is not None for part in parts) else {}),
     }
 

@@ -9,43 +9,38 @@ from rich.table import Table
 from rich.text import Text
 
 _ROWS = 20
-_HEADINGS = {
-    "client": "client",
-    "nodes": "nodes",
-    "edges_kept": "edges\nkept",
-    "edges_cut": "edges\ncut",
-    "train": "train",
-    "val": "val",
-    "test": "test",
-}
+_SPLITS = {"train": "train", "val": "val", "test": "test"}
+_HEADINGS = {"client": "client", "nodes": "nodes", "edges_kept": "edges\nkept", "edges_cut": "edges\ncut"} | _SPLITS
+# of a vertical cut, where no edge leads to another client
+_VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edges_kept": "edges"} | _SPLITS
 
 
 def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table:
     """The results of `partition.statistics` and `partition.totals`: a line per client, 20 at most, then the mean.
 
-    Counts of the last classes are left out where the terminal is too narrow for all.
+    Clients that have names may stand there under them. Counts of the last classes are left out where the terminal is
+    too narrow for all.
     """
-    clients = len(columns["client"])
+    clients, headings = len(columns["client"]), _VERTICAL if "features" in columns else _HEADINGS
     share = whole["edges_lost"] / max(whole["edges"], 1)
     caption = f"{whole['edges_lost']:,} of {whole['edges']:,} edges ({share:.1%}) are lost to all clients"
     if clients > _ROWS:
         caption = f"the first {_ROWS} of {clients:,} clients, and the mean of all\n{caption}"
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
-    for heading in _HEADINGS.values():
-        shown.add_column(heading, justify="right", no_wrap=True)
+    for name, heading in headings.items():
+        shown.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
     shown.add_column("nodes of each class")
-    counts = [[f"{column[row]:,}" for column in _numbers(columns)] for row in range(min(clients, _ROWS))]
+    numbers = [columns[name] for name in headings if name != "client"]
+    counts = [
+        [str(columns["client"][row]), *(f"{column[row]:,}" for column in numbers)] for row in range(min(clients, _ROWS))
+    ]
     labels = [[str(count) for count in row] for row in columns["labels"][:_ROWS]]
     if clients > _ROWS:
-        counts.append(["mean", *(f"{np.mean(column):.1f}" for column in _numbers(columns)[1:])])
+        counts.append(["mean", *(f"{np.mean(column):.1f}" for column in numbers)])
         labels.append([f"{count:.1f}" for count in np.mean(columns["labels"], axis=0)])
-    for row, (numbers, line) in enumerate(zip(counts, _aligned(labels), strict=True)):
-        shown.add_row(*numbers, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
+    for row, (cells, line) in enumerate(zip(counts, _aligned(labels), strict=True)):
+        shown.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
     return shown
-
-
-def _numbers(columns: dict[str, list[Any]]) -> list[list[int]]:
-    return [columns[name] for name in _HEADINGS]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:

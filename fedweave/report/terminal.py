@@ -52,7 +52,8 @@ class Terminal:
         ]
         self._console.print(" · ".join(parts), highlight=False, soft_wrap=True)
         cut = built.data, built.partition
-        self._console.print(clients_table(statistics(*cut), totals(*cut)))
+        named = {"client": list(built.partition.names)} if built.partition.names else {}
+        self._console.print(clients_table(statistics(*cut) | named, totals(*cut)))
         if done:
             self._console.print(f"continuing after round {done} of {self._rounds}", highlight=False)
         if self._console.is_terminal:

@@ -1,5 +1,7 @@
 """Statistics of a cut, worked by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedweave.datasets.base import Dataset
@@ -48,6 +50,11 @@ def test_overlapping_cut_with_global_test_by_hand() -> None:
     assert columns["labels"] == [[0, 2, 0], [0, 2, 0]]
     whole = totals(DATA, cut)
     assert (whole["held"], whole["global_test"], whole["edges_kept"], whole["edges_lost"]) == (4, 2, 3, 2)
+
+
+def test_labels_are_counted_where_they_are_seen() -> None:
+    blind = replace(part([0, 1]), labels=False)
+    assert statistics(DATA, Partition((part([0, 1]), blind)))["labels"][1] == [0, 0, 0]
 
 
 def test_without_edges() -> None:

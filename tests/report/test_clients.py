@@ -54,3 +54,23 @@ def test_many_clients_end_in_their_mean() -> None:
         "the first 20 of 30 clients, and the mean of all",
         "0 of 4 edges (0.0%) are lost to all clients",
     ]
+
+
+def test_parties_stand_under_their_names_with_the_width_of_their_features() -> None:
+    columns = cut(2, np.array([[4, 6], [0, 0]])) | {"client": ["bank", "clinic"], "features": [12, 3456]}
+    shown = lines(columns)
+    assert shown[0].split() == [
+        "client",
+        "nodes",
+        "features",
+        "edges",
+        "train",
+        "val",
+        "test",
+        "nodes",
+        "of",
+        "each",
+        "class",
+    ]
+    assert shown[2].split() == ["bank", "0", "12", "1,000", "3,000", "4,000", "5,000", "4", "6"]
+    assert shown[3].split() == ["clinic", "1", "3,456", "1,001", "3,001", "4,001", "5,001", "0", "0"]
