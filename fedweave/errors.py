@@ -33,5 +33,5 @@ class ClientsMissing(FedweaveError):
         named = "; ".join(f"{client}: {reason}" for client, reason in missing.items())
         super().__init__(
             f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. "
-            f"Missing: {named}. Lower the quorum or bring the clients back."
+            f"Missing: {named}. Bring them back or, if the algorithm can do without them, lower the quorum."
         )
