@@ -42,9 +42,10 @@ class Kind(StrEnum):
     datasets = "datasets"
     partitions = "partitions"
     models = "models"
+    engines = "engines"
 
 
-SECTIONS = {"algorithms": "algorithm", "datasets": "data", "partitions": "partition", "models": "model"}
+SECTIONS = {kind: kind.removesuffix("s") for kind in Kind} | {Kind.datasets: "data"}
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 
@@ -121,18 +122,20 @@ def run(
 @app.command("list")
 def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show parameters, defaults and parts.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show parameters, defaults, meanings and parts.")
+    ] = False,
 ) -> None:
-    """List the algorithms, datasets, partitions or models there are."""
+    """List the algorithms, datasets, partitions, models or engines there are."""
     from fedweave import config
-    from fedweave.report.listing import one_line, show_list
+    from fedweave.report.listing import Row, meanings, one_line, show_list
     from fedweave.report.terminal import screen
 
-    section = SECTIONS[kind.value]
+    section = SECTIONS[kind]
     rows = []
     for name, plugin in config.registry(section).items():
         about = _described(name) if section == "data" else one_line(plugin)
-        rows.append((name, about, config.parameters(section, plugin)))
+        rows.append(Row(name, about, config.parameters(section, plugin), meanings(plugin)))
     show_list(screen(), rows, verbose)
 
 

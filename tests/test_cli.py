@@ -162,9 +162,9 @@ def test_ledger_of_a_run(small: Path) -> None:
     assert "nowhere/ledger.parquet" in err
 
 
-@pytest.mark.parametrize("kind", ["algorithms", "datasets", "partitions", "models"])
+@pytest.mark.parametrize("kind", ["algorithms", "datasets", "partitions", "models", "engines"])
 def test_list_names_everything_in_one_line_each(kind: str) -> None:
-    section = {"algorithms": "algorithm", "datasets": "data", "partitions": "partition", "models": "model"}[kind]
+    section = "data" if kind == "datasets" else kind.removesuffix("s")
     code, out, _ = fedweave("list", kind)
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == list(config.registry(section))
@@ -177,6 +177,7 @@ def test_list_verbose_shows_types_defaults_and_parts() -> None:
     assert "epochs: int = 3" in lines
     assert any(line.startswith("weigh: size | uniform") and line.endswith("= size") for line in lines)
     assert any(line.startswith("objective: list of ") and line.endswith("= [cross_entropy]") for line in lines)
+    assert lines[lines.index("epochs: int = 3") + 1] == "full-batch steps per round."
     assert not any(line.startswith("model:") for line in lines)
     for family, choices in parts.PARTS.items():
         at = next(n for n, line in enumerate(lines) if line.startswith(f"{family}, given by name"))

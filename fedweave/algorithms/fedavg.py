@@ -28,9 +28,17 @@ from fedweave.learn import OPTIMISERS, check_training, fit
 class FedAvg:
     """Weighted averaging of locally trained weights, made of exchangeable parts (see `algorithms.parts`).
 
-    epochs:        full-batch local steps per round.
+    epochs:        full-batch steps per round.
     participation: share of the clients sampled per round, at least one.
     quorum:        share of the sampled clients that must reply.
+    optimizer:     of the local training.
+    lr:            its learning rate.
+    weight_decay:  its weight decay.
+    objective:     terms of the training loss.
+    start:         where a client's training starts.
+    weigh:         each client's share in the average.
+    release:       what is done to an update before it leaves its client.
+    reward:        what the clients get back.
     """
 
     model: Model

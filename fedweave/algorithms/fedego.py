@@ -42,8 +42,13 @@ from fedweave.learn import OPTIMISERS, check_training, fit
 class FedEgo:
     """Personal models from averaged reduction layers and personalisation layers mixed with a server's own.
 
-    batch:           centres per mini-batch, and ego-graphs per mashed one. batches: mini-batches per local epoch.
-    epochs:          of a client. server_epochs: of the server, each over as many mashed ego-graphs as it received.
+    batch:           centres per mini-batch, and ego-graphs per mashed one.
+    batches:         mini-batches per local epoch.
+    epochs:          of a client per round.
+    server_epochs:   of the server per round, each over as many mashed ego-graphs as it received.
+    optimizer:       of clients and server.
+    lr:              its learning rate.
+    weight_decay:    its weight decay.
     hops, fan_out:   of the sampled ego-graphs. The model's layers before its last `hops` with edges are Θ.
     gamma:           λ_i = (EMD_i / 2)^γ (eq. 15).
     mixing:          a fixed λ for all clients instead; 0 is the paper's "w/o PL", 1 its "FedEgo-Server".
@@ -52,6 +57,7 @@ class FedEgo:
     least:           fewest ego-graphs that are ever mixed into one.
     mixup:           False uploads the first ego-graph of each batch as it is ("w/o Mixup"); refused unless
                      `allow_raw_ego`, because that ego-graph is one member's data.
+    allow_raw_ego:   permits that.
     share_reduction: False keeps Θ_i at home ("w/o RL").
     quorum:          share of the clients that must reply.
     """

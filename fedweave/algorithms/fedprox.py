@@ -13,6 +13,7 @@ from fedweave.algorithms.fedavg import FedAvg
 class FedProx(FedAvg):
     """FedAvg whose local objective has the proximal term μ/2 ‖w − w_t‖² added (`parts.Proximal`).
 
+    mu:       strength of the pull.
     adaptive: FedEgo's variant, which moves μ over {.001, .01, .1, 1} with the training loss.
     """
 

@@ -21,7 +21,12 @@ from fedweave.learn import OPTIMISERS, check_training, fit
 class Local:
     """Every client trains a model of its own, from weights of its own; nothing leaves but the scores.
 
-    objective: terms of the training loss; those that pull to received weights do not apply.
+    epochs:       full-batch steps per round.
+    optimizer:    of the training.
+    lr:           learning rate.
+    weight_decay: of the optimizer.
+    quorum:       share of the clients that must reply.
+    objective:    terms of the training loss; those that pull to received weights do not apply.
     """
 
     model: Model

@@ -17,6 +17,8 @@ class Digits:
 
     Features are grey values in [0, 1] (64 per node), distance is Euclidean, and two images are joined if either is
     among the other's nearest. `root` and `seed` are not used.
+
+    neighbours: edges that an image asks for.
     """
 
     neighbours: int = 8

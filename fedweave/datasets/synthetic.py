@@ -23,6 +23,12 @@ class Synthetic:
     that mean degree and homophily of the result are the parameters up to rounding.
     Features are standard normal plus a class mean; any two class means are `signal` apart.
 
+    nodes:                  how many.
+    classes:                how many.
+    features:               columns.
+    degree:                 mean number of neighbours.
+    homophily:              share of the edges that join nodes of one class.
+    signal:                 distance between two class means.
     sensitive:              add a binary attribute s; it is never among the features.
     sens_label_correlation: Pearson correlation (0..1, in expectation) of s with "the class is in the upper half".
     sens_homophily:         share of edges that join equal s, whatever the classes; None: edges do not look at s.

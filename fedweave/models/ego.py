@@ -18,6 +18,9 @@ class Ego:
     """One linear layer with ReLU, `layers` GraphSAGE convolutions with ReLU and a linear classifier, all of width
     `hidden`, with `dropout` after every ReLU. A node without neighbours is its own.
 
+    hidden:            width of all layers but the classifier.
+    layers:            how many convolutions.
+    dropout:           share of a layer's outputs that is dropped in training.
     share_root_weight: one weight for a node and its neighbours (eq. 1 as printed) instead of two.
     linear:            no ReLU in the convolutions (the paper's FedEgo-Linear, eq. 9).
     order:             "gnn-mlp" puts the convolutions first, for the paper's "w/o EGO" (with `algorithm.hops = 0`).

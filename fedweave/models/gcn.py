@@ -19,6 +19,10 @@ from fedweave.models.linear import linear
 class GCN:
     """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
+    hidden:  width of the layers between.
+    layers:  how many.
+    dropout: share of a layer's outputs that is dropped in training.
+
     Raises:
         ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """

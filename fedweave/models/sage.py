@@ -19,6 +19,9 @@ from fedweave.models.linear import linear
 class SAGE:
     """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
+    hidden:            width of the layers between.
+    layers:            how many.
+    dropout:           share of a layer's outputs that is dropped in training.
     share_root_weight: one weight for a node and its neighbours, as FedEgo's eq. 1 prints it, instead of two.
 
     Raises:

@@ -22,7 +22,7 @@ class Dirichlet:
 
     alpha:            concentration, > 0; small is heterogeneous, large approaches equal shares.
     min_nodes:        least nodes per client; proportions are redrawn, at most 100 times, until all have as many.
-    clients:          P.
+    clients:          how many, P.
     train, val, test: ratios of every client's labelled nodes, stratified by label (see `splits.divide`).
     public_split:     take the dataset's published masks instead of the ratios.
     """

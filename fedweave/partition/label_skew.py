@@ -35,7 +35,7 @@ class LabelSkew:
       for that is an error, not a smaller test set.
     - Unlabelled nodes are held by no client.
 
-    clients:      P.
+    clients:      how many, P.
     majors:       major labels per client.
     major_rate:   share of a client's nodes that have a major label.
     share:        a client's size relative to the dataset; the paper's is 0.3, and 0.2 on DBLP ("Wiki" in its tables).

@@ -27,7 +27,7 @@ class Louvain:
     goes to the client with most edges to it among those with room, or to the smallest where none has an edge. Nodes
     without edges are spread so that sizes even out. No client is empty or holds above ceil(n / P (1 + slack)) nodes.
 
-    clients:          P.
+    clients:          how many, P.
     train, val, test: ratios of every client's labelled nodes, stratified by label (see `splits.divide`).
     slack:            how far sizes may deviate from n / P, relative; more slack keeps more edges.
     holdout:          the community whose size is closest to n / (P + 1) becomes the global test set and is held by no

@@ -14,7 +14,7 @@ from fedweave.partition.splits import check_clients, check_enough, check_ratios,
 class Random:
     """Uniformly random disjoint clients whose sizes differ by at most one node.
 
-    clients:          P.
+    clients:          how many, P.
     train, val, test: ratios of every client's labelled nodes, stratified by label (see `splits.divide`).
     public_split:     take the dataset's published masks instead of the ratios.
     """

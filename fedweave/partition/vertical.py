@@ -19,7 +19,7 @@ class Vertical:
     """Contiguous blocks of feature columns, and a uniform sample of the edges at every client, as in GLASU (Zhang et
     al. 2023, appendix D.1).
 
-    clients:          M.
+    clients:          how many, M.
     widths:           relative widths of the M blocks, in column order; empty makes them as equal as possible.
     edges:            share of the undirected edges that each client keeps, rounded to whole edges, independently of the
                       others.

@@ -1,29 +1,42 @@
-"""The plug-ins there are, for the terminal: their parameters, and the parts that algorithms are made of."""
+"""The plug-ins there are, for the terminal: their parameters with what they mean, and the parts that algorithms are
+made of."""
 
 import dataclasses
 import inspect
 import re
+import textwrap
 import types
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from rich.console import Console
 
 from fedweave.config import Parameter, own_parameters
 
-Row = tuple[str, str, Mapping[str, Parameter]]  # name, one line about it, parameters
+_WIDTH = 100  # of a meaning's lines, with what is before them
+_NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
+
+
+class Row(NamedTuple):
+    """A plug-in: its name, one line about it, its parameters, and what they mean where that is said."""
+
+    name: str
+    about: str
+    parameters: Mapping[str, Parameter]
+    meanings: Mapping[str, str]
 
 
 def show_list(console: Console, kinds: Iterable[Row], verbose: bool) -> None:
-    """Name and one line for each plug-in; with `verbose` its parameters, their types and defaults, and after all
-    plug-ins the parts that they can be made of."""
+    """Name and one line for each plug-in; with `verbose` its parameters, their types, defaults and meanings, and after
+    all plug-ins the parts that they can be made of."""
     rows = list(kinds)
     for line in _lines(rows, verbose):
         _print(console, line)
-    families = {key: p.family for _, _, parameters in rows for key, p in parameters.items() if p.family is not None}
+    families = {key: p.family for row in rows for key, p in row.parameters.items() if p.family is not None}
     for key, family in families.items() if verbose else ():
         _print(console, f'\n{key}, given by name or as {{name = "…", key = value}}:')
-        for line in _lines([(name, one_line(kind), own_parameters(kind)) for name, kind in family.items()], verbose):
+        parts = [Row(name, one_line(kind), own_parameters(kind), meanings(kind)) for name, kind in family.items()]
+        for line in _lines(parts, verbose):
             _print(console, f"  {line}")
 
 
@@ -33,14 +46,33 @@ def one_line(kind: type) -> str:
     return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]  # "et al. 2017" does not end a sentence
 
 
+def meanings(kind: type) -> dict[str, str]:
+    """What the docstrings of a plug-in and of its bases say of parameters: lines "name: text" or "name, name: text",
+    with indented lines that go on."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        names: list[str] = []
+        for line in inspect.cleandoc(base.__doc__ or "").splitlines():
+            if match := _NAMED.fullmatch(line):
+                names = match[1].split(", ")
+                found |= dict.fromkeys(names, match[2])
+            elif names and line.startswith(" "):
+                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            else:
+                names = []
+    return found
+
+
 def _lines(rows: list[Row], verbose: bool) -> Iterable[str]:
-    width = max(len(name) for name, _, _ in rows)
-    for name, about, parameters in rows:
-        yield f"{name:<{width}}  {about}"
-        for key, parameter in parameters.items() if verbose else ():
+    width = max(len(row.name) for row in rows)
+    for row in rows:
+        yield f"{row.name:<{width}}  {row.about}"
+        for key, parameter in row.parameters.items() if verbose else ():
             missing = parameter.default is dataclasses.MISSING
             default = "required" if missing else f"= {_default(parameter, parameter.default)}"
             yield f"{'':<{width}}    {key}: {_type_name(parameter)} {default}"
+            for line in textwrap.wrap(row.meanings.get(key, ""), _WIDTH - width - 8):
+                yield f"{'':<{width}}        {line}"
 
 
 def _print(console: Console, line: str) -> None:

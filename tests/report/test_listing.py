@@ -1,6 +1,14 @@
-"""One line about each plug-in."""
+"""One line about each plug-in, and what its parameters mean."""
 
-from fedweave.report.listing import one_line
+import pytest
+
+from fedweave import config
+from fedweave.algorithms.parts import PARTS
+from fedweave.config.plugins import REGISTRIES
+from fedweave.report.listing import meanings, one_line
+
+KINDS = {f"{section} {name}": kind for section in REGISTRIES for name, kind in config.registry(section).items()}
+KINDS |= {f"{family} {name}": kind for family, kinds in PARTS.items() for name, kind in kinds.items()}
 
 
 class Cited:
@@ -13,3 +21,37 @@ class Cited:
 
 def test_one_line_is_the_first_sentence_and_an_abbreviation_does_not_end_it() -> None:
     assert one_line(Cited) == "The term of Li et al. 2020, eq. 2, which keeps clients together."
+
+
+class Base:
+    """A base.
+
+    width, height: of it, which
+        are two numbers.
+    Raises: nothing.
+    """
+
+
+class Heir(Base):
+    """An heir.
+
+    height: another one.
+
+    depth: of the heir.
+    More about it.
+    """
+
+
+def test_meanings_are_read_from_the_docstrings_of_a_class_and_its_bases() -> None:
+    assert meanings(Heir) == {
+        "width": "of it, which are two numbers.",
+        "height": "another one.",
+        "depth": "of the heir.",
+    }
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_parameter_says_what_it_means(name: str) -> None:
+    told = meanings(KINDS[name])
+    skipped = {"model"} if name.startswith("algorithm ") else set()
+    assert not config.own_parameters(KINDS[name]).keys() - told.keys() - skipped

@@ -96,6 +96,10 @@ class EgoCrossEntropy(Stateless, Egos):
     """Cross-entropy of a random mini-batch of training nodes, each seen through its sampled ego-graph.
 
     FedEgo and the baselines of its paper train so. One local step is one mini-batch.
+
+    batch:   centres of a mini-batch.
+    hops:    radius of an ego-graph.
+    fan_out: neighbours sampled per node.
     """
 
     penalty = None

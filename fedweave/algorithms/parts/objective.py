@@ -90,6 +90,7 @@ class CrossEntropy(Stateless):
 class Proximal(Stateless):
     """FedProx's term μ/2 ‖w − w_t‖² (Li et al. 2020, eq. 2).
 
+    mu:       its strength.
     adaptive: μ moves over {.001, .01, .1, 1}: up by ten when the mean training loss rose since the last round, down by
         ten when it fell. FedEgo (section 5.2) names the grid and "the fluctuation of the loss"; the last round's loss
         as threshold is our reading.

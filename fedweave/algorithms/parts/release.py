@@ -39,6 +39,8 @@ class Clip:
     """The update Δ = w − w_t scaled down to L2 norm `norm` at most, so that no client moves the model further.
 
     The first half of McMahan et al. 2018, algorithm 1; without noise it gives no privacy guarantee.
+
+    norm: the most that it may be.
     """
 
     norm: float = 1.0

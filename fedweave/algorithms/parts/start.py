@@ -34,7 +34,10 @@ class GlobalStart:
 @dataclass(frozen=True)
 class MixedStart:
     """Every client starts from α w + (1 − α) w_i, its own last weights w_i mixed with the global ones (a fixed personal
-    mix, as FedEgo's fixed λ); at its first call from the global weights."""
+    mix, as FedEgo's fixed λ); at its first call from the global weights.
+
+    alpha: share of the global weights.
+    """
 
     alpha: float = 0.5
 
