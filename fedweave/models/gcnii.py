@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedweave.core import random
@@ -67,8 +68,8 @@ def convolution(width: int, alpha: float, beta: float) -> Layer:
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
         if graph.origin is None:
             raise ValueError("GCNII's convolutions need graph.origin, the first layer's output: run that first")
-        z = (1 - alpha) * (graph.edges.operator("gcn") @ h) + alpha * graph.origin
-        return (1 - beta) * z + beta * linear(z, w["weight"])
+        z = torch.lerp(graph.edges.operator("gcn") @ h, graph.origin, alpha)
+        return linear(z, torch.lerp(torch.eye(width, dtype=z.dtype), w["weight"], beta))
 
     return Layer(init, apply, operator="gcn")
 
