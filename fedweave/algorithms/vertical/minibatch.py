@@ -1,8 +1,10 @@
-"""The mini-batch of a vertical federation, the same at all clients, and the lists of nodes above it."""
+"""The mini-batch of a vertical federation, the same at all clients, the lists of nodes that are exchanged on its way,
+and what a client samples below them. `now` is what `party` keeps of a round."""
 
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.vertical.split import Split
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree
@@ -24,6 +26,25 @@ def exchanged(now: Tree, cut: int) -> Tensor:
     it; beyond the last list they are the "drawn" mini-batch."""
     later = sorted(int(at) for at in now.get("nodes", {}) if int(at) >= cut)
     return now["nodes"][str(later[0])] if later else now["drawn"]
+
+
+def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
+    """What a segment needs for the exchanged list above it, as `Split.sample` gives it. The list has another length
+    every time, and is padded for few of them."""
+    targets = exchanged(now, segment + 1)
+    if targets is now["drawn"]:
+        return split.sample(graph, [segment], targets, now["key"])
+    missing = graph.edges.made.room(segment, len(targets)) - len(targets)
+    roomy = torch.cat([targets, targets[:1].expand(missing)])
+    return split.sample(graph, [segment], roomy, now["key"], torch.tensor(len(targets)))
+
+
+def sampled_own(split: Split, graph: Graph, now: Tree, top: int) -> Tree:
+    """What all segments need for the client's own mini-batch alone, as `Split.sample` gives it; from segment `top` on
+    that is what was `sampled` already."""
+    begun = now["below"][str(top)] if top <= split.last else {"nodes": now["drawn"], "hops": {}}
+    rest = split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"], begun.get("filled"))
+    return {"nodes": rest["nodes"], "hops": begun["hops"] | rest["hops"]}
 
 
 def labelled(graph: Graph) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import grad, vjp
 
 from fedweave.algorithms.vertical.aggregation import Concat, Mean
-from fedweave.algorithms.vertical.minibatch import draw, error, exchanged, labelled
+from fedweave.algorithms.vertical.minibatch import draw, error, exchanged, labelled, sampled, sampled_own
 from fedweave.algorithms.vertical.release import Release
 from fedweave.algorithms.vertical.sampling import located, rising
 from fedweave.algorithms.vertical.split import Split
@@ -62,7 +62,7 @@ class Party:
         """S_m below a segment: int32, rising, with the first repeated up to as many as there can be."""
         stay_eager()
         now, segment, graph = self._receive(client, message), message["segment"], client.graph
-        below = self._below(graph, now, segment)
+        below = sampled(self.split, graph, now, segment)
         now["below"] = now.get("below", {}) | {str(segment): below}
         targets = len(exchanged(now, segment + 1))
         most = min(len(graph.y), targets * (1 + self.split.fan_out) ** len(self.split.hops(segment)))
@@ -93,10 +93,11 @@ class Party:
         args: Tree = {name: now[name] for name in ("drawn", "real", "others") if name in now}
         args |= {name: state[name] for name in ("at", "share") if name in state}
         if self.batch:
-            below = args["below"] = self._own_below(graph, now)
+            top = next(iter(self.sampling), self.split.last + 1)
+            below = args["below"] = sampled_own(self.split, graph, now, top)
             args["others"] = {
-                str(cut): rows(now["others"][str(cut)], self._places(graph, now, cut, below))
-                for cut in range(1, self.split.last + 1)
+                cut: rows(h, located(self.split.outputs(int(cut) - 1, below), exchanged(now, int(cut)), len(graph.y)))
+                for cut, h in now.get("others", {}).items()
             }
         if "gradient" in message:
             args["gradient"] = message["gradient"] * ~labelled(graph).any()
@@ -181,23 +182,13 @@ class Party:
             "drop": self._tail_keys(now, torch.tensor(0)) if tail else random.fold(now["key"], "joint"),
         }
         if self.batch:
-            below = given["below"] = now.get("below", {}).get(str(segment)) or self._below(graph, now, segment)
+            below = given["below"] = now.get("below", {}).get(str(segment)) or sampled(self.split, graph, now, segment)
             if segment:
                 given["places"] = {
                     name: located(below["nodes"], exchanged(now, cut), len(graph.y))
                     for name, cut in (("h", segment), ("origin", 1))
                 }
         return given
-
-    def _below(self, graph: Graph, now: Tree, segment: int) -> Tree:
-        """What a segment needs for the exchanged list above it, as `Split.sample` gives it. The list has another length
-        every time, and is padded for few of them."""
-        targets = exchanged(now, segment + 1)
-        if targets is now["drawn"]:
-            return self.split.sample(graph, [segment], targets, now["key"])
-        missing = graph.edges.made.room(segment, len(targets)) - len(targets)
-        roomy = torch.cat([targets, targets[:1].expand(missing)])
-        return self.split.sample(graph, [segment], roomy, now["key"], torch.tensor(len(targets)))
 
     def _count(self, now: Tree, segment: int) -> int | None:
         """How many nodes a segment has outputs for, None for all of the graph."""
@@ -220,21 +211,10 @@ class Party:
         given = self._joint(graph, now, self.split.last, {}, None)
         return lambda w, h: error(self._segment(graph, _placed(given | {"w": w, "h": h}))[0], graph, now)
 
-    def _own_below(self, graph: Graph, now: Tree) -> Tree:
-        """What the client's own mini-batch needs, as `Split.sample` gives it, of all segments."""
-        top = next(iter(self.sampling), self.split.last + 1)
-        begun = now["below"][str(top)] if self.sampling else {"nodes": now["drawn"], "hops": {}}
-        rest = self.split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"], begun.get("filled"))
-        return {"nodes": rest["nodes"], "hops": begun["hops"] | rest["hops"]}
-
-    def _places(self, graph: Graph, now: Tree, cut: int, below: Tree) -> Tensor:
-        """Where the client's own nodes at a cut stand in the exchanged list."""
-        return located(self.split.outputs(cut - 1, below), exchanged(now, cut), len(graph.y))
-
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """Algorithm 4, lines 2-11; algorithm 7, line 14, where the client has no labels.
 
-        args: of the round's state what is named alike, with "below" as `_own_below` makes it and "others" in its rows;
+        args: of the round's state what is named alike, with "below" as `sampled_own` makes it and "others" in its rows;
         "tail", the keys of the prediction; "at" and "share"; and "gradient" in H[L], where clients without labels
         follow it.
         """
