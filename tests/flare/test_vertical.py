@@ -19,7 +19,7 @@ from fedweave.datasets import npz
 from fedweave.engines.flare.alignment import hashes, rows_of
 from fedweave.engines.flare.federation import Flare
 from fedweave.engines.flare.inspection import Inspector
-from fedweave.engines.flare.server import Server
+from fedweave.engines.flare.server import Server, check_names
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.sites.splitting import split
 from fedweave.training import train
@@ -153,6 +153,41 @@ def test_parties_that_do_not_fit_together_are_told_why(project: Path, tmp_path: 
     change(bring(project, tmp_path / "data"))
     with pytest.raises(UserError, match=said):
         met(project)
+
+
+@pytest.mark.parametrize(
+    ("labels", "refused"),
+    [
+        ('["c0", "c1", "c2"]', False),
+        ('["c1", "c0", "c2"]', True),
+        ('["c0", "c1", "d2"]', True),
+        (None, False),  # numbered classes cannot be compared
+    ],
+)
+def test_classes_have_the_same_names_in_the_same_order_at_all_sites(
+    project: Path, tmp_path: Path, labels: str | None, refused: bool
+) -> None:
+    config = experiment("glasu", **tables(tmp_path / "data"))
+    bring(project, tmp_path / "data")
+    own = "classes = 3" if labels is None else f"labels = {labels}"
+    rewrite(project / "bank-b/site.toml", "labels = .*", own)
+    fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0)
+    replies = fed.join(config.plain(), "r1", -1, vertical=True)
+    if not refused:
+        return check_names(replies)
+    with pytest.raises(
+        UserError, match=r"the classes of bank-b have other names, or another order of them, than .*bank-a"
+    ):
+        check_names(replies)
+
+
+def test_names_of_classes_can_be_kept_back(project: Path, tmp_path: Path) -> None:
+    config = experiment("glasu", **tables(tmp_path / "data"))
+    bring(project, tmp_path / "data")
+    rewrite(project / "bank-b/site.toml", "labels = .*", 'labels = ["c1", "c0", "c2"]')
+    deny(project, 'deny = ["names"]')
+    fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0)
+    check_names(fed.join(config.plain(), "r1", -1, vertical=True))
 
 
 def test_what_is_no_hash_is_not_counted_as_one(project: Path, tmp_path: Path) -> None:

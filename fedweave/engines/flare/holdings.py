@@ -1,5 +1,6 @@
 """What a site holds: its graph, read from its own files and checked there."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from fedweave.build import graph_of
 from fedweave.config import Config
+from fedweave.core import random
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
@@ -22,6 +24,7 @@ from fedweave.errors import DataError
 JOINING = {
     "features": "how many features the data has",
     "classes": "how many classes the data has",
+    "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
     "nodes": "how many nodes the site holds",
     "edges": "how many edges the site holds",
     "split": "how many nodes it trains, validates and tests on",
@@ -31,11 +34,13 @@ JOINING = {
 
 @dataclass(frozen=True)
 class Holdings:
-    """A site's graph and the global test graph, as models see them, and the site's data as read."""
+    """A site's graph and the global test graph, as models see them, the site's data as read, and the `fingerprint` of
+    its classes' names."""
 
     graph: Graph
     test: Graph | None
     data: Dataset
+    names: int
 
     @property
     def features(self) -> int:
@@ -62,7 +67,12 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
         refuse(
             folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
         )
-    return Holdings(graph_of(data, data.features, dtype), test, data)
+    return Holdings(graph_of(data, data.features, dtype), test, data, fingerprint(site.labels))
+
+
+def fingerprint(labels: Sequence[str] | None) -> int:
+    """A number that other names, or the same in another order, hardly share; 0 for numbered classes."""
+    return 0 if labels is None else random.word(json.dumps(list(labels)))
 
 
 def read_graph(path: Path, site: SiteData) -> Dataset:
@@ -119,6 +129,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
     told = {
         "features": data.features,
         "classes": data.classes,
+        "names": holdings.names,
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,
         "split": masks.sum(1),

@@ -14,7 +14,7 @@ from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.engines.flare.alignment import hashes, rows_of
-from fedweave.engines.flare.holdings import Holdings, check_split, numbered, require
+from fedweave.engines.flare.holdings import Holdings, check_split, fingerprint, numbered, require
 from fedweave.engines.flare.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.errors import FedweaveError
 
@@ -24,7 +24,7 @@ class Party:
     """A site's data before it has met the others.
 
     data: features not yet scaled; there may be no labels. ids: of its nodes, with their `hashes` [n, 2]; none where the
-    nodes are in the common order already. scaling: of the features, over the common nodes.
+    nodes are in the common order already. scaling: of the features, over the common nodes. names: see `Holdings`.
     """
 
     path: Path
@@ -32,6 +32,7 @@ class Party:
     ids: list[str]
     hashes: Tensor
     scaling: str
+    names: int
 
     def greeting(self) -> Tree:
         """What it says to the server (`alignment.MEETING`), the hashes sorted, so that rows cannot be told."""
@@ -49,7 +50,7 @@ class Party:
         if self.ids:
             data = restricted(data, rows_of(told["ids"], self.ids, self.hashes))
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
-        return Holdings(graph_of(data, told["width"], dtype), None, data)
+        return Holdings(graph_of(data, told["width"], dtype), None, data, self.names)
 
     def kept(self, kept: Dataset) -> str:
         """For the owner, what is left of its data."""
@@ -77,4 +78,4 @@ def read_own(site: SiteData, folder: Path, run: str) -> Party:
         data, ids = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), []
         hashed = hashes([], b"", run)
     check_split(path, data)
-    return Party(path, data, ids, hashed, site.normalise)
+    return Party(path, data, ids, hashed, site.normalise, fingerprint(site.labels))

@@ -145,6 +145,7 @@ class Server:
         replies = fed.join(config.plain(), self.run, after, vertical)
         features = widest(replies) if vertical else _agreed(replies, "features")
         fed.classes = _agreed(replies, "classes")
+        check_names(replies)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
         return Joined(algorithm, fed, replies, SimpleNamespace(name=config.data.name))
 
@@ -164,6 +165,17 @@ def _agreed(replies: Any, key: str) -> int:
             f"the sites hold data with different numbers of {key} ({each}); they must agree (see site.toml)."
         )
     return int(next(iter(found.values())))
+
+
+def check_names(replies: Any) -> None:
+    """Refuse sites whose classes have names, but not the same in the same order: class 0 would be another at each."""
+    names = {site: replies[site]["names"] for site in replies.clients if replies[site]["names"] > 0}
+    first = next(iter(names), "")
+    if odd := [site for site in names if names[site] != names[first]]:
+        raise UserError(
+            f"the classes of {', '.join(odd)} have other names, or another order of them, than those of {first}; write "
+            "the same labels = [...] into every site.toml."
+        )
 
 
 def _held(built: Joined) -> dict[str, Any]:
