@@ -9,8 +9,6 @@ from fedweave.errors import DataError, UserError
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
-PREDICTIONS = "predictions.parquet"
-
 
 def predict(directory: Path, data: Path | None = None, out: Path | None = None) -> None:
     """Predict every node's class with the models of the finished vertical run DIRECTORY, jointly over its parties.
@@ -23,6 +21,7 @@ def predict(directory: Path, data: Path | None = None, out: Path | None = None) 
 
     from fedweave.report.terminal import screen
     from fedweave.runs.files import write, write_table
+    from fedweave.runs.predictions import PREDICTIONS
 
     path = out or directory / PREDICTIONS
     if path.exists():
@@ -47,25 +46,15 @@ def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
             data is not of its parties.
     """
     from fedweave.build import build
-    from fedweave.config import read
     from fedweave.runs.checkpoint import Checkpoint
-    from fedweave.runs.files import CHECKPOINT, CONFIG, SUMMARY
+    from fedweave.runs.files import CHECKPOINT
+    from fedweave.runs.predictions import predictions_table
 
-    if not (directory / SUMMARY).exists():
-        raise UserError(
-            f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `fedweave run --resume`."
-        )
-    config, _ = read(directory / CONFIG)
-    if not hasattr(config.algorithm.kind, "predict"):
-        raise UserError(
-            f"the run's algorithm {config.algorithm.name!r} has no joint prediction; those for vertically split data "
-            "have: glasu, vfl, vfgnn, simulated_centralized."
-        )
+    config = finished_run(directory)
     if config.engine.name != "simulation":
         raise UserError(
-            f"{directory} was trained between sites. Its models stay there, and sites cannot predict jointly yet: see "
-            f"`fedweave report {directory}` for the results on their test nodes, or train with `fedweave run` where "
-            "the data of all parties may be at one place."
+            f"{directory} was trained between sites, where its models are. Predict there, too: "
+            f"fedweave sites predict {directory} --sites DIR"
         )
     built = build(config)
     if data is not None:
@@ -79,7 +68,32 @@ def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
     reached = Checkpoint.load(directory / CHECKPOINT)
     built.fed.restore(reached.fed)
     built.fed.begin(reached.round)
-    return _table(built.algorithm.predict(reached.state, built.fed), built.data)
+    built.algorithm.predict(reached.state, built.fed)
+    states = built.fed.snapshot()
+    told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
+    return predictions_table(told, built.data.nodes, built.data.ids)
+
+
+def finished_run(directory: Path) -> Any:
+    """The configuration of the finished run in `directory`.
+
+    Raises:
+        UserError: there is none, or its algorithm does not predict jointly.
+    """
+    from fedweave.config import read
+    from fedweave.runs.files import CONFIG, SUMMARY
+
+    if not (directory / SUMMARY).exists():
+        raise UserError(
+            f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `fedweave run --resume`."
+        )
+    config, _ = read(directory / CONFIG)
+    if not hasattr(config.algorithm.kind, "predict"):
+        raise UserError(
+            f"the run's algorithm {config.algorithm.name!r} has no joint prediction; those for vertically split data "
+            "have: glasu, vfl, vfgnn, simulated_centralized."
+        )
+    return config
 
 
 def _on(config: Any, data: Path) -> Any:
@@ -110,18 +124,3 @@ def _same_parties(before: Any, now: Any, data: Path) -> Any:
                 "columns; set [data] labels or classes in the run's configuration where new nodes have no labels."
             )
     return now
-
-
-def _table(replies: Any, data: Any) -> "pa.Table":
-    import numpy as np
-    import pyarrow as pa
-
-    clients, nodes = replies.clients, data.nodes
-    p = np.stack([replies[client]["probability"][:nodes].numpy() for client in clients])
-    columns: dict[str, Any] = {
-        "client": np.repeat(np.array(clients), nodes),
-        "node": np.tile(np.arange(nodes), len(clients)),
-    }
-    columns |= {"id": data.ids * len(clients)} if data.ids else {}
-    columns["class"] = p.argmax(-1).ravel()
-    return pa.table(columns | {f"p{c}": p[..., c].ravel() for c in range(p.shape[-1])})

@@ -227,11 +227,11 @@ class GLASU:
         """Each client's prediction on the full graph, after K exchanges."""
         return Evaluation(fed.map(self.score, self._looked(fed)))
 
-    def predict(self, state: Tree, fed: Federation) -> Replies:
-        """Class probabilities [n, c] of all nodes, "probability", after K exchanges, from each client that has labels:
-        the others' prediction is not trained (appendix B.2)."""
+    def predict(self, state: Tree, fed: Federation) -> None:
+        """Leave class probabilities [n, c] of all nodes as "prediction" in the state of each client that has labels,
+        after K exchanges: the others' prediction is not trained (appendix B.2)."""
         holders = [client for client in fed.clients if state["holders"][client]]
-        return fed.map(self.tell, self._looked(fed), clients=holders)
+        fed.map(self.foretell, self._looked(fed), clients=holders)
 
     def _looked(self, fed: Federation) -> Tree:
         """What the clients need for their predictions on the full graph."""
@@ -264,10 +264,11 @@ class GLASU:
         graph = client.graph
         return {"own": counts(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0))}
 
-    @on_client(sends={"probability": "the client's prediction for every node"})
-    def tell(self, client: Client, message: Tree) -> Tree:
-        """The client's prediction."""
-        return {"probability": torch.softmax(self.party.logits(client, message), -1)}
+    @on_client()
+    def foretell(self, client: Client, message: Tree) -> Tree:
+        """The client's prediction, for its owner alone."""
+        client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)
+        return {}
 
 
 def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...]:

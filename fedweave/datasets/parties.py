@@ -86,8 +86,9 @@ class Parties:
         return Folder(self.normalise, self.classes, self.labels)
 
 
-def read_party(folder: Path, kind: Folder) -> tuple[Dataset, list[str]]:
-    """One party's data by itself, its features as they are, and the ids of its nodes; it may have no column of labels.
+def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
+    """One party's data by itself, with its ids and its features as they are, and what these are called; it may have no
+    column of labels.
 
     kind: the classes or labels, which a party without labels must be told.
 
@@ -113,8 +114,9 @@ def read_party(folder: Path, kind: Folder) -> tuple[Dataset, list[str]]:
         classes=classes,
         sens=given.nodes.whole("sens", empty="unknown") if "sens" in given.nodes.columns else None,
         public=split_of(given.nodes, y if labelled else np.zeros_like(y)) if "split" in given.nodes.columns else None,
+        ids=tuple(given.ids.to_pylist()),
     )
-    return check(dataset, folder, labelled), given.ids.to_pylist()
+    return check(dataset, folder, labelled), feature_names(given.nodes)
 
 
 def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
@@ -127,6 +129,7 @@ def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
         y=data.y[rows],
         sens=None if data.sens is None else data.sens[rows],
         public=None if data.public is None else data.public[:, rows],
+        ids=tuple(data.ids[row] for row in rows) if data.ids else (),
     )
 
 

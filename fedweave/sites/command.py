@@ -118,6 +118,22 @@ def run(
     show_result(console, submit(chosen, project, directory, resume, Teller()), directory)
 
 
+@sites.command()
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
+    project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
+) -> None:
+    """Predict every common node's class with the models of a finished vertical run, jointly over its sites.
+
+    The sites read their data anew: add new nodes to the tables at every site, with an empty split. The predictions stay
+    in the folders of the sites that have labels.
+    """
+    from fedweave.sites.running import predict as submit
+
+    for path in submit(project, directory, Teller()):
+        typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
+
+
 class Teller:
     """Prints what is new of a job's progress."""
 

@@ -11,9 +11,13 @@ from typing import Any
 
 from fedweave.config import Config, Document, dumps, resolve
 from fedweave.engines.flare.link import ABSENT
+from fedweave.engines.flare.member import RUNS
 from fedweave.engines.flare.session import Admin, administer
 from fedweave.errors import FedweaveError, UserError
+from fedweave.predict import finished_run
+from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, locked, write
+from fedweave.runs.predictions import PREDICTIONS
 from fedweave.runs.resuming import examine
 from fedweave.sites.project import Project, read_project
 
@@ -75,11 +79,42 @@ def _number(directory: Path, resume: bool) -> str:
     return number
 
 
+def predict(project: Path, directory: Path, told: Told, patience: float = 60.0) -> list[Path]:
+    """Have the models of the finished run in `directory`, which are at the sites of `project`, predict jointly; what
+    left the sites is added to the run's ledger. Returns where the predictions of each site that has labels are, from
+    the project's folder.
+
+    Raises:
+        UserError: `directory` holds no finished run of sites, or its algorithm does not predict. FedweaveError: a site
+            is not there, or it failed.
+    """
+    about, config = read_project(project), finished_run(directory)
+    if config.engine.name != "flare" or not (directory / RUN).exists():
+        raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
+    number = _number(directory, resume=True)
+    with administer(project) as admin, locked(directory):
+        here = set(admin.wait_for(about.sites, patience))
+        if absent := [site for site in about.sites if site not in here]:
+            raise FedweaveError(f"{', '.join(absent)}: not connected, and every party is needed. Start them first.")
+        last = _job(admin, config, about, here, number, directory, told, predict=True)
+    if last["status"] != "done":
+        raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
+    holders = Checkpoint.load(directory / CHECKPOINT).state["holders"]
+    return [Path(site) / RUNS / number / PREDICTIONS for site in about.sites if holders[site]]
+
+
 def _job(
-    admin: Admin, config: Config, about: Project, here: set[str], number: str, directory: Path, told: Told
+    admin: Admin,
+    config: Config,
+    about: Project,
+    here: set[str],
+    number: str,
+    directory: Path,
+    told: Told,
+    predict: bool = False,
 ) -> dict[str, Any]:
     """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
-    job = admin.submit(number, about.sites, config.plain())
+    job = admin.submit(number, about.sites, config.plain(), predict)
     stop, began = False, time.monotonic()
     try:
         while (ended := admin.over(job)) is None:

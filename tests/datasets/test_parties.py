@@ -174,12 +174,14 @@ def test_a_party_by_itself_and_its_common_nodes_worked_by_hand(tmp_path: Path) -
     bank = BANK.replace("id,", "id,split,").replace("ben,", "ben,test,").replace("anna,", "anna,train,")
     bank = bank.replace("dora,", "dora,,").replace("cleo,", "cleo,,")
     two(tmp_path, bank=bank)
-    data, ids = read_party(tmp_path / "bank", Folder(classes=2))
-    assert (ids, data.classes, data.y.tolist()) == (["ben", "anna", "dora", "cleo"], 2, [-1] * 4)
+    data, columns = read_party(tmp_path / "bank", Folder(classes=2))
+    assert (data.ids, data.classes, data.y.tolist()) == (("ben", "anna", "dora", "cleo"), 2, [-1] * 4)
+    assert columns == ("income", "age")
     own = restricted(data, np.array([1, 0, 3]))
     np.testing.assert_array_equal(own.x, np.array([[1, 6], [2, 7], [3, 8]], np.float32))
     np.testing.assert_array_equal(own.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
     assert own.edges.tolist() == [[0, 1], [1, 0]]
+    assert own.ids == ("anna", "ben", "cleo")
     with pytest.raises(DataError, match="the classes are not said"):
         read_party(tmp_path / "bank", Folder())
     shop, _ = read_party(tmp_path / "shop", Folder())

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -174,4 +175,13 @@ def test_glasu_between_parties_with_tables_of_their_own(parties: Path, tmp_path:
     assert "keyed hashes" in (tmp_path / "out/report.html").read_text(), report.output
     refused = CliRunner().invoke(app, ["predict", str(tmp_path / "out")])
     assert refused.exit_code == 2
-    assert "trained between sites" in refused.stderr
+    assert "trained between sites, where its models are" in refused.stderr
+    before = len(read_table(tmp_path / "out", LEDGER))
+    told = CliRunner().invoke(app, ["sites", "predict", str(tmp_path / "out"), "--sites", str(parties)])
+    assert told.exit_code == 0, told.output
+    assert f"bank-a/runs/{number}/predictions.parquet" in told.output
+    assert len(pq.read_table(parties / "bank-a/runs" / number / "predictions.parquet")) == 60
+    assert len(read_table(tmp_path / "out", LEDGER)) > before
+    refused = CliRunner().invoke(app, ["sites", "predict", str(tmp_path), "--sites", str(parties)])
+    assert refused.exit_code == 2
+    assert "holds no finished run" in refused.stderr

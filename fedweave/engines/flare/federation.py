@@ -99,21 +99,22 @@ class Flare:
         """The server's randomness in this round for `purpose`."""
         return self._keys.server(purpose)
 
-    def join(self, document: Document, run: str, after: int, vertical: bool = False) -> Replies:
+    def join(self, document: Document, run: str, after: int, vertical: bool = False, predict: bool = False) -> Replies:
         """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`).
 
         vertical: the sites are parties with features of their own: they meet first (`alignment`), and reply with what
-        they hold of the nodes that all have.
+        they hold of the nodes that all have. predict: these are for the finished run's models to predict.
 
         Raises:
             ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
         """
-        request = {"kind": "join", "run": run, "document": document, "round": after}
+        more = {"round": after, "predict": predict}
+        request = {"kind": "join", "run": run, "document": document} | more
         here = self._open(self.clients)
         replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, here, {})
         if not vertical:
             return replies
-        return self._arrive(ALIGN, JOINING, {"kind": "align", "round": after}, replies.clients, meet(replies))
+        return self._arrive(ALIGN, JOINING, {"kind": "align"} | more, replies.clients, meet(replies))
 
     def _arrive(
         self, name: str, tells: Mapping[str, str], request: dict[str, Any], here: Sequence[str], message: Tree

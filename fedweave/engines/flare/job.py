@@ -14,11 +14,11 @@ from fedweave.engines.flare.site import Site
 SYNC_SECONDS = 120  # for all sites' processes to start
 
 
-def write_job(folder: Path, run: str, sites: Sequence[str], document: Document) -> Path:
+def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, predict: bool = False) -> Path:
     """Write a job's folder below `folder`; it names classes of the installed packages and holds no code."""
     job = FedJob(name=f"fedweave-{run}", min_clients=1)
     job.job.set_app_packages(["fedweave", "nvflare"])
-    server = job.to_server(Server(run, sites, dumps(document)), "_server")
+    server = job.to_server(Server(run, sites, dumps(document), predict), "_server")
     job.to_server(CollabController(server_obj_id=server, sync_task_timeout=SYNC_SECONDS), id="controller")
     site = job.to_clients(Site(), id="_client")
     job.to_clients(CollabExecutor(client_obj_id=site), id="executor", tasks=["*"])

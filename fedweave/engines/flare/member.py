@@ -30,8 +30,10 @@ from fedweave.engines.flare.sitefile import SECRET, SITE_FILE, Rules, read_secre
 from fedweave.engines.flare.steps import find_step
 from fedweave.engines.flare.store import Store
 from fedweave.errors import ConfigError, FedweaveError
+from fedweave.runs.files import write, write_table
+from fedweave.runs.predictions import PREDICTIONS, predictions_table
 
-RUNS, LOG = "runs", "fedweave.log"
+RUNS, LOG, MARKS = "runs", "fedweave.log", "marks.json"
 _OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 
 
@@ -112,10 +114,32 @@ class Member:
         if job is None or not isinstance(job.found, Party):
             raise FedweaveError("only a party of a vertical federation, which has joined it, can align its nodes.")
         holdings = job.found.settle(told, getattr(torch, job.config.engine.values["dtype"]))
-        if job.found.ids:
+        if job.found.data.ids:
             self._log.info("%s", job.found.kept(holdings.data))
+        self._check_marks(job, job.found.marks(holdings.data), bool(asked.get("predict")))
         job.begin(holdings, told["width"])
         return self._tell(asked, ALIGN, describe(holdings, job.rules.deny), JOINING)
+
+    def _check_marks(self, job: "_Job", marks: dict[str, Any], predict: bool) -> None:
+        """Note what the run was trained on, or see that what is there to `predict` fits its models."""
+        path = self._folder / RUNS / job.run / MARKS
+        if not predict:
+            return write(path, lambda file: file.write(json.dumps(marks).encode()))
+        if not path.exists():
+            raise FedweaveError(f"{path.parent} holds no models of this site: the run {job.run} was not trained here.")
+        before = json.loads(path.read_bytes())
+        if odd := [what for what in marks if marks[what] != before[what]]:
+            remedy = {
+                "features": f"Give the columns {before['features']}, in this order.",
+                "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
+            }
+            raise FedweaveError(f"{odd[0]}: not as in the run {job.run}. {remedy[odd[0]]}")
+
+    def _foretold(self, job: "_Job", probability: Tensor) -> None:
+        """Keep what the site predicts, for its owner."""
+        path, data = self._folder / RUNS / job.run / PREDICTIONS, job.found.data
+        write_table(path, predictions_table({self._name: probability}, data.nodes, data.ids))
+        self._log.info("%d predictions: %s", data.nodes, path)
 
     def _tell(self, asked: dict[str, Any], name: str, told: Tree, sends: dict[str, str]) -> bytes:
         """What the site says of itself, from which its policy has already taken what it denies."""
@@ -143,6 +167,8 @@ class Member:
             sent, note = self._deliver(job, asked, reply, step_info(step))
         else:
             sent, note = self._send(asked, asked["step"], reply, step_info(step)), json.dumps(faults)
+        if "prediction" in client.state:
+            self._foretold(job, client.state.pop("prediction"))
         job.store.keep(client.state)
         return sent, note
 

@@ -1,7 +1,10 @@
 """What a party of a vertical federation holds: at first all its nodes, then those that all parties have."""
 
+import hashlib
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +13,7 @@ from fedweave.build import graph_of
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.engines.flare.alignment import hashes, rows_of
@@ -23,14 +26,15 @@ from fedweave.errors import FedweaveError
 class Party:
     """A site's data before it has met the others.
 
-    data: features not yet scaled; there may be no labels. ids: of its nodes, with their `hashes` [n, 2]; none where the
-    nodes are in the common order already. scaling: of the features, over the common nodes. names: see `Holdings`.
+    data: features not yet scaled; there may be no labels; without ids, the nodes are in the common order already.
+    hashes: of its ids, [n, 2]. columns: what the features are called, where they have names. scaling: of the features,
+    over the common nodes. names: see `Holdings`.
     """
 
     path: Path
     data: Dataset
-    ids: list[str]
     hashes: Tensor
+    columns: tuple[str, ...]
     scaling: str
     names: int
 
@@ -47,10 +51,19 @@ class Party:
         if told["width"] < self.data.features:
             raise FedweaveError(f"the server says that no party has more than {told['width']} features; this one has.")
         data = self.data
-        if self.ids:
-            data = restricted(data, rows_of(told["ids"], self.ids, self.hashes))
+        if self.data.ids:
+            data = restricted(data, rows_of(told["ids"], self.data.ids, self.hashes))
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
         return Holdings(graph_of(data, told["width"], dtype), None, data, self.names)
+
+    def marks(self, kept: Dataset) -> dict[str, Any]:
+        """What must be the same when the run's models predict: the features and, if they are scaled over them, the
+        `kept` nodes."""
+        nodes = hashlib.sha256(json.dumps([kept.nodes, *kept.ids]).encode()).hexdigest()
+        return {
+            "features": list(self.columns) or self.data.features,
+            "scaled over nodes": nodes if self.scaling in OVER_NODES else "",
+        }
 
     def kept(self, kept: Dataset) -> str:
         """For the owner, what is left of its data."""
@@ -72,10 +85,10 @@ def read_own(site: SiteData, folder: Path, run: str) -> Party:
     """
     path = require(folder / site.path)
     if path.is_dir():
-        data, ids = read_party(path, Folder(site.normalise, site.classes, site.labels))
-        hashed = hashes(ids, read_secret(folder / IDS_KEY), run)
+        data, columns = read_party(path, Folder(site.normalise, site.classes, site.labels))
+        hashed = hashes(data.ids, read_secret(folder / IDS_KEY), run)
     else:
-        data, ids = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), []
+        data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), ()
         hashed = hashes([], b"", run)
     check_split(path, data)
-    return Party(path, data, ids, hashed, site.normalise, fingerprint(site.labels))
+    return Party(path, data, hashed, columns, site.normalise, fingerprint(site.labels))

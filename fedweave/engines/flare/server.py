@@ -5,7 +5,7 @@ import logging
 import shutil
 import signal
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from fedweave.engines.flare.member import LOG, RUNS
 from fedweave.engines.flare.sitefile import SiteData
 from fedweave.errors import FedweaveError, UserError
 from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import CHECKPOINT
+from fedweave.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
 from fedweave.runs.run import Surroundings, run
 from fedweave.runs.stopping import Interrupted, Stop
 from fedweave.training import METRICS_SCHEMA
@@ -85,11 +85,12 @@ class Server:
     """The server's object of a job.
 
     run: names the run's folder at the server and at every site. sites: all sites of the project, in order. document:
-    the configuration as TOML, for NVFlare would take its tables for components.
+    the configuration as TOML, for NVFlare would take its tables for components. predict: have the finished run's models
+    predict instead of training them.
     """
 
-    def __init__(self, run: str, sites: Sequence[str], document: str) -> None:
-        self.run, self.sites, self.document = run, list(sites), document
+    def __init__(self, run: str, sites: Sequence[str], document: str, predict: bool = False) -> None:
+        self.run, self.sites, self.document, self.predict = run, list(sites), document, predict
 
     @collab.main
     def main(self) -> None:
@@ -103,8 +104,10 @@ class Server:
             config = resolve(tomllib.loads(self.document))
             progress.link = CollabLink(config.engine.values["timeout"])
             build = partial(self._join, root=root, folder=folder, link=progress.link)
-            here = Surroundings(build, _held, _noted, stop)
-            run(config, folder, progress, True, here)
+            if self.predict:
+                _predict(partial(build, config), folder)
+            else:
+                run(config, folder, progress, True, Surroundings(build, _held, _noted, stop))
             progress.status = "done"
         except Interrupted:
             progress.status = "stopped"
@@ -142,12 +145,29 @@ class Server:
         )
         checkpoint = folder / CHECKPOINT
         after = Checkpoint.load(checkpoint).round if checkpoint.exists() else -1
-        replies = fed.join(config.plain(), self.run, after, vertical)
+        replies = fed.join(config.plain(), self.run, after, vertical, self.predict)
         features = widest(replies) if vertical else _agreed(replies, "features")
         fed.classes = _agreed(replies, "classes")
         check_names(replies)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
         return Joined(algorithm, fed, replies, SimpleNamespace(name=config.data.name))
+
+
+def _predict(build: Callable[[], Joined], folder: Path) -> None:
+    """Joint prediction with the models of the finished run in `folder`; what left the sites is added to its ledger.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not (folder / SUMMARY).exists():
+        raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
+    built, reached = build(), Checkpoint.load(folder / CHECKPOINT)
+    built.fed.restore(reached.fed)
+    built.fed.begin(reached.round)
+    try:
+        built.algorithm.predict(reached.state, built.fed)
+    finally:
+        write_table(folder / LEDGER, built.fed.ledger.table())
 
 
 def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> dict[str, Any]:

@@ -51,10 +51,10 @@ class Admin:
                 return here
             time.sleep(_POLL)
 
-    def submit(self, run: str, sites: Sequence[str], document: Document) -> str:
-        """Start a job of the run; returns its number."""
+    def submit(self, run: str, sites: Sequence[str], document: Document, predict: bool = False) -> str:
+        """Start a job of the run (see `server.Server`); returns its number."""
         with tempfile.TemporaryDirectory() as folder, _asking():
-            return str(self._session.submit_job(str(write_job(Path(folder), run, sites, document))))
+            return str(self._session.submit_job(str(write_job(Path(folder), run, sites, document, predict))))
 
     def progress(self, job: str, stop: bool = False) -> dict[str, Any] | None:
         """How far a running job is (`server.Progress`), asking it to stop after the round; None if it cannot say."""
