@@ -146,7 +146,8 @@ class Teller:
             return
         self._last = now
         if "sites" in now:
-            word = {"absent": "not connected", "rejoined": "back: going on with them"}[now["status"]]
+            words = {"absent": "not connected", "rejoined": "back: going on with them", "predicting": "predicting"}
+            word = words[now["status"]]
             typer.echo(f"{', '.join(now['sites'])}: {word}")
         elif now["status"] == "running":
             accuracy = (now["summary"] or {}).get("global/accuracy")

@@ -96,6 +96,7 @@ def predict(project: Path, directory: Path, told: Told, patience: float = 60.0) 
         here = set(admin.wait_for(about.sites, patience))
         if absent := [site for site in about.sites if site not in here]:
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every party is needed. Start them first.")
+        told({"status": "predicting", "sites": list(about.sites)})
         last = _job(admin, config, about, here, number, directory, told, predict=True)
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
