@@ -38,8 +38,9 @@ def predict(directory: Path, data: Path | None = None, out: Path | None = None) 
 
 def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
     """Columns "client", "node" (position among the common nodes sorted by id, see docs/data-format.md), "id" (where the
-    parties' tables name nodes), "class" (the most probable), and "p0", "p1", … its probabilities. Clients without
-    labels have no trained prediction and no rows. It takes as many exchanges as the algorithm's evaluation.
+    parties' tables name nodes), "class" (the most probable), "label" (its name, where [data] labels are set), and "p0",
+    "p1", … its probabilities. Clients without labels have no trained prediction and no rows. It takes as many exchanges
+    as the algorithm's evaluation.
 
     Raises:
         UserError: the run is not finished or was made between sites, its algorithm does not predict jointly, or the
@@ -71,7 +72,7 @@ def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
     built.algorithm.predict(reached.state, built.fed)
     states = built.fed.snapshot()
     told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
-    return predictions_table(told, built.data.nodes, built.data.ids)
+    return predictions_table(told, built.data.nodes, built.data.ids, config.data.values.get("labels") or ())
 
 
 def finished_run(directory: Path) -> Any:

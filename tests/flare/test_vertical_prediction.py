@@ -64,6 +64,7 @@ def test_sites_predict_what_the_simulation_predicts_and_keep_it(
     expected = sim.snapshot()["bank-a"]["prediction"][:60].numpy()
     assert np.stack([found[f"p{c}"] for c in range(3)], 1) == pytest.approx(expected, abs=1e-5)
     assert (found["class"] == expected.argmax(1)).all()
+    assert found["label"].tolist() == [f"c{number}" for number in found["class"]]
     assert found["id"].tolist() == sorted(f"person{i}" for i in range(60))
     assert not [site for site in SITES[1:] if (project / site / "runs/r1/predictions.parquet").exists()]
     assert private(project, "bank-a").keys() == before["bank-a"].keys()

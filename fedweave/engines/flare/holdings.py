@@ -34,13 +34,13 @@ JOINING = {
 
 @dataclass(frozen=True)
 class Holdings:
-    """A site's graph and the global test graph, as models see them, the site's data as read, and the `fingerprint` of
-    its classes' names."""
+    """A site's graph and the global test graph, as models see them, the site's data as read, and the names of its
+    classes, where they have names."""
 
     graph: Graph
     test: Graph | None
     data: Dataset
-    names: int
+    labels: tuple[str, ...]
 
     @property
     def features(self) -> int:
@@ -67,12 +67,12 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
         refuse(
             folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
         )
-    return Holdings(graph_of(data, data.features, dtype), test, data, fingerprint(site.labels))
+    return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or ())
 
 
-def fingerprint(labels: Sequence[str] | None) -> int:
+def fingerprint(labels: Sequence[str]) -> int:
     """A number that other names, or the same in another order, hardly share; 0 for numbered classes."""
-    return 0 if labels is None else random.word(json.dumps(list(labels)))
+    return random.word(json.dumps(list(labels))) if labels else 0
 
 
 def read_graph(path: Path, site: SiteData) -> Dataset:
@@ -129,7 +129,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
     told = {
         "features": data.features,
         "classes": data.classes,
-        "names": holdings.names,
+        "names": fingerprint(holdings.labels),
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,
         "split": masks.sum(1),

@@ -138,7 +138,7 @@ class Member:
     def _foretold(self, job: "_Job", probability: Tensor) -> None:
         """Keep what the site predicts, for its owner."""
         path, data = self._folder / RUNS / job.run / PREDICTIONS, job.found.data
-        write_table(path, predictions_table({self._name: probability}, data.nodes, data.ids))
+        write_table(path, predictions_table({self._name: probability}, data.nodes, data.ids, job.found.labels))
         self._log.info("%d predictions: %s", data.nodes, path)
 
     def _tell(self, asked: dict[str, Any], name: str, told: Tree, sends: dict[str, str]) -> bytes:

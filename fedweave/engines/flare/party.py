@@ -17,7 +17,7 @@ from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.engines.flare.alignment import hashes, rows_of
-from fedweave.engines.flare.holdings import Holdings, check_split, fingerprint, numbered, require
+from fedweave.engines.flare.holdings import Holdings, check_split, numbered, require
 from fedweave.engines.flare.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.errors import FedweaveError
 
@@ -28,7 +28,7 @@ class Party:
 
     data: features not yet scaled; there may be no labels; without ids, the nodes are in the common order already.
     hashes: of its ids, [n, 2]. columns: what the features are called, where they have names. scaling: of the features,
-    over the common nodes. names: see `Holdings`.
+    over the common nodes. labels: see `Holdings`.
     """
 
     path: Path
@@ -36,7 +36,7 @@ class Party:
     hashes: Tensor
     columns: tuple[str, ...]
     scaling: str
-    names: int
+    labels: tuple[str, ...]
 
     def greeting(self) -> Tree:
         """What it says to the server (`alignment.MEETING`), the hashes sorted, so that rows cannot be told."""
@@ -54,7 +54,7 @@ class Party:
         if self.data.ids:
             data = restricted(data, rows_of(told["ids"], self.data.ids, self.hashes))
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
-        return Holdings(graph_of(data, told["width"], dtype), None, data, self.names)
+        return Holdings(graph_of(data, told["width"], dtype), None, data, self.labels)
 
     def marks(self, kept: Dataset) -> dict[str, Any]:
         """What must be the same when the run's models predict: the features and, if they are scaled over them, the
@@ -91,4 +91,4 @@ def read_own(site: SiteData, folder: Path, run: str) -> Party:
         data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), ()
         hashed = hashes([], b"", run)
     check_split(path, data)
-    return Party(path, data, hashed, columns, site.normalise, fingerprint(site.labels))
+    return Party(path, data, hashed, columns, site.normalise, site.labels or ())
