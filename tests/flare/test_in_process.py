@@ -92,6 +92,29 @@ def cut_again(project: Path, config: Any) -> Path:
     return project
 
 
+def test_what_leaves_is_on_the_disk_before_it_leaves(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the moment of every sync the site's journal holds the entry; a site replies only after that."""
+    config, synced = experiment("fedavg", rounds=1), list[int]()
+    path = project / "bank-a/ledgers/r1.jsonl"
+    real = os.fsync
+
+    def sync(descriptor: int) -> None:
+        real(descriptor)
+        if path.exists() and os.path.sameopenfile(descriptor, reader.fileno()):
+            synced.append(len(entries(path)))
+
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with open(path) as reader:
+        monkeypatch.setattr(os, "fsync", sync)
+        fed, algorithm, _ = joined(project, config)
+        after = len(entries(path))
+        assert synced == [*range(1, after + 1)]
+        list(train(algorithm, fed, 1))
+    assert synced == [*range(1, len(entries(path)) + 1)]
+    assert len(synced) > after > 0
+
+
 def test_private_state_survives_the_site_and_equals_the_simulations(project: Path) -> None:
     config = experiment("local", rounds=4)
     fed, algorithm, link = joined(project, config)

@@ -1,6 +1,7 @@
 """A ledger that forgets nothing: every entry is on disk before the run goes on."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ class Journal(Ledger):
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
 
     def add(self, entry: Entry) -> None:
-        """See `Ledger.add`; the entry is written out at once."""
+        """See `Ledger.add`; the entry is on the disk when this returns, and outlasts a loss of power."""
         super().add(entry)
         self.last = entry
         self._file.write(json.dumps(vars(entry), ensure_ascii=False) + "\n")
         self._file.flush()
+        os.fsync(self._file.fileno())
 
     def restore(self, table: pa.Table) -> None:
         """Nothing to do: the file has all rows of `table` and those after it."""
