@@ -24,12 +24,9 @@ from fedweave.core.tree import Tree, map_leaves
 class DFedGNN(Local):
     """Every client averages its model with those of its two neighbours on a ring; no model passes through the server.
 
-    epochs:       full-batch steps per round.
-    optimizer:    of the training.
-    lr:           learning rate.
-    weight_decay: of the optimizer.
-    quorum:       share of the clients that must take part.
-    objective:    terms of the training loss; those that pull to received weights do not apply.
+    Fields as `Local`'s, but for
+
+    quorum: share of the clients that must take part.
     """
 
     epochs: int = 5

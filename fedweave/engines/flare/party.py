@@ -59,10 +59,10 @@ class Party:
     def marks(self, kept: Dataset) -> dict[str, Any]:
         """What must be the same when the run's models predict: the features and, if they are scaled over them, the
         `kept` nodes."""
-        nodes = hashlib.sha256(json.dumps([kept.nodes, *kept.ids]).encode()).hexdigest()
+        scaled = json.dumps([kept.nodes, *kept.ids]) if self.scaling in OVER_NODES else ""
         return {
             "features": list(self.columns) or self.data.features,
-            "scaled over nodes": nodes if self.scaling in OVER_NODES else "",
+            "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
         }
 
     def kept(self, kept: Dataset) -> str:
