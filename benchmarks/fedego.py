@@ -22,6 +22,7 @@ from fedweave.algorithms import FedEgo
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
+from fedweave.partition.induced import induced_edges
 
 CLIENTS, BATCH, FAN_OUT, EPOCHS, BATCHES = 5, 32, 6, 5, 5
 POSITIONS = 1 + FAN_OUT + FAN_OUT**2
@@ -94,7 +95,7 @@ def plain(hidden: int) -> Callable[[int], list[float]]:
     data = datasets.load("cora")
     cut = PARTITIONS["label_skew"](clients=CLIENTS).cut(data, 0)
     rng, clients = np.random.default_rng(0), []
-    for part, edges in zip(cut.parts, build.induced_edges(data, [p.nodes for p in cut.parts]), strict=True):
+    for part, edges in zip(cut.parts, induced_edges(data, [p.nodes for p in cut.parts]), strict=True):
         size = len(part.nodes)
         a = sp.csr_matrix((np.ones(edges.shape[1]), tuple(edges)), shape=(size, size))
         x, y = torch.from_numpy(data.x[part.nodes].toarray()), torch.from_numpy(data.y[part.nodes])
@@ -152,7 +153,7 @@ def compare(hidden: int, rounds: int, turns: int) -> None:
     vmap, shared = engine("vmap", hidden, False), engine("vmap", hidden, True)
     loop, pyg = engine("loop", hidden, False), plain(hidden)
     for warm in (vmap, shared):
-        warm(12)  # past the point where steps are recorded (see fedweave/learn/trace.py)
+        warm(12)  # past the point where steps are recorded (see fedweave/ops/recording.py)
     few = max(3, rounds // 4)
     sides: dict[str, Callable[[], list[float]]] = {
         "fedweave, vmap": lambda: vmap(rounds),

@@ -28,20 +28,20 @@ from nvflare.job_config.api import FedJob
 
 from fedweave.core.federation import Client, on_client
 from fedweave.core.tree import Tree, encode
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import Holdings
+from fedweave.deploy.flare.journal import Journal
+from fedweave.deploy.flare.link import CollabLink
+from fedweave.deploy.flare.policy import Spent
+from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.server import RESULT
+from fedweave.deploy.flare.session import administer
+from fedweave.deploy.flare.site import Site
+from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.store import Store
+from fedweave.deploy.sites.processes import free_port, members, wait_until_open
+from fedweave.deploy.sites.project import Project, read_project
 from fedweave.engines.calls import Keys
-from fedweave.engines.flare.federation import Flare
-from fedweave.engines.flare.holdings import Holdings
-from fedweave.engines.flare.journal import Journal
-from fedweave.engines.flare.link import CollabLink
-from fedweave.engines.flare.policy import Spent
-from fedweave.engines.flare.provision import provision
-from fedweave.engines.flare.server import RESULT
-from fedweave.engines.flare.session import administer
-from fedweave.engines.flare.site import Site
-from fedweave.engines.flare.sitefile import Rules
-from fedweave.engines.flare.store import Store
-from fedweave.sites.processes import free_port, members, wait_until_open
-from fedweave.sites.project import Project, read_project
 
 ROOT = Path(__file__).parents[1]
 

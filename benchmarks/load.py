@@ -24,14 +24,14 @@ import numpy as np
 from benchmarks.flare import ROOT, started
 from fedweave.build import build
 from fedweave.config import Config, read, resolve
-from fedweave.engines.flare.journal import entries, journal_path
-from fedweave.engines.flare.provision import provision
+from fedweave.deploy.flare.journal import entries, journal_path
+from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.sites.processes import Member, descendants, free_port
+from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.running import RUN, run
+from fedweave.deploy.sites.splitting import hand_out, split
+from fedweave.rounds import train
 from fedweave.runs.files import LEDGER, METRICS, read_table
-from fedweave.sites.processes import Member, descendants, free_port
-from fedweave.sites.project import Project
-from fedweave.sites.running import RUN, run
-from fedweave.sites.splitting import hand_out, split
-from fedweave.training import train
 
 SITES, STEP = ("bank-a", "bank-b", "bank-c"), "FedAvg.train"
 ENGINE = {"name": "flare", "threads": 1, "quorum": 0.6, "rejoin_seconds": 0.0}

@@ -26,7 +26,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
-from fedweave.training import train
+from fedweave.partition.induced import induced_edges
+from fedweave.rounds import train
 
 HIDDEN, EPOCHS = 64, 3
 
@@ -35,14 +36,14 @@ def cora(clients: int) -> tuple[Dataset, dict[str, Graph], list[Part]]:
     """The same cut as fedweave's graphs and as the plain loops' arrays."""
     data = datasets.load("cora")
     cut = PARTITIONS["louvain"](clients=clients).cut(data, 0)
-    edges = build.induced_edges(data, [part.nodes for part in cut.parts])
+    edges = induced_edges(data, [part.nodes for part in cut.parts])
     parts = [(data.x[p.nodes], e, data.y[p.nodes], p.masks) for p, e in zip(cut.parts, edges, strict=True)]
     return data, build.client_graphs(data, cut), parts
 
 
 def engine(graphs: dict[str, Graph], data: Dataset, mode: str) -> Callable[[int], list[float]]:
     """Run rounds on one engine, which lives on between turns as in a long run."""
-    algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(data.features, data.classes), epochs=EPOCHS)
+    algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(data.features, data.classes), local_steps=EPOCHS)
     fed = Simulation(graphs, classes=data.classes, mode=mode)
 
     def rounds(count: int) -> list[float]:
@@ -64,7 +65,7 @@ def compare(clients: int, rounds: int, turns: int) -> None:
     data, graphs, parts = cora(clients)
     start = baselines.glorot(data.features, HIDDEN, data.classes)
     vmap, loop = engine(graphs, data, "vmap"), engine(graphs, data, "loop")
-    vmap(max(2 * rounds, 80))  # past the point where steps are recorded (see fedweave/learn/trace.py)
+    vmap(max(2 * rounds, 80))  # past the point where steps are recorded (see fedweave/ops/recording.py)
     few = max(4, rounds // 4)
     sides: dict[str, Callable[[], list[float]]] = {
         "fedweave, vmap": lambda: vmap(rounds),

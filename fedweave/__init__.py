@@ -19,7 +19,7 @@ _HOME = {
     "Simulation": "fedweave.engines.simulation",
     "client_graphs": "fedweave.build",
     "global_test_graph": "fedweave.build",
-    "train": "fedweave.training",
+    "train": "fedweave.rounds",
 }
 _MODULES = ("algorithms", "datasets", "metrics", "models", "partition")
 

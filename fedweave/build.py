@@ -12,10 +12,11 @@ from fedweave import datasets
 from fedweave.config import Config
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import distinct
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
+from fedweave.partition.induced import induced_edges
+from fedweave.partition.pooling import pooled
 
 
 @dataclass(frozen=True)
@@ -96,49 +97,6 @@ def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = 
     masks[TEST] = data.y[partition.test] >= 0
     [own] = shares(data, [Part(partition.test, masks)])
     return graph_of(own, data.features, dtype)
-
-
-def pooled(partition: Partition) -> Partition:
-    """The union of all clients as one client, with the edges between them.
-
-    A node that clients use differently counts as test if any of them tests on it, else as validation if any validates.
-    Of a vertical cut: all columns, the labels, and the union of the clients' own edges.
-    """
-    parts = partition.parts
-    union = np.unique(np.concatenate([part.nodes for part in parts]))
-    masks = np.zeros((3, len(union)), bool)
-    for part in parts:
-        masks[:, np.searchsorted(union, part.nodes)] |= part.masks
-    train, val, test = masks
-    masks = np.stack([train & ~val & ~test, val & ~test, test])
-    columns = _union([part.columns for part in parts])
-    codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
-    edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
-    whole = Part(union, masks, columns, edges, any(part.labels for part in parts))
-    return Partition((whole,), partition.test)
-
-
-def _union(held: list[np.ndarray | None]) -> np.ndarray | None:
-    """All different numbers, sorted; None, which stands for everything, if any is None."""
-    some = [numbers for numbers in held if numbers is not None]
-    return distinct(np.concatenate(some)) if len(some) == len(held) else None
-
-
-def induced_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """For each group of sorted node numbers, the edges among them: int64 [2, E_i], positions within the group.
-
-    Takes time in the edges that touch a group's nodes, not in all edges, so that many clients are cheap.
-    """
-    starts = np.searchsorted(data.edges[0], np.arange(data.nodes + 1))
-    place = np.full(data.nodes, -1)
-    for nodes in groups:
-        place[nodes] = np.arange(len(nodes))
-        first, degree = starts[nodes], starts[nodes + 1] - starts[nodes]
-        source = np.repeat(np.arange(len(nodes)), degree)
-        before = np.cumsum(degree) - degree
-        target = place[data.edges[1, np.arange(len(source)) + np.repeat(first - before, degree)]]
-        place[nodes] = -1
-        yield np.stack([source, target])[:, target >= 0]
 
 
 def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:

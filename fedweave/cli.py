@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from fedweave.deploy.sites.command import sites
 from fedweave.errors import FedweaveError, UserError
 from fedweave.predict import predict
 from fedweave.report.command import report
 from fedweave.reproduce.command import reproduce
-from fedweave.sites.command import sites
 
 
 class Commands(TyperGroup):

@@ -11,10 +11,12 @@ import torch
 
 from fedweave import build, config
 from fedweave.core.graph import SPLITS
-from fedweave.core.sparse import Sparse
 from fedweave.datasets.base import Dataset
+from fedweave.ops.sparse import Sparse
 from fedweave.partition import Vertical
 from fedweave.partition.base import Part, Partition
+from fedweave.partition.induced import induced_edges
+from fedweave.partition.pooling import pooled
 
 PATH = Dataset(
     name="path of 5 nodes and a chord 1-4",
@@ -52,18 +54,18 @@ def test_induced_edges_against_brute_force() -> None:
     dense = np.triu(rng.random((40, 40)) < 0.2, 1)
     data = Dataset("random", np.zeros((40, 1), np.float32), np.stack(np.nonzero(dense | dense.T)), np.zeros(40), 1)
     groups = [np.flatnonzero(rng.random(40) < share) for share in (0.0, 0.1, 0.5, 0.9, 1.0)]
-    for nodes, edges in zip(groups, build.induced_edges(data, groups), strict=True):
+    for nodes, edges in zip(groups, induced_edges(data, groups), strict=True):
         wanted = np.stack(np.nonzero((dense | dense.T)[np.ix_(nodes, nodes)]))
         assert edges.tolist() == wanted.tolist()
 
 
 def test_pooled_client_has_every_edge_and_never_trains_on_test_nodes() -> None:
     cut = Partition((part([0, 1, 2], train=[0, 1]), part([1, 3, 4], train=[3], val=[4], test=[1])))
-    [pooled] = build.pooled(cut).parts
-    assert pooled.nodes.tolist() == [0, 1, 2, 3, 4]
-    used = {split: pooled.nodes[mask].tolist() for split, mask in zip(SPLITS, pooled.masks, strict=True)}
+    [union] = pooled(cut).parts
+    assert union.nodes.tolist() == [0, 1, 2, 3, 4]
+    used = {split: union.nodes[mask].tolist() for split, mask in zip(SPLITS, union.masks, strict=True)}
     assert used == {"train": [0, 3], "val": [4], "test": [1]}
-    graph = build.client_graphs(PATH, build.pooled(cut))["client-0"]
+    graph = build.client_graphs(PATH, pooled(cut))["client-0"]
     assert graph.edges.members[0].index.shape[1] == PATH.edges.shape[1]
 
 
@@ -133,7 +135,7 @@ def test_own_edges_are_renumbered_to_the_own_nodes() -> None:
 
 
 def test_pooled_vertical_client_by_hand() -> None:
-    whole = build.pooled(VERTICAL)
+    whole = pooled(VERTICAL)
     (part,) = whole.parts
     assert whole.names is None
     assert cast(Any, part.columns).tolist() == [0, 1, 2]
@@ -157,7 +159,7 @@ def test_vertical_cora(data_root: Path) -> None:
     ]
     assert np.array_equal(np.concatenate(blocks, 1), cast(Any, data.x).toarray())
     assert {graph.x.shape for graph in graphs.values()} == {(len(graphs["client-0"].y), 478)}
-    whole = build.pooled(cut)
+    whole = pooled(cut)
     assert np.array_equal(
         dense(build.client_graphs(data, whole)["client-0"].x)[: data.nodes], cast(Any, data.x).toarray()
     )

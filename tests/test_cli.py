@@ -35,7 +35,7 @@ clients = 3
 [model]
 hidden = 4
 [algorithm]
-epochs = 1
+local_steps = 1
 participation = 1.0
 [engine]
 threads = 1
@@ -94,14 +94,14 @@ def test_another_algorithm_says_what_it_drops(small: Path) -> None:
     assert code == 0
     assert "local has no participation; dropped from [algorithm]" in err
     saved, _ = config.read(small / "runs/small-local-s0/config.toml")
-    assert saved.algorithm.values["epochs"] == 1
+    assert saved.algorithm.values["local_steps"] == 1
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["small.toml", "--set", "algorithm.epocs=3"], "Did you mean 'epochs'?"),
-        (["small.toml", "--set", "algorithm.epochs=0"], "epochs is 0"),
+        (["small.toml", "--set", "algorithm.local_step=3"], "Did you mean 'local_steps'?"),
+        (["small.toml", "--set", "algorithm.local_steps=0"], "local_steps is 0"),
         (["small.toml", "--set", "algorithm.lr=-1"], "algorithm: lr is -1.0"),
         (["small.toml", "--set", "algorithm.release={name='clip', norm=-1.0}"], "algorithm.release: norm is -1.0"),
         (["small.toml", "--set", "algorithm.start={name='mixed', alpha=2}"], "algorithm.start: alpha is 2.0"),
@@ -174,10 +174,10 @@ def test_list_names_everything_in_one_line_each(kind: str) -> None:
 def test_list_verbose_shows_types_defaults_and_parts() -> None:
     lines = [line.strip() for line in fedweave("list", "algorithms", "-v")[1].splitlines()]
     assert "optimizer: 'adam' | 'sgd' = 'adam'" in lines
-    assert "epochs: int = 3" in lines
+    assert "local_steps: int = 3" in lines
     assert any(line.startswith("weigh: size | uniform") and line.endswith("= size") for line in lines)
     assert any(line.startswith("objective: list of ") and line.endswith("= [cross_entropy]") for line in lines)
-    assert lines[lines.index("epochs: int = 3") + 1] == "full-batch steps per round."
+    assert lines[lines.index("local_steps: int = 3") + 1] == "full-batch steps per round."
     assert not any(line.startswith("model:") for line in lines)
     for family, choices in parts.PARTS.items():
         at = next(n for n, line in enumerate(lines) if line.startswith(f"{family}, given by name"))
@@ -223,7 +223,7 @@ def test_digits_runs_without_any_file(small: Path, monkeypatch: pytest.MonkeyPat
 
 PARTS_TABLE = """
 [algorithm]
-epochs = 1
+local_steps = 1
 objective = ["cross_entropy", {name = "proximal", mu = 0.1}]
 weigh = "uniform"
 start = {name = "mixed", alpha = 0.3}
@@ -254,10 +254,10 @@ def test_composed_algorithm_is_repeated_by_its_resolved_config(small: Path) -> N
     "part", ["objective=['cross_entropy']", "weigh='size'", "start='global'", "release='plain'"], ids=lambda p: p[:5]
 )
 def test_every_part_has_an_effect(small: Path, part: str) -> None:
-    (small / "small.toml").write_text(SMALL.replace("[algorithm]\nepochs = 1", PARTS_TABLE.replace("1.0", "0.01")))
+    (small / "small.toml").write_text(SMALL.replace("[algorithm]\nlocal_steps = 1", PARTS_TABLE.replace("1.0", "0.01")))
     losses = []
-    for out, change in (("whole", "algorithm.epochs=2"), ("without", f"algorithm.{part}")):
-        changes = ["partition={name='dirichlet', clients=3}", "algorithm.epochs=2", change]
+    for out, change in (("whole", "algorithm.local_steps=2"), ("without", f"algorithm.{part}")):
+        changes = ["partition={name='dirichlet', clients=3}", "algorithm.local_steps=2", change]
         assert fedweave("run", "small.toml", *(f"--set={text}" for text in changes), "--out", out, "-q")[0] == 0
         losses.append(json.loads((small / out / "summary.json").read_text())["metrics"]["local/loss"])
     assert losses[0] != losses[1]

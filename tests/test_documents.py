@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fedweave.training import train
+from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
 ROOT = Path(__file__).parent.parent

@@ -14,11 +14,12 @@ from fedweave.core import random
 from fedweave.core.federation import on_client
 from fedweave.core.graph import TRAIN, Graph, stack
 from fedweave.core.replies import Replies
-from fedweave.core.touched import TouchedRows
-from fedweave.core.tree import Tree, full, map_leaves
+from fedweave.core.tree import Tree, map_leaves, materialize
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
-from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit, trace
+from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit
+from fedweave.ops import recording
+from fedweave.ops.touched import TouchedRows
 
 KEY = random.key(3)
 ROWS = frozenset({"0/weight"})
@@ -80,7 +81,7 @@ def assert_trees_close(one: Tree, other: Tree, tolerance: float) -> None:
     there, here = dict(leaves(other)), dict(leaves(one))
     assert here.keys() == there.keys()
     for path in here:
-        torch.testing.assert_close(full(here[path]), full(there[path]), rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(materialize(here[path]), materialize(there[path]), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("optimiser", OPTIMS)
@@ -305,12 +306,12 @@ def scaled(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
 
 def same_as_eager(monkeypatch: pytest.MonkeyPatch, calls: Sequence[Callable[..., Any]]) -> None:
     """Every call gives the same bits whether its steps are recorded at once or never."""
-    runs, recorded, record = [], [], trace._record
-    monkeypatch.setattr(trace, "_record", lambda *given: recorded.append(given) or record(*given))
+    runs, recorded, record = [], [], recording._record
+    monkeypatch.setattr(recording, "_record", lambda *given: recorded.append(given) or record(*given))
     for seconds in (float("inf"), 1e-9):
         assert not recorded
-        monkeypatch.setattr(trace, "_SECONDS", seconds)
-        monkeypatch.setattr(trace, "_SECONDS_LATER", seconds)
+        monkeypatch.setattr(recording, "_SECONDS", seconds)
+        monkeypatch.setattr(recording, "_SECONDS_LATER", seconds)
         runs.append([call() for call in calls])
     assert recorded
     for eager, replayed in zip(*runs, strict=True):
@@ -360,8 +361,8 @@ def test_recorded_parts_are_the_function(
     make_graphs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """Three calls of new values and a number that changes, against each client alone without recording."""
-    monkeypatch.setattr(trace, "_SECONDS", seconds)
-    monkeypatch.setattr(trace, "_SECONDS_LATER", seconds)
+    monkeypatch.setattr(recording, "_SECONDS", seconds)
+    monkeypatch.setattr(recording, "_SECONDS_LATER", seconds)
     graphs = list(make_graphs([5, 9], sparse=True).values())
     both, keys = stack(graphs), torch.stack([KEY, random.fold(KEY, 1)])
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, both)
@@ -370,7 +371,7 @@ def test_recorded_parts_are_the_function(
         common = random.normal(random.key(number + 1), (4,)).double()
 
         def step(g: Graph, w: Tensor, key: Tensor, common: Tensor = common, n: int = number) -> tuple[Tree, Tensor]:
-            return trace.recorded(part, g, {"own": {"w": w}, "common": common, "key": key, "n": n})
+            return recording.recorded(part, g, {"own": {"w": w}, "common": common, "key": key, "n": n})
 
         for _ in range(2):
             found, dropped = vmap(step, in_dims=(dims, 0, 0))(both, w, keys)
@@ -379,7 +380,7 @@ def test_recorded_parts_are_the_function(
             rows = len(graph.y)
             assert torch.allclose(found["h"][i, :rows], alone["h"], atol=1e-12)
             assert torch.allclose(dropped[i, :rows], lost, atol=1e-12)
-    replays = [program.replay is not None for program in both.edges.made.recordings.values()]
+    replays = [program.replay is not None for program in both.edges.cache.recordings.values()]
     assert replays == [seconds < 1] * 2
 
 
@@ -387,5 +388,5 @@ def test_recorded_parts_have_no_gradient(make_graphs: Callable[..., Any]) -> Non
     (graph,) = make_graphs([5]).values()
     w = torch.ones(graph.x.shape[1], 4, dtype=torch.float64, requires_grad=True)
     given = {"own": {"w": w}, "common": torch.zeros(4), "key": KEY, "n": 1}
-    found, _ = trace.recorded(part, graph, given)
+    found, _ = recording.recorded(part, graph, given)
     assert not found["h"].requires_grad

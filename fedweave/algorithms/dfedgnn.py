@@ -29,7 +29,7 @@ class DFedGNN(Local):
     quorum: share of the clients that must take part.
     """
 
-    epochs: int = 5
+    local_steps: int = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +48,7 @@ class DFedGNN(Local):
 
     @on_client(sends={"w": "model weights after local training"}, peers=True)
     def train(self, client: Client, message: Tree) -> Tree:
-        """`epochs` steps on the client's own model, which goes to its neighbours."""
+        """`local_steps` steps on the client's own model, which goes to its neighbours."""
         return {"w": self._train(client, message["init"])}
 
     @on_client()

@@ -28,7 +28,7 @@ from fedweave.learn import OPTIMISERS, check_training, fit
 class FedAvg:
     """Weighted averaging of locally trained weights, made of exchangeable parts (see `algorithms.parts`).
 
-    epochs:        full-batch steps per round.
+    local_steps:   full-batch steps per round.
     participation: share of the clients sampled per round, at least one.
     quorum:        share of the sampled clients that must reply.
     optimizer:     of the local training.
@@ -42,7 +42,7 @@ class FedAvg:
     """
 
     model: Model
-    epochs: int = 3
+    local_steps: int = 3
     optimizer: Literal["adam", "sgd"] = "adam"
     lr: float = 0.01
     weight_decay: float = 5e-4
@@ -55,7 +55,7 @@ class FedAvg:
     reward: parts.Reward = field(default_factory=parts.SameForAll)
 
     def __post_init__(self) -> None:
-        check_training(self.epochs, self.lr, self.weight_decay)
+        check_training(self.lr, self.weight_decay, local_steps=self.local_steps)
         for name in ("participation", "quorum"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
@@ -102,7 +102,7 @@ class FedAvg:
         )
     )
     def train(self, client: Client, message: Tree) -> Tree:
-        """`epochs` steps from `start`; replies with the released weights."""
+        """`local_steps` steps from `start`; replies with the released weights."""
         received = message["w"]
         w, loss = fit(
             self._loss,
@@ -110,9 +110,9 @@ class FedAvg:
             client.graph,
             client.key,
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
-            self.epochs,
+            self.local_steps,
             args={"states": message.get("objective", {})},
-            batches={"drawn": parts.draw(self.terms, self.model, client.graph, client.key, self.epochs)},
+            batches={"minibatch": parts.draw(self.terms, self.model, client.graph, client.key, self.local_steps)},
             penalty=self._penalty if any(term.penalty for term in self.terms) else None,
             anchor=received,
             rows=models.feature_rows(self.model),

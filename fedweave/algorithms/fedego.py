@@ -24,18 +24,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.parts import Egos
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
-from fedweave.core import ego, random
 from fedweave.core import model as models
+from fedweave.core import random
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.rows import mix
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
 from fedweave.learn import OPTIMISERS, check_training, fit
+from fedweave.ops.rows import weighted_gather
+from fedweave.sampling import ego
+from fedweave.sampling.egos import Egos
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class FedEgo:
     quorum: float = 1.0
 
     def __post_init__(self) -> None:
-        check_training(self.epochs, self.lr, self.weight_decay)
+        check_training(self.lr, self.weight_decay, epochs=self.epochs)
         self.egos.split(self.model)
         for name in ("batches", "server_epochs"):
             if getattr(self, name) < 1:
@@ -167,8 +168,8 @@ class FedEgo:
         reply = {"egos": self._mashed(client, theta, message["uploads"], len(message["labels"]))}
         return reply | {"theta": theta} if self.share_reduction else reply
 
-    def _local_loss(self, w: Tree, graph: Graph, key: Tensor, drawn: Tree) -> Tensor:
-        return self.egos.loss(w, self.model, graph, key, drawn)
+    def _local_loss(self, w: Tree, graph: Graph, key: Tensor, minibatch: Tree) -> Tensor:
+        return self.egos.loss(w, self.model, graph, key, minibatch)
 
     @property
     def _upload(self) -> str:
@@ -184,7 +185,7 @@ class FedEgo:
         nodes = nodes.unflatten(1, centres.shape).transpose(0, 1)  # [uploads, positions, batch + least - 1]
         reduced = models.apply(self.model[: egos.split(self.model)], theta, graph)
         spread = weight[:, None].expand(nodes.shape)
-        embedding = mix(reduced, nodes.flatten(0, 1), spread.flatten(0, 1)).unflatten(0, nodes.shape[:2])
+        embedding = weighted_gather(reduced, nodes.flatten(0, 1), spread.flatten(0, 1)).unflatten(0, nodes.shape[:2])
         if self.sigma:
             noise = random.normal(random.fold(client.secret, "egos"), tuple(embedding.shape))
             filled = (weight.sum(-1) > 0).to(embedding.dtype)

@@ -19,8 +19,8 @@ last aggregate.
 What the paper leaves open, or where this differs:
 - The mini-batch is drawn from the train nodes, with a key that the server sends, by every client alike: the server need
   not know who trains. In the modified algorithm 5 client 1 would send it.
-- A client samples up to `fan_out` neighbours per node and layer (see `vertical.sampling`), anew every round, and keeps
-  the node itself. For a node that several clients' lists hold, the sample is one.
+- A client samples up to `fan_out` neighbours per node and layer (see `sampling.neighbourhoods`), anew every round, and
+  keeps the node itself. For a node that several clients' lists hold, the sample is one.
 - Local steps compute only what the client's own batch needs; the union of all clients' nodes is computed once, for the
   exchange. Dropout is drawn anew in every step.
 - Models that end in a convolution (`gcn`, `gat`) aggregate their logits there, and have no further prediction.
@@ -101,7 +101,7 @@ class GLASU:
     vertical: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_training(self.steps, self.lr, self.weight_decay)
+        check_training(self.lr, self.weight_decay, steps=self.steps)
         for name, least in (("exchanges", 0), ("batch", 0), ("fan_out", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
@@ -153,7 +153,7 @@ class GLASU:
                 "and an exchange after the model's last layer that passes messages; set partition.labels = 'all', or "
                 "algorithm.exchanges to 1 or more."
             )
-        self.party.release.agree(fed, self.give, self.keep)
+        self.party.release.agree(fed, self.send_mask_seed, self.store_mask_seed)
         return {"holders": {client: int(client in holders) for client in fed.clients}, "rounds": 0}
 
     @on_client(sends=_FACTS)
@@ -162,14 +162,14 @@ class GLASU:
         return self.party.begin(client, message)
 
     @on_client(sends={"secret": "a random number that masks representations between these two clients"}, peers=True)
-    def give(self, client: Client, message: Tree) -> Tree:
+    def send_mask_seed(self, client: Client, message: Tree) -> Tree:
         """A secret for another client."""
-        return self.party.release.give(client)
+        return self.party.release.send_mask_seed(client)
 
     @on_client()
-    def keep(self, client: Client, message: Tree) -> Tree:
+    def store_mask_seed(self, client: Client, message: Tree) -> Tree:
         """The secret of another client."""
-        return self.party.release.keep(client, message)
+        return self.party.release.store_mask_seed(client, message)
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""
@@ -178,9 +178,9 @@ class GLASU:
         for segment in self.party.sampling:  # algorithm 2
             lists = fed.map(self.sample, message | {"segment": segment})
             message = {"nodes": union(lists), "cut": segment}
-        told = {"h": self.party.release.mechanism(len(fed.clients), after["rounds"] * split.last)}
+        mechanisms = {"h": self.party.release.mechanism(len(fed.clients), after["rounds"] * split.last)}
         for segment in range(split.last):  # algorithm 3
-            replies = fed.map(self.infer, message | {"segment": segment}, protect=told)
+            replies = fed.map(self.infer, message | {"segment": segment}, protect=mechanisms)
             message = {"h": self._aggregate(fed, replies)}
         holders = [client for client in fed.clients if state["holders"][client]]
         exchanged = self.backward == "exchanged"
@@ -231,14 +231,14 @@ class GLASU:
         """Leave class probabilities [n, c] of all nodes as "prediction" in the state of each client that has labels,
         after K exchanges: the others' prediction is not trained (appendix B.2)."""
         holders = [client for client in fed.clients if state["holders"][client]]
-        fed.map(self.foretell, self._looked(fed), clients=holders)
+        fed.map(self.predict_proba, self._looked(fed), clients=holders)
 
     def _looked(self, fed: Federation) -> Tree:
         """What the clients need for their predictions on the full graph."""
         message: Tree = {}
-        told = {"h": self.party.release.mechanism(len(fed.clients))}
+        mechanisms = {"h": self.party.release.mechanism(len(fed.clients))}
         for segment in range(self.party.split.last):
-            replies = fed.map(self.look, message | {"segment": segment}, protect=told)
+            replies = fed.map(self.infer_full, message | {"segment": segment}, protect=mechanisms)
             message = {"h": self._aggregate(fed, replies)}
         return message
 
@@ -254,9 +254,9 @@ class GLASU:
         return h
 
     @on_client(sends=lambda glasu: glasu.party.release.reveals(_ALL))
-    def look(self, client: Client, message: Tree) -> Tree:
+    def infer_full(self, client: Client, message: Tree) -> Tree:
         """Joint inference on the full graph up to the next aggregated layer."""
-        return self.party.look(client, message)
+        return self.party.infer_full(client, message)
 
     @on_client(sends=SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
@@ -265,7 +265,7 @@ class GLASU:
         return {"own": counts(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0))}
 
     @on_client()
-    def foretell(self, client: Client, message: Tree) -> Tree:
+    def predict_proba(self, client: Client, message: Tree) -> Tree:
         """The client's prediction, for its owner alone."""
         client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)
         return {}

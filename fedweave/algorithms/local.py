@@ -21,7 +21,7 @@ from fedweave.learn import OPTIMISERS, check_training, fit
 class Local:
     """Every client trains a model of its own, from weights of its own; nothing leaves but the scores.
 
-    epochs:       full-batch steps per round.
+    local_steps:  full-batch steps per round.
     optimizer:    of the training.
     lr:           learning rate.
     weight_decay: of the optimizer.
@@ -30,7 +30,7 @@ class Local:
     """
 
     model: Model
-    epochs: int = 3
+    local_steps: int = 3
     optimizer: Literal["adam", "sgd"] = "adam"
     lr: float = 0.01
     weight_decay: float = 5e-4
@@ -38,7 +38,7 @@ class Local:
     objective: tuple[parts.Objective, ...] = (parts.CrossEntropy(),)
 
     def __post_init__(self) -> None:
-        check_training(self.epochs, self.lr, self.weight_decay)
+        check_training(self.lr, self.weight_decay, local_steps=self.local_steps)
         if any(term.loss is None for term in self.objective) or not self.objective:
             raise ValueError("objective must be terms that depend on data alone, such as cross_entropy")
         for term in self.objective:
@@ -49,7 +49,7 @@ class Local:
         return {}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
-        """`epochs` further steps at every client."""
+        """`local_steps` further steps at every client."""
         fed.map(self.train, quorum=self.quorum)
         return state
 
@@ -66,8 +66,8 @@ class Local:
             client.graph,
             client.key,
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
-            self.epochs,
-            batches={"drawn": parts.draw(self.objective, self.model, client.graph, client.key, self.epochs)},
+            self.local_steps,
+            batches={"minibatch": parts.draw(self.objective, self.model, client.graph, client.key, self.local_steps)},
         )
         return client.state["w"]
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.core.csr import Blocks, Csr
-from fedweave.core.rows import rounded
-from fedweave.core.sparse import Sparse
+from fedweave.ops.csr import Csr, StackedCsr
+from fedweave.ops.rows import rounded
+from fedweave.ops.sparse import Sparse
 
 TRAIN, VAL, TEST = 0, 1, 2
 SPLITS = ("train", "val", "test")
@@ -46,7 +46,7 @@ class Graph(NamedTuple):
     origin: Tensor | None = None
 
 
-class Links:
+class EdgeList:
     """The raw edges of one client: `index` int64 NumPy [2, E], both directions of every undirected edge, no self loops;
     `nodes` counts the rows including padding; `weight` float [E] or None (all 1)."""
 
@@ -79,39 +79,39 @@ class Neighbours(NamedTuple):
     columns: Tensor
 
 
-class Made:
+class BatchCache:
     """What was made of a batch's edges and lasts as long as they do: operators, neighbours (stacked over clients),
     recordings of training steps, and the sizes of lists of nodes."""
 
     def __init__(self) -> None:
-        self.operators: dict[str, Blocks] = {}
+        self.operators: dict[str, StackedCsr] = {}
         self.neighbours: Neighbours | None = None
         self.recordings: dict[Any, Any] = {}
-        self._rooms: dict[Any, int] = {}
+        self._sizes: dict[Any, int] = {}
 
-    def room(self, name: Any, size: int) -> int:
+    def padded_size(self, name: Any, size: int) -> int:
         """What to pad the list `name` to, which has `size` entries now: the largest that was asked for yet, rounded up.
-        Each combination of sizes is a computation of its own to record (`learn.trace`)."""
-        self._rooms[name] = max(self._rooms.get(name, 0), rounded(size, 32, 8))
-        return self._rooms[name]
+        Each combination of sizes is a computation of its own to record (`ops.recording`)."""
+        self._sizes[name] = max(self._sizes.get(name, 0), rounded(size, 32, 8))
+        return self._sizes[name]
 
 
 class Edges:
     """The edges of one client; inside a vectorised call, of all clients at once.
 
-    shrinks: whether a message-passing layer leaves fewer nodes than it found (see `core.ego`); never here.
+    shrinks: whether a message-passing layer leaves fewer nodes than it found (see `sampling.ego`); never here.
     """
 
     shrinks = False
 
-    def __init__(self, members: Sequence[Links], nodes: int, which: Tensor, made: Made) -> None:
-        self.members, self.nodes, self.which, self.made = tuple(members), nodes, which, made
+    def __init__(self, members: Sequence[EdgeList], nodes: int, client_index: Tensor, cache: BatchCache) -> None:
+        self.members, self.nodes, self.client_index, self.cache = tuple(members), nodes, client_index, cache
 
     @classmethod
-    def of(cls, members: Sequence[Links]) -> "Edges":
+    def of(cls, members: Sequence[EdgeList]) -> "Edges":
         """Stack clients, each padded to the largest."""
-        which = torch.arange(len(members)) if len(members) > 1 else torch.tensor(0)
-        return cls(members, max(member.nodes for member in members), which, Made())
+        client_index = torch.arange(len(members)) if len(members) > 1 else torch.tensor(0)
+        return cls(members, max(member.nodes for member in members), client_index, BatchCache())
 
     def operator(self, kind: str) -> Sparse:
         """A message-passing matrix [n, n].
@@ -120,10 +120,10 @@ class Edges:
         the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
         in "mean_or_self", otherwise "mean", it is its own neighbour.
         """
-        made = self.made.operators
-        if kind not in made:
-            made[kind] = Blocks([member.operator(kind) for member in self.members], self.nodes, self.nodes)
-        return Sparse(made[kind], self.which)
+        cache = self.cache.operators
+        if kind not in cache:
+            cache[kind] = StackedCsr([member.operator(kind) for member in self.members], self.nodes, self.nodes)
+        return Sparse(cache[kind], self.client_index)
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """The nodes that get new values, here all, and for each of them the mean over its neighbours."""
@@ -132,13 +132,13 @@ class Edges:
     @property
     def neighbours(self) -> Neighbours:
         """The neighbours of every node, to sample from."""
-        if self.made.neighbours is None:
+        if self.cache.neighbours is None:
             with torch._C._DisableFuncTorch():  # may be called first inside a transform that would wrap the tables
-                self.made.neighbours = _neighbours(self.members, self.nodes)
-        return Neighbours(*(table.index_select(0, self.which[None])[0] for table in self.made.neighbours))
+                self.cache.neighbours = _neighbours(self.members, self.nodes)
+        return Neighbours(*(table.index_select(0, self.client_index[None])[0] for table in self.cache.neighbours))
 
 
-def _neighbours(members: Sequence[Links], nodes: int) -> Neighbours:
+def _neighbours(members: Sequence[EdgeList], nodes: int) -> Neighbours:
     """The neighbours of all members' nodes, stacked [P, …]."""
     width = max(1, *(member.index.shape[1] for member in members))
     tables = [torch.zeros(len(members), size, dtype=torch.int64) for size in (nodes, nodes, width)]
@@ -191,7 +191,7 @@ def make_graph(
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
     return Graph(
         x=features,
-        edges=Edges.of([Links(edges, rows, weight)]),
+        edges=Edges.of([EdgeList(edges, rows, weight)]),
         y=_padded(torch.as_tensor(y, dtype=torch.int64), rows, -1),
         masks=_padded(torch.as_tensor(masks).bool() & torch.as_tensor(y >= 0), rows, False, dim=1),
         real=torch.arange(rows) < n,
@@ -208,7 +208,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
     edges = Edges.of([member for graph in graphs for member in graph.edges.members])
     if isinstance(graphs[0].x, Sparse):
         members = [graph.x.blocks.members[0] for graph in graphs]  # type: ignore[union-attr]
-        x: Tensor | Sparse = Sparse(Blocks(members, rows, graphs[0].x.shape[1]), torch.arange(len(graphs)))
+        x: Tensor | Sparse = Sparse(StackedCsr(members, rows, graphs[0].x.shape[1]), torch.arange(len(graphs)))
     else:
         x = torch.stack([_padded(graph.x, rows, 0) for graph in graphs])  # type: ignore[arg-type]
 
@@ -218,7 +218,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
 
     return Graph(
         x=x,
-        edges=Edges(edges.members, rows, torch.arange(len(graphs)), Made()),
+        edges=Edges(edges.members, rows, torch.arange(len(graphs)), BatchCache()),
         y=joined("y", -1),  # type: ignore[arg-type]
         masks=joined("masks", False, 1),  # type: ignore[arg-type]
         real=joined("real", False),  # type: ignore[arg-type]
@@ -238,6 +238,6 @@ def _padded(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:
 
 pytree.register_pytree_node(
     Edges,
-    lambda edges: ([edges.which], (edges.members, edges.nodes, edges.made)),
+    lambda edges: ([edges.client_index], (edges.members, edges.nodes, edges.cache)),
     lambda children, rest: Edges(rest[0], rest[1], next(iter(children)), rest[2]),
 )

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
-from fedweave.core.sparse import Sparse
 from fedweave.core.tree import Tree
+from fedweave.ops.sparse import Sparse
 
 
 class Layer(NamedTuple):

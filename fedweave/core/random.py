@@ -1,8 +1,7 @@
 """Randomness as an argument: counter-based keys, so that loop, vmap, chunks and the network draw the same numbers.
 
 A key is an int64 scalar tensor. `fold` derives a new one from it and some purpose; the draws below hash (key, counter)
-with the finaliser of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number generators").
-Nothing here or elsewhere touches a global generator. All draws work under `torch.func.vmap`.
+(`ops.hashing`). Nothing here or elsewhere touches a global generator. All draws work under `torch.func.vmap`.
 """
 
 import hashlib
@@ -13,14 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the same 64 bits, read as a signed number
-_MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
-_MIX2 = 0x94D049BB133111EB - (1 << 64)
+from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, bits, finalise
 
 
 def key(seed: int) -> Tensor:
     """The root key of a run, from any integer."""
-    return _mix(torch.tensor(_signed(seed ^ 0x6A09E667F3BCC909), dtype=torch.int64))
+    return finalise(torch.tensor(_signed(seed ^ 0x6A09E667F3BCC909), dtype=torch.int64))
 
 
 def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
@@ -32,9 +29,9 @@ def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
     out = parent
     for part in purpose:
         if isinstance(part, Tensor):
-            out = _mix(out * 3 + _mix(part))
+            out = finalise(out * 3 + finalise(part))
         else:
-            out = (out ^ _fixed(part)) * _MIX1
+            out = (out ^ _fixed(part)) * MIX1
             out = out ^ (out >> 32 & 0xFFFFFFFF)
     return out
 
@@ -42,9 +39,9 @@ def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
 @lru_cache(maxsize=4096)
 def _fixed(part: int | str) -> int:
     mask = (1 << 64) - 1
-    z = (word(part) * _GOLDEN + 1) & mask
-    z = (z ^ z >> 30) * _MIX1 & mask
-    z = (z ^ z >> 27) * _MIX2 & mask
+    z = (word(part) * GOLDEN + 1) & mask
+    z = (z ^ z >> 30) * MIX1 & mask
+    z = (z ^ z >> 27) * MIX2 & mask
     return _signed(z ^ z >> 31)
 
 
@@ -56,11 +53,6 @@ def word(part: int | str) -> int:
 def generator(seed: int, purpose: str) -> np.random.Generator:
     """A NumPy generator for work outside the steps (partitions, synthetic data)."""
     return np.random.default_rng([seed & (2**63 - 1), word(purpose)])
-
-
-def bits(source: Tensor, count: int) -> Tensor:
-    """`count` hashed words: int64 [count], uniform over all 2^64 values."""
-    return _mix(source + torch.arange(1, count + 1, dtype=torch.int64, device=source.device) * _GOLDEN)
 
 
 def order(source: Tensor, member: Tensor) -> Tensor:
@@ -96,13 +88,6 @@ def dropout(source: Tensor, h: Tensor, rate: float) -> Tensor:
         raise ValueError(f"the dropout rate is {rate}; it must be at least 0 and below 1")
     kept = round((1 - rate) * 65536) / 65536
     return h * (keep(source, tuple(h.shape), kept).to(h.dtype) * (1 / kept))
-
-
-def _mix(z: Tensor) -> Tensor:
-    # in place where a tensor is new: twice as fast, for the words of a dropout mask do not fit in cache
-    z = (z >> 30).bitwise_and_(0x3FFFFFFFF).bitwise_xor_(z).mul_(_MIX1)
-    z = (z >> 27).bitwise_and_(0x1FFFFFFFFF).bitwise_xor_(z).mul_(_MIX2)
-    return (z >> 31).bitwise_and_(0x1FFFFFFFF).bitwise_xor_(z)
 
 
 def _signed(word: int) -> int:

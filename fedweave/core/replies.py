@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.touched import TouchedRows
-from fedweave.core.tree import Tree, full, leaves, nest
+from fedweave.core.tree import Tree, leaves, materialize, nest
 from fedweave.errors import FedweaveError
+from fedweave.ops.touched import TouchedRows
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def as_row(leaf: Any) -> Any:
 
 def _stacked(leaf: Any, count: int) -> Tensor:
     if isinstance(leaf, TouchedRows):
-        return torch.stack([full(row_of(leaf, row)) for row in range(count)])
+        return torch.stack([materialize(row_of(leaf, row)) for row in range(count)])
     if isinstance(leaf, Tensor):
         return leaf
     return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None)

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedweave.core.touched import TouchedRows, full
 from fedweave.errors import ReplyRefused
+from fedweave.ops.touched import TouchedRows, materialize
 
 Leaf: TypeAlias = Tensor | TouchedRows | float | int | str
 Tree: TypeAlias = dict[str, Any]  # dict[str, Tree | Leaf]; the recursive form cannot be narrowed by type checkers
@@ -54,7 +54,7 @@ def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     return {
         key: map_leaves(function, value, *(other[key] for other in others))
         if isinstance(value, dict)
-        else function(full(value), *(full(other[key]) for other in others))
+        else function(materialize(value), *(materialize(other[key]) for other in others))
         for key, value in tree.items()
     }
 
@@ -111,7 +111,8 @@ def encode(tree: Tree) -> bytes:
     python: dict[str, str] = {}
     for path, leaf in leaves(check(tree, "the tree")):
         if isinstance(leaf, Tensor | TouchedRows):
-            tensors[path] = full(leaf).detach().cpu().contiguous().clone()  # a clone: views of one stack share memory
+            # cloned, because views of one stack share memory
+            tensors[path] = materialize(leaf).detach().cpu().contiguous().clone()
         else:
             python[path] = _kind(leaf)
             tensors[path] = _wrap(leaf)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.tree import Tree, check, clone, full, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, check, clone, leaves, map_leaves, materialize, nest
 from fedweave.errors import FedweaveError
 
 RECEIVED, PRESENT = "received", "present"  # keys of a message that holds what peers sent
@@ -15,8 +15,8 @@ RECEIVED, PRESENT = "received", "present"  # keys of a message that holds what p
 class Messages:
     """`shared | each[client] | peers[client]` for every called client.
 
-    peers: what `heard` makes of the peers' trees. Numbers in `each` become 0-d tensors (float64, int64, bool), in every
-    mode alike.
+    peers: what `peer_messages` makes of the peers' trees. Numbers in `each` become 0-d tensors (float64, int64, bool),
+    in every mode alike.
 
     Raises:
         FedweaveError: `each` names an unknown client, leaves out a called one, or gives clients different keys; or a
@@ -83,7 +83,7 @@ class Messages:
         return [leaf._version for _, leaf in leaves(self.shared) if isinstance(leaf, Tensor)]
 
 
-def heard(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:
+def peer_messages(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:
     """What a client that itself sent `own` finds in its message of the peers `sources`, whose `trees` have come."""
     found = [trees[peer] if peer in trees else map_leaves(_zero, own) for peer in sources]
     present = torch.tensor([peer in trees for peer in sources], dtype=torch.bool)
@@ -101,7 +101,7 @@ def _tensors(tree: Tree) -> Tree:
 def _tensor(leaf: Any) -> Tensor:
     if isinstance(leaf, float):
         return torch.tensor(leaf, dtype=torch.float64)
-    return torch.as_tensor(full(leaf))
+    return torch.as_tensor(materialize(leaf))
 
 
 def _shape(leaf: Any) -> Any:

@@ -16,15 +16,15 @@ from fedweave.core.federation import Client, Sent, Step, StepInfo, step_info, st
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch, Replies, as_row, row_of
-from fedweave.core.touched import TouchedRows
-from fedweave.core.tree import Tree, check, full, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, check, leaves, map_leaves, materialize, nest
 from fedweave.engines.batching import Batches
 from fedweave.engines.calls import Keys, called, check_declared, check_quorum, check_way, of_client, receivers, sources
 from fedweave.engines.memory import keep_freed_memory
-from fedweave.engines.messages import Messages, heard
+from fedweave.engines.messages import Messages, peer_messages
 from fedweave.engines.states import States
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed
-from fedweave.learn.trace import Form, traced
+from fedweave.ops.recording import Form, traced
+from fedweave.ops.touched import TouchedRows
 
 MODES = ("vmap", "loop")
 Group = tuple[str, ...]
@@ -201,7 +201,7 @@ class Simulation:
             (graph, state, key, secret, mine), shared = pytree.tree_unflatten(flat, spec)
             view = Client(graph, state, key, secret, self.test)
             reply = check(call.step(view, shared | mine), f"the reply of {call.name}")
-            kept = map_leaves(full, check(view.state, f"the state that {call.name} keeps"))
+            kept = map_leaves(materialize, check(view.state, f"the state that {call.name} keeps"))
             return form.flat((reply, kept))
 
         return form.whole(vmap(one, in_dims=dims)(*operands))
@@ -252,7 +252,7 @@ class _Post(Sent):
     def open(self) -> dict[str, Tree]:
         """What every sender finds in its next message."""
         trees = {client: self.content[client] for client in self.clients}
-        return {client: heard(trees[client], self.sources[client], trees) for client in self.clients}
+        return {client: peer_messages(trees[client], self.sources[client], trees) for client in self.clients}
 
 
 class _Call:

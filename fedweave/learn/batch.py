@@ -7,16 +7,16 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedweave.core.sparse import Sparse
 from fedweave.core.tree import leaves, nest
-from fedweave.learn.descent import Plan, Stored, differentiate
-from fedweave.learn.trace import stay_eager, traced
+from fedweave.learn.descent import Stored, TrainSpec, differentiate
+from fedweave.ops.recording import stay_eager, traced
+from fedweave.ops.sparse import Sparse
 
 Given = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
 
 
 def train_batch(
-    plan: Plan, clients: int, w: Given, anchor: Given, graph: Given, key: Given, args: Given, batches: Given
+    plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, key: Given, args: Given, batches: Given
 ) -> tuple[Any, Any]:
     """Train all clients of a batch; returns outputs and their batch dimensions as `_Fit.vmap` must.
 
@@ -27,11 +27,11 @@ def train_batch(
     batch = _Batch(plan, clients, w, anchor, graph, args)
     operands, spec = pytree.tree_flatten((batch.graph[0], args[0], batch.fixed))
     own, rest = batch.own, batch.rest
-    drawn, drawn_dims = dict(leaves(batches[0])), dict(leaves(batches[1]))
-    dims_of_args = nest(dict(leaves(args[1])) | drawn_dims)
+    minibatch, minibatch_dims = dict(leaves(batches[0])), dict(leaves(batches[1]))
+    dims_of_args = nest(dict(leaves(args[1])) | minibatch_dims)
 
     def objective(key: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
-        now, tensors, count = dict(zip(drawn, given, strict=False)), given[len(drawn) :], len(own.tensors)
+        now, tensors, count = dict(zip(minibatch, given, strict=False)), given[len(minibatch) :], len(own.tensors)
         data, mine, fixed = pytree.tree_unflatten(tensors[count + len(rest) :], spec)
         current = own.shaped(tensors[:count])
         seen = nest(dict(leaves(mine)) | now)
@@ -46,15 +46,15 @@ def train_batch(
         return last, total
 
     tensors = [*own.tensors, *rest.values()]
-    shapes = ((path, leaf.shape, leaf.dtype) for path, leaf in drawn.items())
+    shapes = ((path, leaf.shape, leaf.dtype) for path, leaf in minibatch.items())
     names = (*own.shapes.items(), *batch.fixed_dim.items(), *leaves(dims_of_args), *shapes)
-    gradients = differentiate(objective, len(tensors), len(drawn))
+    gradients = differentiate(objective, len(tensors), len(minibatch))
     step = traced(gradients, (plan.loss, plan.penalty), names, batch.graph[0], operands)
 
     def row(at: int) -> list[Tensor]:
-        return [leaf[at] if drawn_dims[path] is None else leaf[:, at] for path, leaf in drawn.items()]
+        return [leaf[at] if minibatch_dims[path] is None else leaf[:, at] for path, leaf in minibatch.items()]
 
-    last = plan.descend(tensors, step, key[0] if key[1] == 0 else key[0].expand(clients), row)
+    last = plan.train_loop(tensors, step, key[0] if key[1] == 0 else key[0].expand(clients), row)
     plan.split = frozenset(rest)
     outputs: list[Tensor] = []
     dims: list[int | None] = []
@@ -70,7 +70,7 @@ class _Batch:
     own: stacked weights. rest: {path: the shared copy}. fixed: {path: anchor}. rows: int64 [P, m] touched features.
     """
 
-    def __init__(self, plan: Plan, clients: int, w: Given, anchor: Given, graph: Given, args: Given) -> None:
+    def __init__(self, plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, args: Given) -> None:
         shared = {path for path, dim in leaves(w[1]) if dim is None}
         self.graph = graph
         self.fixed: dict[str, Tensor] = dict(leaves(anchor[0] or {}))
@@ -95,13 +95,13 @@ class _Batch:
     def _narrow(self) -> bool:
         """Drop the features that a client's nodes do not have, if that leaves out enough to be worth it."""
         x = self.graph[0].x
-        if not isinstance(x, Sparse) or self.graph[1].x.which is None:
+        if not isinstance(x, Sparse) or self.graph[1].x.client_index is None:
             return False
         rows, blocks = x.blocks.touched
         if rows.shape[1] > 0.7 * x.blocks.cols:
             return False
         self.rows = rows
-        self.graph = tuple(g._replace(x=Sparse(blocks, g.x.which)) for g in self.graph)
+        self.graph = tuple(g._replace(x=Sparse(blocks, g.x.client_index)) for g in self.graph)
         return True
 
     def _gather(self, tensor: Tensor) -> Tensor:

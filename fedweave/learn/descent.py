@@ -13,10 +13,10 @@ from fedweave.learn.optimisers import Optimiser
 
 Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
 Penalty = Callable[[Tensor, Tensor, Tree], Tensor]
-Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *drawn, *weights) -> (last loss, *gradients)
+Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *minibatch, *weights) -> (last loss, *gradients)
 
 
-class Plan:
+class TrainSpec:
     """What a `fit` does, with the tensors taken out."""
 
     def __init__(
@@ -26,16 +26,16 @@ class Plan:
         self.split: frozenset[str] = frozenset()  # paths that came back as TouchedRows
         self.spec: Any = None
 
-    def descend(
-        self, tensors: list[Tensor], gradients: Gradients, key: Tensor, drawn: Callable[[int], list[Tensor]]
+    def train_loop(
+        self, tensors: list[Tensor], gradients: Gradients, key: Tensor, minibatch: Callable[[int], list[Tensor]]
     ) -> Tensor:
-        """Train `tensors` in place and return the last step's loss, of the shape of `key`; `drawn` gives what was drawn
-        for a step."""
+        """Train `tensors` in place and return the last step's loss, of the shape of `key`; `minibatch` gives a
+        step's."""
         optimiser = self.optimiser(tensors)
         last = torch.zeros(key.shape, dtype=tensors[0].dtype)
         for step in range(self.steps):
-            last, *slopes = gradients(random.fold(key, step), *drawn(step), *tensors)
-            for tensor, slope in zip(tensors, slopes, strict=True):
+            last, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
+            for tensor, slope in zip(tensors, grads, strict=True):
                 tensor.grad = slope
             optimiser.step()
         return last
@@ -75,8 +75,8 @@ def differentiate(objective: Callable[..., tuple[Tensor, Tensor]], count: int, f
         with torch.enable_grad():
             free = [tensor.detach().requires_grad_() for tensor in tensors[first : first + count]]
             last, total = objective(key, *tensors[:first], *free, *tensors[first + count :])
-            slopes = torch.autograd.grad(total, free, allow_unused=True)
-        zeroed = (torch.zeros_like(f) if s is None else s for f, s in zip(free, slopes, strict=True))
+            grads = torch.autograd.grad(total, free, allow_unused=True)
+        zeroed = (torch.zeros_like(f) if s is None else s for f, s in zip(free, grads, strict=True))
         return last.detach(), *zeroed
 
     return gradients

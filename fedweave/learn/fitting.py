@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import Graph
-from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.learn.batch import train_batch
-from fedweave.learn.descent import Loss, Penalty, Plan, Stored, differentiate
+from fedweave.learn.descent import Loss, Penalty, Stored, TrainSpec, differentiate
 from fedweave.learn.optimisers import Optimiser
+from fedweave.ops.touched import TouchedRows
 
 
 def fit(
@@ -43,7 +43,7 @@ def fit(
     """
     if penalty is not None and anchor is None:
         raise ValueError("a penalty needs the anchor that it pulls to; give fit(…, anchor=…)")
-    plan = Plan(loss, penalty, optimiser, steps, rows)
+    plan = TrainSpec(loss, penalty, optimiser, steps, rows)
     whole = map_leaves(lambda leaf: leaf, w)
     operands, plan.spec = pytree.tree_flatten((whole, anchor, graph, key, args or {}, batches or {}))
     outputs = list(_Fit.apply(plan, *operands))
@@ -58,22 +58,22 @@ class _Fit(torch.autograd.Function):
     """`fit` on tensors alone, and its batching rule."""
 
     @staticmethod
-    def forward(plan: Plan, *operands: Any) -> tuple[Tensor, ...]:
+    def forward(plan: TrainSpec, *operands: Any) -> tuple[Tensor, ...]:
         w, anchor, graph, key, args, batches = pytree.tree_unflatten(operands, plan.spec)
         own = Stored({path: tensor.detach().clone() for path, tensor in leaves(w)}, 0)
-        fixed, drawn = dict(leaves(anchor or {})), dict(leaves(batches))
+        fixed, minibatch = dict(leaves(anchor or {})), dict(leaves(batches))
 
         def objective(key: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-            current = own.shaped(tensors[len(drawn) :])
-            now = dict(zip(drawn, tensors, strict=False))
+            current = own.shaped(tensors[len(minibatch) :])
+            now = dict(zip(minibatch, tensors, strict=False))
             last = total = plan.loss(nest(current), graph, key, nest(dict(leaves(args)) | now))
             if plan.penalty is not None:
                 for path, value in current.items():
                     total = total + plan.penalty(value, fixed[path], args)
             return last, total
 
-        step = differentiate(objective, len(own.tensors), len(drawn))
-        last = plan.descend(own.tensors, step, key, lambda at: [leaf[at] for leaf in drawn.values()])
+        step = differentiate(objective, len(own.tensors), len(minibatch))
+        last = plan.train_loop(own.tensors, step, key, lambda at: [leaf[at] for leaf in minibatch.values()])
         return *own.shaped(own.tensors).values(), last
 
     @staticmethod
@@ -85,7 +85,7 @@ class _Fit(torch.autograd.Function):
         raise NotImplementedError("fit cannot be differentiated through")
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], plan: Plan, *operands: Any) -> tuple[Any, Any]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], plan: TrainSpec, *operands: Any) -> tuple[Any, Any]:
         moved = [o.movedim(d, 0) if d else o for o, d in zip(operands, in_dims[1:], strict=True)]
         dims = [None if d is None else 0 for d in in_dims[1:]]
         given = pytree.tree_unflatten(moved, plan.spec)

@@ -36,10 +36,11 @@ class Sgd:
 OPTIMISERS: dict[str, Callable[[float, float], Optimiser]] = {"adam": Adam, "sgd": Sgd}
 
 
-def check_training(epochs: int, lr: float, weight_decay: float) -> None:
-    """Refuse impossible training parameters with a ValueError that names them."""
-    if epochs < 1:
-        raise ValueError(f"epochs is {epochs}; it must be at least 1")
+def check_training(lr: float, weight_decay: float, **counts: int) -> None:
+    """Refuse impossible training parameters with a ValueError that names them; `counts` are of steps or epochs."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}; it must be at least 1")
     if not lr > 0:
         raise ValueError(f"lr is {lr}; it must be positive")
     if weight_decay < 0:

@@ -88,7 +88,7 @@ def _sorting(score: Tensor) -> Tensor:
     return torch.from_numpy(np.argsort(score.numpy(), -1))
 
 
-# An operator of its own, so that a recording (`learn.trace`) calls NumPy anew each time.
+# An operator of its own, so that a recording (`ops.recording`) calls NumPy anew each time.
 _LIBRARY = torch.library.Library("fedweave", "FRAGMENT")
 _LIBRARY.define("sorting(Tensor score) -> Tensor")
 _LIBRARY.impl("sorting", _sorting, "CompositeExplicitAutograd")

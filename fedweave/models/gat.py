@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.attention import attend
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import dense
-from fedweave.models.linear import linear
+from fedweave.ops.attention import attend
+from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)

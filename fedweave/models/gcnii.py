@@ -13,8 +13,8 @@ from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import dense
-from fedweave.models.linear import linear
 from fedweave.models.mlp import affine
+from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.models import dense
-from fedweave.models.linear import linear
+from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ Each is a frozen dataclass (fields = parameters) with the single method `cut(dat
 
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.dirichlet import Dirichlet
+from fedweave.partition.iid import Random
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
 from fedweave.partition.statistics import statistics, totals
-from fedweave.partition.uniform import Random
 from fedweave.partition.vertical import Parties, Vertical
 
 PARTITIONS: dict[str, type] = {

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from fedweave.config import Document, differences, load
 from fedweave.errors import UserError
+from fedweave.rounds import GLOBAL
 from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
-from fedweave.training import GLOBAL
 
 T = TypeVar("T")
 

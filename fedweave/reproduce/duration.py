@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-EVALUATION = (".score", ".look")  # how the names of the steps end that only evaluate
+EVALUATION = (".score", ".infer_full")  # how the names of the steps end that only evaluate
 
 
 class Duration(NamedTuple):

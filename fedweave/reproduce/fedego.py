@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fedweave.config import Document
-from fedweave.core.ego import positions
 from fedweave.datasets.public import PUBLIC
 from fedweave.reproduce import fedego_printed as numbers
 from fedweave.reproduce.paper import Cell, Paper, Table, printed
 from fedweave.reproduce.quantities import MB, accuracy, megabytes, minutes
+from fedweave.sampling.ego import positions
 
 SEEDS = 4
 FACTS = {kind.name: kind.facts for kind in PUBLIC}
@@ -40,7 +40,7 @@ MODEL = {"name": "ego", "hidden": 256, "layers": 2, "dropout": 0.0}
 DESCENT = {"optimizer": "adam", "lr": 3e-4, "weight_decay": 0.0}
 EGOS = {"batch": 32, "hops": 2, "fan_out": 6}
 ALGORITHM = {"name": "fedego", "batches": 5, "epochs": 5, "server_epochs": 5, "gamma": 0.125} | EGOS | DESCENT
-ON_EGOS = {"epochs": 25, "objective": [{"name": "ego_cross_entropy"} | EGOS]} | DESCENT
+ON_EGOS = {"local_steps": 25, "objective": [{"name": "ego_cross_entropy"} | EGOS]} | DESCENT
 METHODS: dict[str, dict[str, Document]] = {
     "Local Only": {"algorithm": {"name": "local"} | ON_EGOS},
     "FedAvg": {"algorithm": {"name": "fedavg", "weigh": "uniform"} | ON_EGOS},

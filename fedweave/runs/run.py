@@ -20,6 +20,7 @@ from fedweave.build import Built, build, client_ids
 from fedweave.config import Config, dumps
 from fedweave.errors import UserError
 from fedweave.partition.statistics import statistics
+from fedweave.rounds import METRICS_SCHEMA, train
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import (
     CHECKPOINT,
@@ -37,10 +38,9 @@ from fedweave.runs.files import (
 )
 from fedweave.runs.resuming import check_rounds, examine
 from fedweave.runs.stopping import Interrupted, Stop
-from fedweave.training import METRICS_SCHEMA, train
 
 
-class Watch(Protocol):
+class RunObserver(Protocol):
     """What a run tells whoever watches it."""
 
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
@@ -77,7 +77,7 @@ def held(built: Built) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class RunBackend:
     """What a run takes from where it runs; by default, from this process alone.
 
     build: everything that the run needs. held: the columns of partition.parquet. noted: (federation, round) -> further
@@ -91,7 +91,7 @@ class Surroundings:
 
 
 def run(
-    config: Config, directory: Path, watch: Watch, resume: bool = False, here: Surroundings | None = None
+    config: Config, directory: Path, watch: RunObserver, resume: bool = False, here: RunBackend | None = None
 ) -> dict[str, Any]:
     """Run `config`, or continue it, and return the content of summary.json; a finished run is left as it is.
 
@@ -101,7 +101,7 @@ def run(
     """
     if finished := examine(config, directory, resume):
         return finished
-    here = here or Surroundings()
+    here = here or RunBackend()
     built = here.build(config)
     with locked(directory):
         examine(config, directory, resume)  # again: now nobody else writes
@@ -141,7 +141,7 @@ class _Files:
         self.saved = reached.round
 
 
-def _prepare(config: Config, built: Any, directory: Path, here: Surroundings) -> tuple[Checkpoint, pa.Table]:
+def _prepare(config: Config, built: Any, directory: Path, here: RunBackend) -> tuple[Checkpoint, pa.Table]:
     """Write what is known before training and restore the checkpoint, if there is one."""
     remove_leftovers(directory)
     start, metrics = Checkpoint(), METRICS_SCHEMA.empty_table()
@@ -165,7 +165,7 @@ def _cut(directory: Path, name: str, rows: int) -> pa.Table:
 
 
 def _train(
-    config: Config, built: Any, files: _Files, start: Checkpoint, stop: Stop, watch: Watch, here: Surroundings
+    config: Config, built: Any, files: _Files, start: Checkpoint, stop: Stop, watch: RunObserver, here: RunBackend
 ) -> Checkpoint:
     general, every = config.general, config.engine.values["checkpoint_seconds"]
     began, due = time.monotonic() - start.seconds, time.monotonic() + every

@@ -18,7 +18,7 @@ from fedweave.core.random import generator
 from fedweave.core.tree import Tree, encode, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.reproduce.fedego import experiment
-from fedweave.training import train
+from fedweave.rounds import train
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 
 MODES = ("vmap", "loop")
@@ -117,7 +117,7 @@ def test_three_clients_end_a_round_as_uniform_fedavg_does() -> None:
     clients = dict(list(graphs(torch.float64).items())[:3])
     after, _ = trained(DFedGNN(model(dropout=0.0)), clients=clients)
     averaged = federation(dtype=torch.float64, clients=clients)
-    *_, last = train(FedAvg(model(dropout=0.0), epochs=5, weigh=Uniform()), averaged, 1)
+    *_, last = train(FedAvg(model(dropout=0.0), local_steps=5, weigh=Uniform()), averaged, 1)
     assert all(distance(w, last.state["w"]) < 1e-9 for w in after.values())
 
 
@@ -152,7 +152,9 @@ def test_a_client_that_rejoins_goes_on_from_its_own_weights() -> None:
     assert distance(states[1], states[2]) > 0
 
 
-@pytest.mark.parametrize("changes", [{"quorum": 0.0}, {"epochs": 0}, {"objective": (Proximal(),)}, {"objective": ()}])
+@pytest.mark.parametrize(
+    "changes", [{"quorum": 0.0}, {"local_steps": 0}, {"objective": (Proximal(),)}, {"objective": ()}]
+)
 def test_senseless_parameters_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
         DFedGNN(model(), **changes)
@@ -167,7 +169,7 @@ def test_neighbours_help_on_digits() -> None:
     }
     scores = {}
     for name in ("local", "dfedgnn"):
-        built = build(resolve(document | {"algorithm": {"name": name, "epochs": 5}}))
+        built = build(resolve(document | {"algorithm": {"name": name, "local_steps": 5}}))
         *_, last = train(built.algorithm, built.fed, 20, eval_every=0)
         scores[name] = last.summary["local/accuracy"]
     assert scores["dfedgnn"] > scores["local"] + 0.05

@@ -45,7 +45,9 @@ def gradient(w: Tree, client: str, fed: Simulation) -> Tree:
 def test_one_step_of_sgd_is_a_step_along_the_weighted_mean_gradient(weigh: str) -> None:
     parts = {"weigh": Uniform()} if weigh == "uniform" else {}
     fed = federation(**DOUBLE)
-    before, after = one_round(FedAvg(model(0.0), epochs=1, optimizer="sgd", lr=0.5, weight_decay=0.0, **parts), fed)
+    before, after = one_round(
+        FedAvg(model(0.0), local_steps=1, optimizer="sgd", lr=0.5, weight_decay=0.0, **parts), fed
+    )
     sizes = torch.stack([fed._graphs[client].masks[TRAIN].sum() for client in fed.clients]).double()
     weights = sizes / sizes.sum() if weigh == "size" else torch.full_like(sizes, 0.2)
     expected = before["w"]
@@ -57,7 +59,7 @@ def test_one_step_of_sgd_is_a_step_along_the_weighted_mean_gradient(weigh: str) 
 def test_fedprox_pulls_to_the_received_weights() -> None:
     """Two steps of SGD: the first feels no pull, the second w ← w − lr (g + μ (w − w_t))."""
     fed = federation(engine=Recorder, **DOUBLE)
-    algorithm = FedProx(model(0.0), epochs=2, optimizer="sgd", lr=0.5, weight_decay=0.0, mu=0.3)
+    algorithm = FedProx(model(0.0), local_steps=2, optimizer="sgd", lr=0.5, weight_decay=0.0, mu=0.3)
     before, _ = one_round(algorithm, fed)
     received = before["w"]
     for client in fed.clients:
@@ -138,7 +140,9 @@ def test_a_clipped_round_moves_the_model_no_further(mode: str) -> None:
 
 def test_a_mixed_start_is_the_stated_mix() -> None:
     fed = federation(engine=Recorder, **DOUBLE)
-    algorithm = FedAvg(model(0.0), epochs=1, optimizer="sgd", lr=0.5, weight_decay=0.0, start=MixedStart(alpha=0.3))
+    algorithm = FedAvg(
+        model(0.0), local_steps=1, optimizer="sgd", lr=0.5, weight_decay=0.0, start=MixedStart(alpha=0.3)
+    )
     one_round(algorithm, fed)
     kept, states = {c: fed.heard[c]["w"] for c in fed.clients}, fed.snapshot()
     assert all(distance(states[client]["w"], kept[client]) == 0 for client in fed.clients)
@@ -153,7 +157,7 @@ def test_a_mixed_start_is_the_stated_mix() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"epochs": 0}, "epochs is 0"),
+        ({"local_steps": 0}, "local_steps is 0"),
         ({"lr": 0.0}, "lr is 0.0"),
         ({"lr": float("nan")}, "lr is nan"),
         ({"weight_decay": -1.0}, "weight_decay is -1.0"),

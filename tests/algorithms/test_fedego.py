@@ -25,7 +25,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError
 from fedweave.models import MODELS
-from fedweave.training import train
+from fedweave.rounds import train
 from tests.contract.federations import CLASSES, FEATURES, distance, federation, graphs
 
 QUICK: dict[str, Any] = {
@@ -327,8 +327,8 @@ def test_the_servers_step_by_hand(share_root_weight: bool) -> None:
         logits = layer(w2, centre, inner.mean(1)) @ last["weight"] + last["bias"]
         return -(labels * (logits - logits.logsumexp(1, keepdim=True))).sum() / len(labels)
 
-    slopes = torch.func.grad(loss)(first["phi"])
-    assert distance(state["phi"], map_leaves(lambda w, g: w - 0.5 * g, first["phi"], slopes)) <= 1e-12
+    grads = torch.func.grad(loss)(first["phi"])
+    assert distance(state["phi"], map_leaves(lambda w, g: w - 0.5 * g, first["phi"], grads)) <= 1e-12
     assert distance({"p": state["labels"]}, {"p": labels.mean(0)}) <= 1e-12
 
 
@@ -419,14 +419,14 @@ BASELINES: dict[str, Callable[..., Any]] = {
     "fedavg": lambda **o: FedAvg(net(), objective=(EgoCrossEntropy(4, 2, 2),), **o),
     "fedprox": lambda **o: FedProx(net(), objective=(EgoCrossEntropy(4, 2, 2),), adaptive=True, **o),
     "local": lambda **o: Local(net(), objective=(EgoCrossEntropy(4, 2, 2),), **o),
-    "fedego": lambda epochs, **o: fedego(batches=epochs, **o),
+    "fedego": lambda local_steps, **o: fedego(batches=local_steps, **o),
 }
 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines_learn_on_egos(name: str) -> None:
     losses = []
-    for step in train(BASELINES[name](epochs=10, lr=0.01), federation(), 12, eval_every=1):
+    for step in train(BASELINES[name](local_steps=10, lr=0.01), federation(), 12, eval_every=1):
         assert step.metrics is not None
         rows = [r for r in step.metrics.to_pylist() if r["client"] != "global" and r["split"] == "train"]
         losses.append(sum(r["value"] for r in rows if r["metric"] == "loss"))

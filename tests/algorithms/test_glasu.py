@@ -13,14 +13,14 @@ from fedweave import build, datasets
 from fedweave.algorithms.glasu import GLASU, cuts, union
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
-from fedweave.core.graph import Edges, Graph, Links, make_graph
+from fedweave.core.graph import EdgeList, Edges, Graph, make_graph
 from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
-from fedweave.training import train
+from fedweave.rounds import train
 
 NODES, FEATURES, CLASSES = 60, 12, 3
 DATA = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -145,7 +145,7 @@ def _sparse_to_dense(nodes: int) -> dict[str, Graph]:
         (links,) = graphs[client].edges.members
         first, second = links.index
         kept = links.index[:, (first + second) % share == 0]
-        graphs[client] = graphs[client]._replace(edges=Edges.of([Links(kept, links.nodes)]))
+        graphs[client] = graphs[client]._replace(edges=Edges.of([EdgeList(kept, links.nodes)]))
     return graphs
 
 
@@ -157,7 +157,7 @@ def test_what_is_dropped_of_a_node_does_not_depend_on_the_list_it_stands_in(opti
         fed = federation(graphs, mode=mode)
         ends.append(outcome(made(net=backbone(dropout=0.5), fan_out=4, batch=16, **options), fed)[1])
     assert gap(*ends) < 1e-6
-    rooms = [tuple(graph.edges.made._rooms.values()) for graph in graphs.values()]  # of the loop
+    rooms = [tuple(graph.edges.cache._sizes.values()) for graph in graphs.values()]  # of the loop
     assert len(set(rooms)) > 1
 
 

@@ -124,11 +124,11 @@ def is_prediction(path: str) -> bool:
     return path.startswith(f"{LAYERS + 1}/")
 
 
-def largest_gap(before: Weights, after: Weights, slopes: Weights) -> float:
+def largest_gap(before: Weights, after: Weights, grads: Weights) -> float:
     """How far the steps taken are from -lr times the gradients, in units of the gradients."""
     return max(
         float(((own[path] - then[path]) / LR - slope[path]).abs().max())
-        for own, then, slope in zip(before, after, slopes, strict=True)
+        for own, then, slope in zip(before, after, grads, strict=True)
         for path in own
     )
 
@@ -175,8 +175,8 @@ def test_frozen_gradients_take_the_others_as_constants(how: Any) -> None:
     leaf = free(before)
     _, given = gcnii_losses(before, graphs, at, how)
     losses, _ = gcnii_losses(leaf, graphs, at, how, stale=given)
-    slopes = [gradients(loss, leaf)[m] for m, loss in enumerate(losses)]
-    assert largest_gap(before, after, slopes) < 1e-12
+    grads = [gradients(loss, leaf)[m] for m, loss in enumerate(losses)]
+    assert largest_gap(before, after, grads) < 1e-12
     assert largest_gap(before, after, joint(before, graphs, at, how, (0, 1, 2))) > 1e-3
 
 
@@ -197,15 +197,15 @@ def test_stale_steps_reuse_what_the_others_had(how: Any, holders: Any) -> None:
     for _ in range(3):
         leaf = free(now)
         losses, mine = gcnii_losses(leaf, graphs, at, how, stale=given)
-        slopes = []
+        grads = []
         for m in range(3):
             mix = list(given[4])
             mix[m] = mine[4][m]
             loss = losses[m] if m in holders else (pull * merged(mix, how)).sum()
-            slopes.append(gradients(loss, leaf)[m])
+            grads.append(gradients(loss, leaf)[m])
         now = [
             {path: own[path].detach() - LR * slope[path] for path in own}
-            for own, slope in zip(leaf, slopes, strict=True)
+            for own, slope in zip(leaf, grads, strict=True)
         ]
     assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(after, now, strict=True) for p in a) < 1e-12
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.federation import Federation
-from fedweave.engines.flare.policy import PolicyViolation, Spent, check_reply
-from fedweave.engines.flare.sitefile import Rules
+from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
+from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import UserError
 from fedweave.privacy import secure_sum
 from fedweave.privacy.gaussian import GaussianRows
@@ -92,7 +92,7 @@ def test_what_is_sent_is_masked_and_said(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def listening(step, *args, **options):  # type: ignore[no-untyped-def]
         replies = heard(step, *args, **options)
-        if step.__name__ in ("infer", "look"):
+        if step.__name__ in ("infer", "infer_full"):
             seen.append(replies.stack("h"))
         return replies
 

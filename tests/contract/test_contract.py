@@ -13,7 +13,7 @@ from fedweave.core.tree import decode, encode, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.learn import Adam
-from fedweave.training import Step, train
+from fedweave.rounds import Step, train
 from tests.contract.federations import (
     CLASSES,
     FEATURES,
@@ -218,7 +218,7 @@ def test_more_rounds_lower_the_training_loss(name: str) -> None:
 def test_one_client_is_centralised_training(name: str) -> None:
     """With one client and one local step per round, what remains is ordinary training, written out here."""
     known = {field.name for field in fields(ALGORITHMS[name])}
-    if not {"epochs", "optimizer"} <= known or "batch" in known:
+    if not {"local_steps", "optimizer"} <= known or "batch" in known:
         pytest.skip(f"{name} has no full-batch local steps of a chosen optimiser; its own tests say what it computes")
     x, edges, y, masks = arrays(SIZES[1], 1)
     from fedweave.core.graph import make_graph
@@ -226,7 +226,7 @@ def test_one_client_is_centralised_training(name: str) -> None:
     graph = make_graph(x, edges, y, masks, dtype=torch.float64)
     net = model(dropout=0.0)
     fed = Simulation({"only": graph}, classes=CLASSES, test=global_test(torch.float64))
-    made = ALGORITHMS[name](net, epochs=1)
+    made = ALGORITHMS[name](net, local_steps=1)
     begun = run(made, fed, 1)
     w = held(begun, fed)
     ended = run(made, fed, 6, resume=(1, begun.state))

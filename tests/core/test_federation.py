@@ -12,9 +12,9 @@ from torch import Tensor
 from fedweave.core.federation import Client, StepInfo, on_client, step_info, step_name
 from fedweave.core.random import generator
 from fedweave.core.replies import Batch, Replies
-from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError
+from fedweave.ops.touched import TouchedRows
 
 CLIENTS = [f"c{i}" for i in range(7)]
 
@@ -133,13 +133,13 @@ def test_rows_that_are_stored_once_count_for_every_client() -> None:
     rest, rows = values(6, 2), torch.tensor([[0, 3], [5, 6], [3, 6], [6, 6]])  # 6 marks padding
     own = values(4, 2, 2) + 10
     touched = TouchedRows(rest, rows, own)
-    whole = torch.stack([TouchedRows(rest, rows[p], own[p]).full() for p in range(4)])
+    whole = torch.stack([TouchedRows(rest, rows[p], own[p]).materialize() for p in range(4)])
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
     replies = Replies(CLIENTS[:4], [Batch((0, 1, 2, 3), {"w": touched})], {})
     plain = Replies(CLIENTS[:4], [Batch((0, 1, 2, 3), {"w": whole})], {})
     assert torch.equal(summed(replies, weights), summed(plain, weights))
     assert torch.equal(replies.stack("w"), whole)
-    assert torch.equal(replies["c1"]["w"].full(), whole[1])
+    assert torch.equal(replies["c1"]["w"].materialize(), whole[1])
     mixed = Replies(
         CLIENTS[:4],
         [Batch((2,), {"w": whole[2:3]}), Batch((0, 1, 3), {"w": TouchedRows(rest, rows[[0, 1, 3]], own[[0, 1, 3]])})],

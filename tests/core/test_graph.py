@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedweave.core.graph import BLOCK, TEST, TRAIN, VAL, Graph, Links, make_graph, stack
-from fedweave.core.sparse import Sparse
+from fedweave.core.graph import BLOCK, TEST, TRAIN, VAL, EdgeList, Graph, make_graph, stack
+from fedweave.ops.sparse import Sparse
 
 PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])  # 0 - 1 - 2
 MASKS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], bool)
@@ -52,7 +52,7 @@ def test_isolated_nodes_get_nothing_or_themselves(kind: str) -> None:
 
 
 def test_edge_weights_enter_the_operators() -> None:
-    links = Links(PATH, 3, np.array([2.0, 2.0, 6.0, 6.0]))
+    links = EdgeList(PATH, 3, np.array([2.0, 2.0, 6.0, 6.0]))
     mean = links.operator("mean").scipy().toarray()
     assert mean.tolist() == [[0, 1, 0], [0.25, 0, 0.75], [0, 1, 0]]
     gcn = links.operator("gcn").scipy().toarray()

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.core.ledger import FRAMING, SCHEMA, Ledger
-from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree, encode
+from fedweave.ops.touched import TouchedRows
 
 UP: Tree = {
     "w": {"0": torch.zeros(3, 2), "1": torch.zeros(2, dtype=torch.float64)},

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
-from fedweave.core.touched import TouchedRows
-from fedweave.core.tree import check, decode, encode, encoded_size, full, leaves, map_leaves, nest
+from fedweave.core.tree import check, decode, encode, encoded_size, leaves, map_leaves, materialize, nest
 from fedweave.errors import ReplyRefused
+from fedweave.ops.touched import TouchedRows
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
@@ -108,7 +108,7 @@ def test_partly_stored_rows_cross_as_the_whole_tensor() -> None:
     assert torch.equal(decode(encode({"w": rows}))["w"], whole)
     assert encoded_size({"w": rows}) == len(encode({"w": whole}))
     assert torch.equal(map_leaves(lambda leaf: leaf + 1, {"w": rows})["w"], whole + 1)
-    assert torch.equal(full(rows), whole)
+    assert torch.equal(materialize(rows), whole)
 
 
 def test_gradients_and_empty_subtrees_do_not_cross() -> None:

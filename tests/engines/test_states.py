@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedweave.core.touched import TouchedRows
 from fedweave.core.tree import Tree
 from fedweave.engines.states import States
+from fedweave.ops.touched import TouchedRows
 
 
 def stacked(*values: float) -> Tree:

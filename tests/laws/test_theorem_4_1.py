@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedweave.core import ego, random
 from fedweave.core import model as models
+from fedweave.core import random
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.models import MODELS
+from fedweave.sampling import ego
 
 BATCH, HIDDEN, CLASSES = 5, 6, 3
 
@@ -43,8 +44,8 @@ def logits_and_slopes(model: models.Model, w: Tree, egos: Tensor, fan_out: int) 
         out = models.apply(model, w, ego.ego_graph(mashed, 1, fan_out), first=1)[0]
         return -out.log_softmax(-1)[0], out
 
-    slopes, out = torch.func.grad(loss, has_aux=True)(w)
-    return out, slopes
+    grads, out = torch.func.grad(loss, has_aux=True)(w)
+    return out, grads
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["two weights", "one weight"])
@@ -55,11 +56,11 @@ def test_alignment_does_not_matter_to_linear_layers(hops: int, fan_out: int, sha
     model, w = personal(hops, share, linear=True)
     rng = torch.Generator().manual_seed(fan_out)
     egos = torch.randn(BATCH, ego.positions(hops, fan_out), HIDDEN, generator=rng, dtype=torch.float64)
-    out, slopes = logits_and_slopes(model, w, egos, fan_out)
+    out, grads = logits_and_slopes(model, w, egos, fan_out)
     for seed in range(3):
         other, others = logits_and_slopes(model, w, misaligned(egos, hops, fan_out, seed), fan_out)
         torch.testing.assert_close(other, out, atol=1e-12, rtol=1e-12)
-        map_leaves(lambda a, b: torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12), others, slopes)
+        map_leaves(lambda a, b: torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12), others, grads)
 
 
 @pytest.mark.parametrize("share", [False, True])

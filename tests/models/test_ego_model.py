@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.algorithms.parts import Egos
-from fedweave.core import ego, random
 from fedweave.core import model as models
+from fedweave.core import random
 from fedweave.core.graph import make_graph
 from fedweave.errors import ConfigError
 from fedweave.models import MODELS, sage
+from fedweave.sampling import ego
+from fedweave.sampling.egos import Egos
 from tests.conftest import random_graph
 
 

@@ -16,14 +16,15 @@ from torch_geometric.nn import GATConv
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.attention import attend
 from fedweave.core.graph import Graph, stack
-from fedweave.core.sparse import Sparse
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
-from fedweave.learn import Adam, fit, trace
+from fedweave.learn import Adam, fit
 from fedweave.models import MODELS, gat
+from fedweave.ops import recording
+from fedweave.ops.attention import attend
+from fedweave.ops.sparse import Sparse
 from tests.models.test_gcnii import accuracy
 from tests.models.test_layers import TOLERANCE, graph_of
 
@@ -48,8 +49,8 @@ def test_convolution_equals_the_reference(heads: int, concat: bool, sparse: bool
     torch.testing.assert_close(out, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
     pull = torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape)
     mine = torch.autograd.grad((out * pull).sum(), [w[name] for name in theirs])
-    slopes = torch.autograd.grad((expected * pull).sum(), list(theirs.values()))
-    for name, own, slope in zip(theirs, mine, slopes, strict=True):
+    grads = torch.autograd.grad((expected * pull).sum(), list(theirs.values()))
+    for name, own, slope in zip(theirs, mine, grads, strict=True):
         wanted = slope.T if name == "weight" else slope.flatten()
         torch.testing.assert_close(own, wanted, atol=10 * TOLERANCE[dtype], rtol=10 * TOLERANCE[dtype])
 
@@ -81,7 +82,7 @@ def test_heads_are_independent_and_a_row_without_entries_gives_zero() -> None:
 
 def test_only_whole_matrices_are_patterns() -> None:
     scores = torch.zeros(2, 1)
-    with pytest.raises(TypeError, match=r"the entries of a core\.sparse\.Sparse matrix, got a Tensor"):
+    with pytest.raises(TypeError, match=r"the entries of a ops\.sparse\.Sparse matrix, got a Tensor"):
         attend(torch.eye(2), scores, scores, scores)  # type: ignore[arg-type]
 
 
@@ -120,8 +121,8 @@ def logits_and_slopes(model: Any, w: Tree, graph: Graph, key: Tensor | None = No
         out = models.apply(model, w, graph, key)
         return (out.sin() * graph.real[:, None]).sum(), out
 
-    slopes, out = torch.func.grad(total, has_aux=True)(w)
-    return out, *(slope for _, slope in leaves(slopes))
+    grads, out = torch.func.grad(total, has_aux=True)(w)
+    return out, *(slope for _, slope in leaves(grads))
 
 
 def test_one_graph_under_many_models(make_graphs: Callable[..., dict[str, Graph]]) -> None:
@@ -145,9 +146,9 @@ def test_many_graphs_under_one_model(make_graphs: Callable[..., dict[str, Graph]
     dims = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
     batched = vmap(lambda graph: logits_and_slopes(model, w, graph), in_dims=(dims,))(together)
     for site, graph in enumerate(graphs):
-        out, *slopes = logits_and_slopes(model, w, graph)
+        out, *grads = logits_and_slopes(model, w, graph)
         assert torch.equal(batched[0][site, : len(graph.y)], out)
-        for of_batch, own in zip(batched[1:], slopes, strict=True):
+        for of_batch, own in zip(batched[1:], grads, strict=True):
             torch.testing.assert_close(of_batch[site], own, atol=1e-12, rtol=1e-12)
 
 
@@ -160,17 +161,17 @@ def test_training_in_a_batch_recorded_or_not_equals_training_alone(
     graphs = make_graphs([33, 5, 70], sparse=True, dtype=torch.float32)
     model = MODELS[name](hidden=4, **({"attention_dropout": 0.4} if name == "gat" else {})).build(6, 3)
     recorded: list[Any] = []
-    record = trace._record
+    record = recording._record
 
     def noted(*given: Any) -> Any:
         recorded.append(given)
         return record(*given)
 
-    monkeypatch.setattr(trace, "_record", noted)
+    monkeypatch.setattr(recording, "_record", noted)
     ends = []
     for mode, seconds in (("loop", math.inf), ("vmap", math.inf), ("vmap", 0.0)):
-        monkeypatch.setattr(trace, "_SECONDS", seconds)
-        monkeypatch.setattr(trace, "_SECONDS_LATER", seconds)
+        monkeypatch.setattr(recording, "_SECONDS", seconds)
+        monkeypatch.setattr(recording, "_SECONDS_LATER", seconds)
         fed = Simulation(graphs, classes=3, mode=mode)
         algorithm = ALGORITHMS["fedavg"](model)
         fed.begin(0)

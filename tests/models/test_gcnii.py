@@ -43,8 +43,8 @@ def test_model_equals_the_reference(alpha: float, theta: float, sparse: bool, dt
     out = models.apply(model, w, graph)[:nodes]
     torch.testing.assert_close(out, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
     pull = torch.linspace(-1, 1, nodes * classes, dtype=dtype).view(nodes, classes)
-    slopes = [torch.autograd.grad((o * pull).sum(), list(own.values())) for o, own in ((out, ours), (expected, theirs))]
-    for path, mine, reference in zip(ours, *slopes, strict=True):
+    grads = [torch.autograd.grad((o * pull).sum(), list(own.values())) for o, own in ((out, ours), (expected, theirs))]
+    for path, mine, reference in zip(ours, *grads, strict=True):
         assert reference.any(), path
         torch.testing.assert_close(mine, reference, atol=10 * TOLERANCE[dtype], rtol=10 * TOLERANCE[dtype])
 

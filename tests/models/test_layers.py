@@ -16,7 +16,7 @@ from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Layer
 from fedweave.errors import ConfigError
 from fedweave.models import MODELS, gcn, mlp, sage
-from fedweave.models.linear import linear
+from fedweave.ops.linear import linear
 
 CONVOLUTIONS = {"gcn": gcn.convolution, "sage": sage.convolution, "mlp": mlp.affine}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

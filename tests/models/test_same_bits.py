@@ -15,7 +15,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.models import MODELS
-from fedweave.models.linear import linear
+from fedweave.ops.linear import linear
 
 SIZES = (20, 300, 33, 64, 161)
 

@@ -39,7 +39,7 @@ clients = 3
 [model]
 hidden = 4
 [algorithm]
-epochs = 1
+local_steps = 1
 [engine]
 threads = 1
 """

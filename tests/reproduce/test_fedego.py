@@ -116,7 +116,7 @@ def test_baselines_train_as_much_as_fedego_and_with_the_same_optimiser() -> None
     for method in ("Local Only", "FedAvg", "FedProx"):
         plain = config.resolve(experiment("Cora", method)).plain()
         its = plain["algorithm"]
-        assert its["epochs"] == own["epochs"] * own["batches"]
+        assert its["local_steps"] == own["epochs"] * own["batches"]
         assert {key: its[key] for key in ("lr", "optimizer", "weight_decay")} == {
             key: own[key] for key in ("lr", "optimizer", "weight_decay")
         }

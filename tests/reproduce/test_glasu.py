@@ -22,8 +22,8 @@ from fedweave.reproduce.glasu import DELAY, GLASU, experiment
 from fedweave.reproduce.paper import NOTHING, Cell, Printed, Table
 from fedweave.reproduce.quantities import accuracy_reached, curve, mean_accuracy, saving, seconds, seconds_to
 from fedweave.reproduce.table import assemble
+from fedweave.rounds import METRICS_SCHEMA
 from fedweave.runs import run as runs
-from fedweave.training import METRICS_SCHEMA
 from tests.reproduce.tiny import cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -157,7 +157,7 @@ LEDGER = [
     (0, 0, "GLASU.begin", 100.0),
     (1, 0, "GLASU.infer", 0.5),
     (1, 1, "GLASU.update", 1.0),
-    (1, 2, "GLASU.look", 100.0),
+    (1, 2, "GLASU.infer_full", 100.0),
     (1, 3, "GLASU.score", 100.0),
     (2, 0, "GLASU.infer", 0.25),
     (2, 1, "GLASU.infer", 0.25),

@@ -90,7 +90,7 @@ def test_absent_data_is_not_available_and_looked_for_once(tmp_path: Path, monkey
     monkeypatch.delenv("FEDWEAVE_DATA", raising=False)
     monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path))
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    change = {"data": {"name": "cora"}, "algorithm": {"epochs": 2}}
+    change = {"data": {"name": "cora"}, "algorithm": {"local_steps": 2}}
     absent = document(**change) | {"data": {"name": "cora"}}
     cells = [replace(cell(row), document=absent) for row in "ab"]
     for planned in grid.plan(table(*cells), tmp_path, grid.Stock()):

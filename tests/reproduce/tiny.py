@@ -14,7 +14,7 @@ TINY: dict[str, Any] = {
     "data": {"name": "synthetic", "nodes": 60, "classes": 3, "features": 6},
     "partition": {"clients": 2},
     "model": {"hidden": 4},
-    "algorithm": {"name": "fedavg", "epochs": 1},
+    "algorithm": {"name": "fedavg", "local_steps": 1},
     "engine": {"threads": 1, "checkpoint_seconds": 0.0},
 }
 

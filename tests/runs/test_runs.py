@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "data": {"name": "synthetic", "nodes": 90, "classes": 3, "features": 8},
     "partition": {"clients": 3},
     "model": {"hidden": 4},
-    "algorithm": {"epochs": 1},
+    "algorithm": {"local_steps": 1},
     "engine": {"checkpoint_seconds": 0.0, "threads": 1},
 }
 

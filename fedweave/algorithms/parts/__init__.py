@@ -5,7 +5,7 @@ its weights before they leave (`release`), and what it gets back (`reward`). Eac
 algorithm of the family is a choice of five.
 """
 
-from fedweave.algorithms.parts.egos import EgoCrossEntropy, Egos
+from fedweave.algorithms.parts.egos import EgoCrossEntropy
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective, Proximal, draw, loss
 from fedweave.algorithms.parts.release import Clip, Plain, Release
 from fedweave.algorithms.parts.reward import Reward, SameForAll
@@ -26,7 +26,6 @@ __all__ = [
     "Clip",
     "CrossEntropy",
     "EgoCrossEntropy",
-    "Egos",
     "GlobalStart",
     "MixedStart",
     "Objective",

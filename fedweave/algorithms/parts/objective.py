@@ -80,7 +80,7 @@ class CrossEntropy(Stateless):
     penalty = None
     needs_loss = False
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, drawn: Tree | None = None) -> Tensor:
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree | None = None) -> Tensor:
         """Scalar; 0 at a client without training nodes."""
         logits = models.apply(model, w, graph, key)
         return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
@@ -110,7 +110,7 @@ class Proximal(Stateless):
         return self.adaptive
 
     def init(self) -> Tree:
-        """μ, a tensor: a number that changes would be a new computation to record (`learn.trace`)."""
+        """μ, a tensor: a number that changes would be a new computation to record (`ops.recording`)."""
         return {"mu": torch.tensor(self.mu, dtype=torch.float64)}
 
     def update(self, state: Tree, loss: float, last: float) -> Tree:
@@ -130,9 +130,11 @@ def draw(terms: tuple[Objective, ...], model: Model, graph: Graph, key: Tensor, 
 
 
 def loss(terms: tuple[Objective, ...], w: Tree, model: Model, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-    """Sum of the terms that depend on data; `args["drawn"]` is one step's part of `draw`."""
-    drawn = args.get("drawn", {})
+    """Sum of the terms that depend on data; `args["minibatch"]` is one step's part of `draw`."""
+    minibatch = args.get("minibatch", {})
     values = [
-        term.loss(w, model, graph, key, drawn.get(str(i), {})) for i, term in enumerate(terms) if term.loss is not None
+        term.loss(w, model, graph, key, minibatch.get(str(i), {}))
+        for i, term in enumerate(terms)
+        if term.loss is not None
     ]
     return sum(values[1:], values[0])

@@ -12,29 +12,30 @@ from fedweave.learn import cross_entropy
 
 
 def draw(graph: Graph, key: Tensor, size: int) -> Tree:
-    """`size` train nodes: "drawn" int64 [b], and "real" bool [b], for there may be fewer; nothing where `size` is 0."""
+    """`size` train nodes: "minibatch" int64 [b], and "real" bool [b], for there may be fewer; nothing if
+    `size` is 0."""
     if not size:
         return {}
     train, size = graph.masks[TRAIN], min(size, len(graph.y))
     chosen = torch.topk(random.order(key, train), size, largest=False).indices
     real = torch.arange(size) < train.sum()
-    return {"drawn": torch.where(real, chosen, chosen[:1]), "real": real}
+    return {"minibatch": torch.where(real, chosen, chosen[:1]), "real": real}
 
 
 def exchanged(now: Tree, cut: int) -> Tensor:
     """The nodes whose representations are exchanged at a cut: of the "nodes", lists by cut, the first at it or after
-    it; beyond the last list they are the "drawn" mini-batch."""
+    it; beyond the last list they are the "minibatch" mini-batch."""
     later = sorted(int(at) for at in now.get("nodes", {}) if int(at) >= cut)
-    return now["nodes"][str(later[0])] if later else now["drawn"]
+    return now["nodes"][str(later[0])] if later else now["minibatch"]
 
 
 def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
     """What a segment needs for the exchanged list above it, as `Split.sample` gives it. The list has another length
     every time, and is padded for few of them."""
     targets = exchanged(now, segment + 1)
-    if targets is now["drawn"]:
+    if targets is now["minibatch"]:
         return split.sample(graph, [segment], targets, now["key"])
-    missing = graph.edges.made.room(segment, len(targets)) - len(targets)
+    missing = graph.edges.cache.padded_size(segment, len(targets)) - len(targets)
     roomy = torch.cat([targets, targets[:1].expand(missing)])
     return split.sample(graph, [segment], roomy, now["key"], torch.tensor(len(targets)))
 
@@ -42,7 +43,7 @@ def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
 def sampled_own(split: Split, graph: Graph, now: Tree, top: int) -> Tree:
     """What all segments need for the client's own mini-batch alone, as `Split.sample` gives it; from segment `top` on
     that is what was `sampled` already."""
-    begun = now["below"][str(top)] if top <= split.last else {"nodes": now["drawn"], "hops": {}}
+    begun = now["below"][str(top)] if top <= split.last else {"nodes": now["minibatch"], "hops": {}}
     rest = split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"], begun.get("filled"))
     return {"nodes": rest["nodes"], "hops": begun["hops"] | rest["hops"]}
 
@@ -52,9 +53,10 @@ def labelled(graph: Graph) -> Tensor:
     return graph.masks[TRAIN] & (graph.y >= 0)
 
 
-def error(logits: Tensor, graph: Graph, drawn: Tree) -> Tensor:
+def error(logits: Tensor, graph: Graph, args: Tree) -> Tensor:
     """The loss over those of the mini-batch, or of all nodes, whose label the client sees."""
     target, weight = graph.y, labelled(graph)
-    if "drawn" in drawn:
-        target, weight = target.gather(0, drawn["drawn"]), weight.gather(0, drawn["drawn"]) & drawn["real"]
+    if "minibatch" in args:
+        nodes = args["minibatch"]
+        target, weight = target.gather(0, nodes), weight.gather(0, nodes) & args["real"]
     return cross_entropy(logits, target.clamp(min=0), weight.to(logits.dtype))

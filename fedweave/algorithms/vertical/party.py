@@ -1,10 +1,10 @@
 """What one client of GLASU computes (Zhang et al. 2023, algorithms 2 to 7).
 
 `client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `Release` needs. Within a round its
-"round" holds: the "key" of the client's randomness and the common "batch" key; "drawn" and "real", the mini-batch;
+"round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the mini-batch;
 "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what the client
 sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it; "origin"
-(`Graph.origin`) of the lowest list; "slopes" and "pulled", gradients in weights and in the origin so far.
+(`Graph.origin`) of the lowest list; "grads" and "pulled", gradients in weights and in the origin so far.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from torch.func import grad, vjp
 from fedweave.algorithms.vertical.aggregation import Concat, Mean
 from fedweave.algorithms.vertical.minibatch import draw, error, exchanged, labelled, sampled, sampled_own
 from fedweave.algorithms.vertical.release import Release
-from fedweave.algorithms.vertical.sampling import located, rising
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
-from fedweave.core.rows import rows
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Sgd, fit
-from fedweave.learn.trace import recorded, stay_eager
+from fedweave.ops.recording import recorded, stay_eager
+from fedweave.ops.rows import gather_rows
+from fedweave.sampling.neighbourhoods import located, rising
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,16 @@ class Party:
         """Q steps with the others' representations as they were."""
         stay_eager()
         now, graph, state = self._receive(client, message), client.graph, client.state
-        args: Tree = {name: now[name] for name in ("drawn", "real", "others") if name in now}
+        args: Tree = {name: now[name] for name in ("minibatch", "real", "others") if name in now}
         args |= {name: state[name] for name in ("at", "share") if name in state}
         if self.batch:
             top = next(iter(self.sampling), self.split.last + 1)
             below = args["below"] = sampled_own(self.split, graph, now, top)
-            args["others"] = {
-                cut: rows(h, located(self.split.outputs(int(cut) - 1, below), exchanged(now, int(cut)), len(graph.y)))
-                for cut, h in now.get("others", {}).items()
+            places = {
+                cut: located(self.split.outputs(int(cut) - 1, below), exchanged(now, int(cut)), len(graph.y))
+                for cut in now.get("others", {})
             }
+            args["others"] = {cut: gather_rows(now["others"][cut], place) for cut, place in places.items()}
         if "gradient" in message:
             args["gradient"] = message["gradient"] * ~labelled(graph).any()
         tail, optimiser = self._tail_keys(now, torch.arange(self.steps)), Sgd(self.lr, self.weight_decay)
@@ -115,7 +116,7 @@ class Party:
         now, segment, w = client.state["round"], message["segment"], client.state["w"]
         if "h" in message:
             loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)
-            now["slopes"] = grad(lambda tail: loss(tail, message["h"]))(tail) if tail else {}
+            now["grads"] = grad(lambda tail: loss(tail, message["h"]))(tail) if tail else {}
         given = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
         free: Tree = {name: given[name] for name in ("w", "h", "origin") if given[name] is not None}
         count = self._count(now, segment)
@@ -125,17 +126,17 @@ class Party:
 
         out, pull, *_ = vjp(outputs, free)
         above = self.how.back(message["gradient"], client.state.get("at"), client.state["share"], out[0].shape[1])
-        slopes = pull((above, *(now.get("pulled", torch.zeros_like(o)) for o in out[1:])))[0]
-        now["slopes"] |= slopes["w"]
+        grads = pull((above, *(now.get("pulled", torch.zeros_like(o)) for o in out[1:])))[0]
+        now["grads"] |= grads["w"]
         if segment:
-            if "origin" in slopes:
-                now["pulled"] = now.get("pulled", 0) + slopes["origin"]
-            return {"gradient": slopes["h"]}
-        client.state["w"] = map_leaves(lambda w, s: w - self.lr * (s + self.weight_decay * w), w, now["slopes"])
+            if "origin" in grads:
+                now["pulled"] = now.get("pulled", 0) + grads["origin"]
+            return {"gradient": grads["h"]}
+        client.state["w"] = map_leaves(lambda w, s: w - self.lr * (s + self.weight_decay * w), w, now["grads"])
         del client.state["round"]
         return {}
 
-    def look(self, client: Client, message: Tree) -> Tree:
+    def infer_full(self, client: Client, message: Tree) -> Tree:
         """H+_m after a segment for all nodes, from all edges."""
         segment, state = message["segment"], client.state
         h = message["h"] if segment else client.graph.x
@@ -145,7 +146,7 @@ class Party:
         return {"h": self.release.sealed(client, self.release.noised(client, out))}
 
     def logits(self, client: Client, message: Tree) -> Tensor:
-        """The client's prediction for all nodes [n, c], after `look`."""
+        """The client's prediction for all nodes [n, c], after `infer_full`."""
         h = message["h"] if self.split.cuts else client.graph.x
         origin = client.state.pop("origin", None)
         return self.split.run(self.split.last, client.state["w"], client.graph, h, origin=origin)[0]
@@ -154,8 +155,8 @@ class Party:
         """The round's state with what arrived; H_{-m} = Extract(H, H+_m)."""
         state = client.state
         if "batch" in message:
-            drawn = draw(client.graph, message["batch"], self.batch)
-            state["round"] = {"key": client.key, "batch": message["batch"]} | drawn
+            minibatch = draw(client.graph, message["batch"], self.batch)
+            state["round"] = {"key": client.key, "batch": message["batch"]} | minibatch
         now = state["round"]
         if "nodes" in message:
             now["nodes"] = now.get("nodes", {}) | {str(message["cut"]): message["nodes"]}
@@ -231,5 +232,5 @@ class Party:
 def _placed(given: Tree) -> Tree:
     """What arrived in the order of the exchanged lists, in the order of a segment's own inputs."""
     places = given.get("places", {})
-    moved = {name: rows(given[name], place) for name, place in places.items() if given[name] is not None}
+    moved = {name: gather_rows(given[name], place) for name, place in places.items() if given[name] is not None}
     return {name: value for name, value in given.items() if name != "places"} | moved

@@ -36,20 +36,20 @@ class Release:
         state["sums"] = state["sums"] + 1
         return secure_sum.seal(h, state["share"], state["given"], state["got"], state["sums"])
 
-    def give(self, client: Client) -> Tree:
+    def send_mask_seed(self, client: Client) -> Tree:
         """A secret for another client (`secure_sum.receivers`)."""
         own = random.fold(client.secret, "sum")
         client.state["given"] = _appended(client.state.get("given"), own)
         return {"secret": own}
 
-    def keep(self, client: Client, message: Tree) -> Tree:
+    def store_mask_seed(self, client: Client, message: Tree) -> Tree:
         """The secret that another client gave."""
         own = message["received"]["0"]["secret"]
         client.state["got"] = _appended(client.state.get("got"), own)
         client.state["sums"] = torch.zeros_like(own)
         return {}
 
-    def agree(self, fed: Federation, give: Step, keep: Step) -> None:
+    def agree(self, fed: Federation, send_mask_seed: Step, store_mask_seed: Step) -> None:
         """Secrets between all clients, if there are to be any.
 
         Raises:
@@ -60,8 +60,8 @@ class Release:
         if len(fed.clients) < 2:
             raise UserError("secure_sum = true needs at least two clients: the sum of one is what it would hide.")
         for turn in range(1, secure_sum.turns(len(fed.clients)) + 1):
-            given = fed.send(give, to=secure_sum.receivers(fed.clients, turn))
-            fed.map(keep, received=given)
+            given = fed.send(send_mask_seed, to=secure_sum.receivers(fed.clients, turn))
+            fed.map(store_mask_seed, received=given)
 
     def mechanism(self, clients: int, releases: int | None = None) -> str:
         """What the ledger says of rows, the `releases`-th in training."""

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.vertical.sampling import Sampled, alone, grow
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
-from fedweave.core.sparse import picked
 from fedweave.core.tree import Tree
-from fedweave.models.linear import linear
+from fedweave.ops.linear import linear
+from fedweave.ops.sparse import picked
+from fedweave.sampling.neighbourhoods import Sampled, alone, grow
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,279 @@
+"""A `Federation` whose clients are sites at the other end of a link."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from fedweave.config import Document
+from fedweave.core.federation import Sent, Step, StepInfo, step_info, step_name
+from fedweave.core.graph import Graph
+from fedweave.core.ledger import Entry, Ledger
+from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.tree import Tree, encode, map_leaves
+from fedweave.deploy.flare.alignment import MEETING, align
+from fedweave.deploy.flare.holdings import JOINING
+from fedweave.deploy.flare.inspection import Inspector
+from fedweave.deploy.flare.peers import Receipt, read_faults
+from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources
+from fedweave.engines.messages import Messages
+from fedweave.errors import FedweaveError
+
+JOIN, ALIGN = "(join)", "(align)"
+
+
+class Answer(NamedTuple):
+    """What a site sent: the encoded reply and the seconds that it took there; or why there is none."""
+
+    blob: bytes = b""
+    seconds: float = 0.0
+    refusal: str = ""
+    final: bool = False  # the site takes no further part in this job
+    note: str = ""  # of what passed between sites: a receipt (`peers.Receipt`), or peers that left nothing of use
+
+
+class Link(Protocol):
+    """Carries calls to sites."""
+
+    late: Counter[str]
+    """Replies of each site that came after their call was over, and were dropped."""
+
+    def unreachable(self) -> dict[str, str]:
+        """{site: why} of the sites that no call can reach now."""
+        ...
+
+    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
+        """Send `request` and a blob to each site; the answers in time, and {site: why} of those without one."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Post(Sent):
+    """again: how often the step ran in the round before."""
+
+    again: int
+
+    def plain(self, chosen: Sequence[str]) -> dict[str, Any]:
+        """What the `chosen` sites need to know of it."""
+        of = {site: self.sources[site] for site in chosen}
+        return {"step": self.step, "again": self.again, "sources": of, "clients": self.clients}
+
+
+class Flare:
+    """Every client is a site with a process, a graph and a private state of its own.
+
+    clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
+    where the algorithm asks for more. ledger: keeps what really happened, also over restarts.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        sites: Sequence[str],
+        *,
+        ledger: Ledger,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        test: Graph | None = None,
+        quorum: float = 1.0,
+        limit: int = 512_000_000,
+    ) -> None:
+        self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
+        self._link, self._quorum, self._inspector = link, quorum, Inspector(limit)
+        self._keys = Keys(seed)
+        self._out: dict[str, str] = {}
+        self._saved = self._snapshot = -1
+        self._faults: Counter[tuple[str, str]] = Counter()
+        self.begin(0)
+
+    def begin(self, round: int) -> None:
+        """Start a round; what was saved before is safe now, so that the sites may forget what led to it."""
+        self.round, self._calls, self._saved = round, 0, self._snapshot
+        self._keys.begin(round)
+
+    def key(self, purpose: str) -> Tensor:
+        """The server's randomness in this round for `purpose`."""
+        return self._keys.server(purpose)
+
+    def join(self, document: Document, run: str, after: int, vertical: bool = False, predict: bool = False) -> Replies:
+        """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`).
+
+        vertical: the sites are parties with features of their own: they meet first (`alignment`), and reply with what
+        they hold of the nodes that all have. predict: these are for the finished run's models to predict.
+
+        Raises:
+            ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
+        """
+        more = {"round": after, "predict": predict}
+        request = {"kind": "join", "run": run, "document": document} | more
+        here = self._open(self.clients)
+        replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, here, {})
+        if not vertical:
+            return replies
+        return self._arrive(ALIGN, JOINING, {"kind": "align"} | more, replies.clients, align(replies))
+
+    def _arrive(
+        self, name: str, tells: Mapping[str, str], request: dict[str, Any], here: Sequence[str], message: Tree
+    ) -> Replies:
+        blobs, sent = dict.fromkeys(here, encode(message)), dict.fromkeys(here, message)
+        replies, _ = self._call(name, StepInfo(tells, True), request, blobs, sent, self.clients)
+        check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing)
+        return replies
+
+    def map(
+        self,
+        step: Step,
+        shared: Tree | None = None,
+        each: Mapping[str, Tree] | None = None,
+        clients: Sequence[str] | None = None,
+        quorum: float = 1.0,
+        protect: Mapping[str, str] | None = None,
+        received: Sent | None = None,
+    ) -> Replies:
+        """See `core.federation.Federation.map`; a site whose step fails or whose reply is refused counts as missing."""
+        name, info = step_name(step), step_info(step)
+        check_way(name, info, False)
+        chosen = called(name, receivers(name, clients, received), self.clients, quorum)
+        request = self._request("step", name, protect)
+        if received is not None:
+            request["received"] = cast(_Post, received).plain(chosen)
+        messages, here = Messages(name, shared, each, chosen, self.clients), self._open(chosen)
+        replies, notes = self._step(request, info, messages, chosen, here)
+        if received is not None:
+            for site, note in notes.items():
+                self._faults.update(read_faults(note, received.sources[site]).items())
+        check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
+        return replies
+
+    def send(
+        self,
+        step: Step,
+        to: Mapping[str, Sequence[str]],
+        shared: Tree | None = None,
+        each: Mapping[str, Tree] | None = None,
+        quorum: float = 1.0,
+        protect: Mapping[str, str] | None = None,
+    ) -> Sent:
+        """See `core.federation.Federation.send`; the server relays what it cannot read."""
+        name, info, found = step_name(step), step_info(step), sources(step_name(step), to, self.clients)
+        check_way(name, info, True)
+        chosen = called(name, list(to), self.clients, quorum)
+        request, here, call = self._request("send", name, protect), self._open(chosen), self._calls
+        request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
+        messages = Messages(name, shared, each, chosen, self.clients)
+        replies, notes = self._step(request, StepInfo({}, True), messages, chosen, here)
+        missing, good = dict(replies.missing), []
+        for site in replies.clients:
+            try:
+                receipt = Receipt.read(notes[site], info, request["to"][site])
+            except FedweaveError as error:
+                missing[site] = str(error)
+                self._count({site: str(error)}, {site: str(error)})
+                continue
+            good.append(site)
+            self._note(receipt, (self.round, call, name, site), request, info)
+        check_quorum(name, min(quorum, self._quorum), len(chosen), missing)
+        ordered = {site: missing[site] for site in chosen if site in missing}
+        return _Post(name, tuple(good), ordered, found, request["again"])
+
+    def _note(
+        self, receipt: Receipt, where: tuple[int, int, str, str], request: dict[str, Any], info: StepInfo
+    ) -> None:
+        """Meter what a site sent to others, as its receipt says."""
+        round, call, name, site = where
+        peers = tuple(peer for peer in request["to"][site] if peer not in receipt.lost)
+        tops = [(key.split("/")[0], (key, *rest)) for key, *rest in receipt.keys]
+        keys = tuple((*key, request["protect"].get(top, "none"), info.sends.get(top, "")) for top, key in tops)
+        if peers:
+            self.ledger.add(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
+
+    def _request(self, kind: str, name: str, protect: Mapping[str, str] | None) -> dict[str, Any]:
+        again, applied = self._keys.occurrence(name), dict(protect or {})
+        call = {"kind": kind, "step": name, "round": self.round, "again": again}
+        return call | {"saved": self._saved, "protect": applied}
+
+    def _step(
+        self,
+        request: dict[str, Any],
+        info: StepInfo,
+        messages: Messages,
+        chosen: Sequence[str],
+        here: Sequence[str],
+    ) -> tuple[Replies, dict[str, str]]:
+        """One call of a step on those of the `chosen` sites that are `here`; replies and notes."""
+        if messages.each:
+            sent = {site: messages.one(site) for site in here}
+            blobs = {site: encode(tree) for site, tree in sent.items()}
+        else:
+            common = messages.common()
+            sent, blobs = dict.fromkeys(here, common), dict.fromkeys(here, encode(common))
+        return self._call(request["step"], info, request, blobs, sent, chosen)
+
+    def _open(self, chosen: Sequence[str]) -> list[str]:
+        closed = self._out | self._link.unreachable()
+        return [site for site in chosen if site not in closed]
+
+    def _call(
+        self,
+        name: str,
+        info: StepInfo,
+        request: dict[str, Any],
+        blobs: Mapping[str, bytes],
+        sent: Mapping[str, Tree],
+        chosen: Sequence[str],
+    ) -> tuple[Replies, dict[str, str]]:
+        """One exchange, metered: what goes down when it goes, what comes up when it has come; and the sites' notes."""
+        where = (self.round, self._calls, name)
+        missing = {site: why for site, why in (self._out | self._link.unreachable()).items() if site in chosen}
+        for site in blobs:
+            self.ledger.record(*where, (site,), "down", sent.get(site, {}))
+        answers, lost = self._link.exchange(json.dumps(request), blobs) if blobs else ({}, {})
+        missing |= lost
+        for site, answer in answers.items():
+            if answer.refusal:
+                missing[site] = answer.refusal
+                if answer.final:
+                    self._out[site] = answer.refusal
+        arrived = {site: answer.blob for site, answer in answers.items() if not answer.refusal}
+        good, refused = self._inspector.accept(name, info, sent, arrived)
+        missing |= refused
+        here = [site for site in chosen if site in good]
+        for site in here:
+            seconds, protect = answers[site].seconds, request.get("protect")
+            self.ledger.record(*where, (site,), "up", good[site], seconds, protect, info.sends)
+        self._calls += 1
+        self._count(missing, refused)
+        batches = [Batch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]
+        replies = Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
+        return replies, {site: answers[site].note for site in here}
+
+    def _count(self, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
+        self._faults.update((site, "missing") for site in missing)
+        self._faults.update((site, "refused") for site in refused)
+        for site, times in self._link.late.items():
+            self._faults[site, "late"] += times
+        self._link.late.clear()
+
+    def faults(self) -> dict[tuple[str, str], int]:
+        """{(site, "missing" | "refused" | "late"): calls} since the last time that this was asked."""
+        found, self._faults = dict(self._faults), Counter()
+        return found
+
+    def snapshot(self) -> Tree:
+        """The round alone: the sites keep their states themselves."""
+        self._snapshot = self.round
+        return {"round": self.round}
+
+    def restore(self, tree: Tree) -> None:
+        """Continue after the round of `tree`, to which the sites went back when they joined.
+
+        Raises:
+            FedweaveError: `tree` is the checkpoint of a simulation.
+        """
+        if tree.keys() != {"round"}:
+            raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
+        self._snapshot = int(tree["round"])

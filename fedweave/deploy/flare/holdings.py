@@ -1,0 +1,144 @@
+"""What a site holds: its graph, read from its own files and checked there."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedweave.build import graph_of
+from fedweave.config import Config
+from fedweave.core import random
+from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.tree import Tree
+from fedweave.datasets import npz
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import refuse
+from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.folder import Folder
+from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.errors import DataError
+
+JOINING = {
+    "features": "how many features the data has",
+    "classes": "how many classes the data has",
+    "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
+    "nodes": "how many nodes the site holds",
+    "edges": "how many edges the site holds",
+    "split": "how many nodes it trains, validates and tests on",
+    "labels": "how many nodes of each class it has",
+}
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """A site's graph and the global test graph, as models see them, the site's data as read, and the names of its
+    classes, where they have names."""
+
+    graph: Graph
+    test: Graph | None
+    data: Dataset
+    labels: tuple[str, ...]
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return self.data.features
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the whole federation."""
+        return self.data.classes
+
+
+def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
+    """Read what `site.toml` names.
+
+    Raises:
+        DataError: a file is absent or refused, has no split, or the two graphs do not fit together.
+    """
+    dtype = getattr(torch, config.engine.values["dtype"])
+    data = read_graph(folder / site.path, site)
+    check_split(folder / site.path, data)
+    test = None if site.test is None else global_test(folder / site.test, site, dtype)
+    if test is not None and test.x.shape[1] != data.features:
+        refuse(
+            folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
+        )
+    return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or ())
+
+
+def fingerprint(labels: Sequence[str]) -> int:
+    """A number that other names, or the same in another order, hardly share; 0 for numbered classes."""
+    return random.word(json.dumps(list(labels))) if labels else 0
+
+
+def read_graph(path: Path, site: SiteData) -> Dataset:
+    """The graph in an .npz file or a folder of tables.
+
+    Raises:
+        DataError: it is absent or refused, or has a label beyond `site.classes`.
+    """
+    if require(path).is_dir():
+        return Folder(site.normalise, site.classes, site.labels).load(path, 0)
+    data = numbered(path, npz.read(path, path.stem), site.classes)
+    return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
+
+
+def require(path: Path) -> Path:
+    """Return `path` if it exists, else raise DataError."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist. Name the site's data as [data] path in site.toml.")
+    return path
+
+
+def numbered(path: Path, data: Dataset, classes: int | None) -> Dataset:
+    """The data of `path` with the number of classes of the whole federation.
+
+    Raises:
+        DataError: a label is beyond it.
+    """
+    if classes is not None and data.classes > classes:
+        refuse(path, f"label {data.classes - 1} is not in 0..{classes - 1}", "Correct it or raise data.classes.")
+    return data if classes is None else replace(data, classes=classes)
+
+
+def check_split(path: Path, data: Dataset) -> None:
+    """Raise DataError if the data of `path` has no split."""
+    if data.public is None:
+        refuse(path, "the graph has no split", "Say of each node whether it is in train, val or test.")
+
+
+def global_test(path: Path, site: SiteData, dtype: torch.dtype) -> Graph:
+    """The global test graph, every labelled node in the TEST mask.
+
+    Raises:
+        DataError: see `read_graph`.
+    """
+    data = read_graph(path, site)
+    masks = np.zeros((3, data.nodes), bool)
+    masks[TEST] = data.y >= 0
+    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype)
+
+
+def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
+    """What the site says of its data when it joins: counts (`JOINING`), -1 or empty for those that it keeps back."""
+    data, masks = holdings.data, holdings.graph.masks
+    told = {
+        "features": data.features,
+        "classes": data.classes,
+        "names": fingerprint(holdings.labels),
+        "nodes": data.nodes,
+        "edges": data.edges.shape[1] // 2,
+        "split": masks.sum(1),
+        "labels": torch.bincount(holdings.graph.y[holdings.graph.y >= 0], minlength=data.classes),
+    }
+    return kept_back(told, deny)
+
+
+def kept_back(told: Tree, deny: Sequence[str]) -> Tree:
+    """`told` with -1 or nothing for the keys that the site's policy denies."""
+    hidden = {key: leaf[:0] if isinstance(leaf, torch.Tensor) else -1 for key, leaf in told.items()}
+    return {key: hidden[key] if key in deny else leaf for key, leaf in told.items()}

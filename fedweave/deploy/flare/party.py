@@ -1,0 +1,94 @@
+"""What a party of a vertical federation holds: at first all its nodes, then those that all parties have."""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.build import graph_of
+from fedweave.core.tree import Tree
+from fedweave.datasets import npz
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import OVER_NODES, compact, normalise
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.parties import read_party, restricted
+from fedweave.deploy.flare.alignment import hashes, rows_of
+from fedweave.deploy.flare.holdings import Holdings, check_split, numbered, require
+from fedweave.deploy.flare.sitefile import IDS_KEY, SiteData, read_secret
+from fedweave.errors import FedweaveError
+
+
+@dataclass(frozen=True)
+class Party:
+    """A site's data before it has met the others.
+
+    data: features not yet scaled; there may be no labels; without ids, the nodes are in the common order already.
+    hashes: of its ids, [n, 2]. columns: what the features are called, where they have names. scaling: of the features,
+    over the common nodes. labels: see `Holdings`.
+    """
+
+    path: Path
+    data: Dataset
+    hashes: Tensor
+    columns: tuple[str, ...]
+    scaling: str
+    labels: tuple[str, ...]
+
+    def greeting(self) -> Tree:
+        """What it says to the server (`alignment.MEETING`), the hashes sorted, so that rows cannot be told."""
+        return {"features": self.data.features, "classes": self.data.classes, "ids": self.hashes.unique(dim=0)}
+
+    def align(self, told: Tree, dtype: torch.dtype) -> Holdings:
+        """Its share of the common nodes, as wide as the widest party's, once the server has `told` (`alignment.align`).
+
+        Raises:
+            FedweaveError: what the server told cannot be.
+        """
+        if told["width"] < self.data.features:
+            raise FedweaveError(f"the server says that no party has more than {told['width']} features; this one has.")
+        data = self.data
+        if self.data.ids:
+            data = restricted(data, rows_of(told["ids"], self.data.ids, self.hashes))
+        data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
+        return Holdings(graph_of(data, told["width"], dtype), None, data, self.labels)
+
+    def marks(self, kept: Dataset) -> dict[str, Any]:
+        """What must be the same when the run's models predict: the features and, if they are scaled over them, the
+        `kept` nodes."""
+        scaled = json.dumps([kept.nodes, *kept.ids]) if self.scaling in OVER_NODES else ""
+        return {
+            "features": list(self.columns) or self.data.features,
+            "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
+        }
+
+    def kept(self, kept: Dataset) -> str:
+        """For the owner, what is left of its data."""
+        nodes, edges = (
+            f"{now:,} of {before:,} {what}"
+            for what, now, before in (
+                ("nodes", kept.nodes, self.data.nodes),
+                ("edges", kept.edges.shape[1] // 2, self.data.edges.shape[1] // 2),
+            )
+        )
+        return f"the parties have {nodes} in common, and {edges} join them"
+
+
+def read_own(site: SiteData, folder: Path, run: str) -> Party:
+    """Read what `site.toml` names, for a vertical algorithm in `run`.
+
+    Raises:
+        DataError: a file is absent or refused, or has no split. ConfigError: there is no key for the ids.
+    """
+    path = require(folder / site.path)
+    if path.is_dir():
+        data, columns = read_party(path, Folder(site.normalise, site.classes, site.labels))
+        hashed = hashes(data.ids, read_secret(folder / IDS_KEY), run)
+    else:
+        data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), ()
+        hashed = hashes([], b"", run)
+    check_split(path, data)
+    return Party(path, data, hashed, columns, site.normalise, site.labels or ())

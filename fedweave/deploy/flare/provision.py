@@ -1,0 +1,165 @@
+"""A project's folders: certificates and keys for mutual TLS, made with NVFlare's own provisioning."""
+
+import contextlib
+import io
+import json
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nvflare.lighter.constants import CtxKey
+from nvflare.lighter.entity import Participant, Project
+from nvflare.lighter.impl.cert import CertBuilder
+from nvflare.lighter.impl.signature import SignatureBuilder
+from nvflare.lighter.impl.static_file import StaticFileBuilder
+from nvflare.lighter.impl.workspace import WorkspaceBuilder
+from nvflare.lighter.provisioner import Provisioner
+
+from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET
+from fedweave.errors import FedweaveError, UserError
+
+ADMIN, SERVER, AUTHORITY, PROJECT = "admin", "server", "authority", "fedweave"
+USER = "admin@fedweave.org"
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+# The rights that a site grants to whoever submits a job; "byoc" is code that travels with a job.
+_RIGHTS = {
+    "submit_job": "any",
+    "clone_job": "none",
+    "manage_job": "n:submitter",
+    "download_job": "n:submitter",
+    "view": "any",
+    "operate": "any",
+    "shell_commands": "none",
+    "app_command": "n:submitter",
+    "byoc": "none",
+    "server-predeployed-flwr": "none",
+}
+
+
+def check_names(sites: Sequence[str]) -> None:
+    """Refuse names that cannot be sites.
+
+    Raises:
+        UserError: a name is reserved, repeated or not of the form; or there is none.
+    """
+    taken = {ADMIN, SERVER, AUTHORITY}
+    bad = [name for name in sites if not _NAME.fullmatch(name) or name in taken]
+    if bad or not sites or len(set(sites)) < len(sites):
+        raise UserError(
+            f"--sites {','.join(sites)}: {', '.join(bad) or 'no site, or one named twice'}. A site's name has a-z, 0-9 "
+            f"and '-', begins with a letter or digit, is unique and not one of {', '.join(sorted(taken))}."
+        )
+
+
+def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> None:
+    """Write `directory`/{server, admin, authority, one folder per site}, each for the host that it names.
+
+    host, port: where the server listens. authority: the certificate authority's key; keep it offline.
+
+    Raises:
+        UserError: the directory is used, or a name is not allowed.
+        FedweaveError: NVFlare's provisioning failed.
+    """
+    check_names(sites)
+    if directory.exists() and any(directory.iterdir()):
+        raise UserError(f"{directory} is not empty. Choose another directory; a project is provisioned once.")
+    with tempfile.TemporaryDirectory() as scratch:
+        made = _made(Path(scratch), _project(sites, host, port))
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in (SERVER, *sites):
+            shutil.move(made / name, directory / name)
+            _restrict(directory / name, name)
+        shutil.move(made / USER, directory / ADMIN)
+        _allow_storage(directory / SERVER)
+        shutil.move(made.parent / "state", directory / AUTHORITY)
+        (directory / AUTHORITY).chmod(0o700)
+    common = secrets.token_hex(32)
+    for name in sites:
+        _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
+        _write_secret(directory / name / IDS_KEY, common)  # see `alignment`
+
+
+def _write_secret(path: Path, digits: str) -> None:
+    """A file that only its owner can read."""
+    path.touch(mode=0o600)
+    path.write_text(digits + "\n")
+
+
+def _project(sites: Sequence[str], host: str, port: int) -> Project:
+    project = Project(PROJECT, "", props={"api_version": 4, "gen_scripts": True})
+    server = {"fed_learn_port": port, "admin_port": port, "default_host": host, "host_names": [host]}
+    project.add_participant(Participant("server", SERVER, PROJECT, props=server))
+    for name in sites:
+        project.add_participant(Participant("client", name, name.replace("-", "_")))
+    project.add_participant(Participant("admin", USER, PROJECT, props={"role": "project_admin"}))
+    return project
+
+
+def _made(scratch: Path, project: Project) -> Path:
+    template = ["master_template.yml"]
+    builders = [
+        WorkspaceBuilder(template),
+        StaticFileBuilder(config_folder="config"),
+        CertBuilder(),
+        SignatureBuilder(),
+    ]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        ctx = Provisioner(str(scratch), builders).provision(project)
+    if ctx.get(CtxKey.BUILD_ERROR):
+        raise FedweaveError(f"NVFlare could not provision the project: {said.getvalue().strip()}")
+    return Path(ctx[CtxKey.CURRENT_PROD_DIR])
+
+
+def _restrict(folder: Path, name: str) -> None:
+    """Let jobs use fedweave's and NVFlare's Collab classes only, and bring no code."""
+    rights = {"format_version": "1.0", "permissions": dict.fromkeys(("project_admin", "org_admin", "lead"), _RIGHTS)}
+    _write(folder / "local/authorization.json", rights)
+    resources = json.loads((folder / "local/resources.json.default").read_text())
+    resources["class_list_enforcement_mode"] = "enforce"
+    if "allow_log_streaming" in resources:  # of a site: its logs could tell of its data, and stay at home
+        resources["allow_log_streaming"] = False
+        resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
+        for component in resources["components"]:
+            if component["id"] == "process_launcher":
+                component["path"] = "fedweave.deploy.flare.launcher.SiteLauncher"
+    resources["class_allow_list"] = [
+        "fedweave.deploy.flare.",
+        "nvflare.collab.runtime.",
+        *_component_paths(resources["components"]),
+    ]
+    _write(folder / "local/resources.json", resources)
+    (folder / "startup").chmod(0o700)
+
+
+def settle(server: Path) -> None:
+    """Have the server keep its jobs in its own folder, wherever that has been moved to."""
+    path, where = server / "local/resources.json", server.resolve()
+    resources = json.loads(path.read_text())
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(where / "snapshots")
+    for component in resources["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(where / "jobs")
+    _write(path, resources)
+
+
+def _allow_storage(server: Path) -> None:
+    path = server / "local/resources.json"
+    resources = json.loads(path.read_text())
+    persistor = resources["snapshot_persistor"]
+    resources["class_allow_list"] += [persistor["path"], persistor["args"]["storage"]["path"]]
+    resources["servers"][0]["heart_beat_timeout"] = 30
+    _write(path, resources)
+
+
+def _component_paths(components: Sequence[dict[str, Any]]) -> list[str]:
+    return [component["path"] for component in components]
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,236 @@
+"""The server's side of a job: the same run as `fedweave run`, on a federation of sites."""
+
+import json
+import logging
+import shutil
+import signal
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import torch
+from nvflare.collab import collab
+
+from fedweave.config import Config, resolve
+from fedweave.core.replies import Replies
+from fedweave.deploy.flare.alignment import widest
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import global_test
+from fedweave.deploy.flare.journal import Journal, journal_path
+from fedweave.deploy.flare.link import CollabLink
+from fedweave.deploy.flare.logs import log_to
+from fedweave.deploy.flare.member import LOG, RUNS
+from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.errors import FedweaveError, UserError
+from fedweave.rounds import METRICS_SCHEMA
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
+from fedweave.runs.run import RunBackend, run
+from fedweave.runs.stopping import Interrupted, Stop
+
+RESULT, TEST, TOPIC = "fedweave", "test.npz", "fedweave"
+
+
+@dataclass
+class Progress:
+    """What the server tells whoever watches the job (a `runs.run.Watch`)."""
+
+    status: str = "starting"  # then "running", "done", "stopped" or "failed"
+    round: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    summary: dict[str, float] | None = None
+    lost: dict[str, str] | None = None
+    error: str = ""
+    mistake: bool = False  # whether the error is the user's
+
+    link: CollabLink | None = None
+
+    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+        """Training is about to start."""
+        self.status, self.round, self.rounds = "running", done, config.general.rounds
+
+    def step(self, reached: Checkpoint) -> None:
+        """A round is done."""
+        self.round, self.seconds, self.summary = reached.round, reached.seconds, dict(reached.summary)
+        self.lost = {} if self.link is None else self.link.lost
+
+    def stopping(self, number: int) -> None:
+        """The round is being finished."""
+
+    def end(self) -> None:
+        """Training is over."""
+
+    def plain(self) -> dict[str, Any]:
+        """For the wire."""
+        return {key: value for key, value in self.__dict__.items() if key != "link"}
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a run needs (compare `build.Built`), from sites that told what they hold."""
+
+    algorithm: Any
+    fed: Flare
+    replies: Replies
+    data: SimpleNamespace
+
+
+class Server:
+    """The server's object of a job.
+
+    run: names the run's folder at the server and at every site. sites: all sites of the project, in order. document:
+    the configuration as TOML, for NVFlare would take its tables for components. predict: have the finished run's models
+    predict instead of training them.
+    """
+
+    def __init__(self, run: str, sites: Sequence[str], document: str, predict: bool = False) -> None:
+        self.run, self.sites, self.document, self.predict = run, list(sites), document, predict
+
+    @collab.main
+    def main(self) -> None:
+        """Run, and leave the run's files where NVFlare collects a job's results."""
+        root = Path(collab.workspace.get_root_dir())
+        folder, results = root / RUNS / self.run, Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
+        log_to(root / LOG)
+        progress, stop = Progress(), Stop(lambda number: None)
+        collab.fl_ctx.get_engine().register_app_command(TOPIC, _command, progress, stop)
+        try:
+            config = resolve(tomllib.loads(self.document))
+            progress.link = CollabLink(config.engine.values["timeout"])
+            build = partial(self._join, root=root, folder=folder, link=progress.link)
+            if self.predict:
+                _predict(partial(build, config), folder)
+            else:
+                run(config, folder, progress, True, RunBackend(build, _held, _noted, stop))
+            progress.status = "done"
+        except Interrupted:
+            progress.status = "stopped"
+        except FedweaveError as error:
+            progress.status, progress.error, progress.mistake = "failed", str(error), isinstance(error, UserError)
+        except Exception as error:
+            logging.getLogger("fedweave.server").exception("the run failed")
+            what = f"{type(error).__name__}: {error}"
+            progress.status, progress.error = "failed", f"the run failed at the server ({what}); see its {LOG}."
+        finally:
+            _collect(folder, results / RESULT, progress)
+            if progress.link is not None:
+                progress.link.close()
+
+    def _join(self, config: Config, root: Path, folder: Path, link: CollabLink) -> Joined:
+        """The algorithm and the federation, from what the sites say that they hold."""
+        values = config.engine.values
+        if values["threads"]:
+            torch.set_num_threads(values["threads"])
+        kind, dtype = config.algorithm.kind, getattr(torch, values["dtype"])
+        if getattr(kind, "pooled", False):
+            raise UserError(
+                f"{config.algorithm.name} pools all data at one place, which no site allows; choose another."
+            )
+        vertical = getattr(kind, "vertical", False)
+        fed = Flare(
+            link,
+            self.sites,
+            ledger=Journal(journal_path(root, self.run)),
+            seed=config.general.seed,
+            dtype=dtype,
+            test=global_test(root / TEST, SiteData(TEST), dtype) if (root / TEST).exists() else None,
+            quorum=1.0 if vertical else values["quorum"],  # no party can do without the others' columns
+            limit=int(values["reply_mb"] * 1e6),
+        )
+        checkpoint = folder / CHECKPOINT
+        after = Checkpoint.load(checkpoint).round if checkpoint.exists() else -1
+        replies = fed.join(config.plain(), self.run, after, vertical, self.predict)
+        features = widest(replies) if vertical else _agreed(replies, "features")
+        fed.classes = _agreed(replies, "classes")
+        check_names(replies)
+        algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
+        return Joined(algorithm, fed, replies, SimpleNamespace(name=config.data.name))
+
+
+def _predict(build: Callable[[], Joined], folder: Path) -> None:
+    """Joint prediction with the models of the finished run in `folder`; what left the sites is added to its ledger.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not (folder / SUMMARY).exists():
+        raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
+    built, reached = build(), Checkpoint.load(folder / CHECKPOINT)
+    built.fed.restore(reached.fed)
+    built.fed.begin(reached.round)
+    try:
+        built.algorithm.predict(reached.state, built.fed)
+    finally:
+        write_table(folder / LEDGER, built.fed.ledger.table())
+
+
+def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> dict[str, Any]:
+    """What a watcher may ask of a running job: how far it is, and to stop after the round."""
+    if isinstance(data, dict) and data.get("stop"):
+        stop.signal = signal.SIGTERM
+    return progress.plain()
+
+
+def _agreed(replies: Any, key: str) -> int:
+    found = {site: replies[site][key] for site in replies.clients}
+    if len(set(found.values())) > 1 or -1 in found.values():
+        each = ", ".join(f"{site}: {value}" for site, value in found.items())
+        raise UserError(
+            f"the sites hold data with different numbers of {key} ({each}); they must agree (see site.toml)."
+        )
+    return int(next(iter(found.values())))
+
+
+def check_names(replies: Any) -> None:
+    """Refuse sites whose classes have names, but not the same in the same order: class 0 would be another at each."""
+    names = {site: replies[site]["names"] for site in replies.clients if replies[site]["names"] > 0}
+    first = next(iter(names), "")
+    if odd := [site for site in names if names[site] != names[first]]:
+        raise UserError(
+            f"the classes of {', '.join(odd)} have other names, or another order of them, than those of {first}; write "
+            "the same labels = [...] into every site.toml."
+        )
+
+
+def _held(built: Joined) -> dict[str, Any]:
+    """partition.parquet of a federation: what the sites said; edges to others' nodes nobody can know."""
+    replies = built.replies
+    told = [replies[site] for site in replies.clients]
+    columns: dict[str, Any] = {
+        "client": list(replies.clients),
+        "nodes": [_told(reply["nodes"]) for reply in told],
+        "edges_kept": [_told(reply["edges"]) for reply in told],
+        "edges_cut": pa.nulls(len(told), pa.int64()),
+    }
+    for at, name in enumerate(("train", "val", "test")):
+        columns[name] = [int(reply["split"][at]) if len(reply["split"]) else None for reply in told]
+    columns["labels"] = [reply["labels"].tolist() or None for reply in told]
+    parties = getattr(built.algorithm, "vertical", False)
+    return columns | ({"features": [reply["features"] for reply in told]} if parties else {})
+
+
+def _told(count: int) -> int | None:
+    return None if count < 0 else count
+
+
+def _noted(fed: Flare, round: int) -> pa.Table | None:
+    """Rows that name the sites that were missing, refused or late in a round, with the number of calls."""
+    found = fed.faults()
+    if not found:
+        return None
+    rows = [(round, site, "train", what, float(times)) for (site, what), times in sorted(found.items())]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA)
+
+
+def _collect(folder: Path, results: Path, progress: Progress) -> None:
+    if folder.is_dir():
+        shutil.copytree(folder, results, ignore=shutil.ignore_patterns(".lock", "*.tmp"))
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "progress.json").write_text(json.dumps(progress.plain()))

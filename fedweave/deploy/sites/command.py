@@ -1,0 +1,156 @@
+"""The commands `fedweave sites init|start|status|stop|run`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The project's directory.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
+]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")]
+
+
+@sites.callback()
+def ready() -> None:
+    """Run federations of real sites on NVIDIA FLARE."""
+    from fedweave.deploy.flare import require_nvflare
+
+    require_nvflare()
+
+
+@sites.command()
+def init(
+    directory: Directory,
+    names: Annotated[str, typer.Option("--sites", metavar="A,B,C", help="Names of the sites, in client order.")],
+    split: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="Cut this experiment's data and give each site a part.")
+    ] = None,
+    settings: Settings = None,
+    host: Annotated[str, typer.Option(help="Name or address of the server's machine.")] = "localhost",
+    port: Annotated[int, typer.Option(help="Port that the server listens on; 0 takes a free one.")] = 0,
+) -> None:
+    """Provision a project: server, sites and administrator with their certificates."""
+    from fedweave.config import read
+    from fedweave.deploy.flare.provision import provision
+    from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
+    from fedweave.deploy.sites.processes import free_port
+    from fedweave.deploy.sites.project import Project
+    from fedweave.deploy.sites.splitting import hand_out
+    from fedweave.deploy.sites.splitting import split as cut
+
+    project = Project(tuple(name.strip() for name in names.split(",")), host, port or free_port())
+    parts = None if split is None else cut(read(split, settings or [])[0], project.sites)
+    provision(directory, project.sites, project.host, project.port)
+    project.save(directory)
+    for name in project.sites:
+        write_site_file(directory / name / SITE_FILE, {"path": "data"})
+    if parts is not None:
+        hand_out(*parts, directory, project.sites)
+    typer.echo(f"{directory}: {len(project.sites)} sites, server on {project.host}:{project.port}")
+
+
+@sites.command()
+def start(
+    directory: Directory,
+    only: Only = None,
+    threads: Annotated[int, typer.Option(help="Threads that each process may use; 0 leaves the default.")] = 0,
+) -> None:
+    """Start the server and the sites whose folders are on this machine."""
+    from fedweave.deploy.sites.processes import members, wait_until_open
+    from fedweave.deploy.sites.project import read_project
+
+    project = read_project(directory)
+    for member in members(directory, tuple(only or ())):
+        typer.echo(f"{member.folder.name}: process {member.start(threads)}")
+        if member.kind == "server":
+            wait_until_open(member, project.host, project.port)
+
+
+@sites.command()
+def stop(directory: Directory, only: Only = None) -> None:
+    """Stop the server and the sites on this machine."""
+    from fedweave.deploy.sites.processes import members
+
+    for member in reversed(members(directory, tuple(only or ()))):
+        typer.echo(f"{member.folder.name}: {'stopped' if member.stop() else 'was not running'}")
+
+
+@sites.command()
+def status(directory: Directory) -> None:
+    """Show what runs on this machine, and which sites answer the server."""
+    from fedweave.deploy.flare.session import administer
+    from fedweave.deploy.sites.processes import found
+    from fedweave.deploy.sites.project import read_project
+
+    project = read_project(directory)
+    for member in found(directory):
+        pid = member.pid()
+        typer.echo(f"{member.folder.name}: {'not running here' if pid is None else f'process {pid}'}")
+    with administer(directory) as admin:
+        connected = admin.connected()
+    for name in project.sites:
+        typer.echo(f"{name}: {'connected' if name in connected else 'not connected'}")
+
+
+@sites.command()
+def run(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")],
+    project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR2", help="Where the run's files are brought to.")] = None,
+    settings: Settings = None,
+    algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+) -> None:
+    """Run an experiment at the sites and bring its files back."""
+    from fedweave.config import read
+    from fedweave.deploy.sites.running import for_sites
+    from fedweave.deploy.sites.running import run as submit
+    from fedweave.report.terminal import screen, show_result
+
+    chosen, _ = read(config, settings or [], algorithm)
+    chosen = for_sites(chosen.plain())
+    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
+    console = screen()
+    show_result(console, submit(chosen, project, directory, resume, Teller()), directory)
+
+
+@sites.command()
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
+    project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
+) -> None:
+    """Predict every common node's class with the models of a finished vertical run, jointly over its sites.
+
+    The sites read their data anew: add new nodes to the tables at every site, with an empty split. The predictions stay
+    in the folders of the sites that have labels.
+    """
+    from fedweave.deploy.sites.running import predict as submit
+
+    for path in submit(project, directory, Teller()):
+        typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
+
+
+class Teller:
+    """Prints what is new of a job's progress."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+
+    def __call__(self, now: dict[str, Any]) -> None:
+        """Hear of `now` (`deploy.flare.server.Progress`, or a word on the sites)."""
+        if now == self._last:
+            return
+        self._last = now
+        if "sites" in now:
+            words = {"absent": "not connected", "rejoined": "back: going on with them", "predicting": "predicting"}
+            word = words[now["status"]]
+            typer.echo(f"{', '.join(now['sites'])}: {word}")
+        elif now["status"] == "running":
+            accuracy = (now["summary"] or {}).get("global/accuracy")
+            shown = "" if accuracy is None else f"  accuracy {accuracy:.4f}"
+            lost = "".join(f"  {site}: {why}" for site, why in (now["lost"] or {}).items())
+            typer.echo(f"round {now['round']}/{now['rounds']}  {now['seconds']:.1f} s{shown}{lost}")

@@ -1,0 +1,167 @@
+"""A run on the sites of a project: one NVFlare job, and another each time that a lost site is back."""
+
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedweave.config import Config, Document, dumps, resolve
+from fedweave.deploy.flare.link import ABSENT
+from fedweave.deploy.flare.member import RUNS
+from fedweave.deploy.flare.session import Admin, administer
+from fedweave.deploy.sites.project import Project, read_project
+from fedweave.errors import FedweaveError, UserError
+from fedweave.predict import finished_run
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, locked, write
+from fedweave.runs.predictions import PREDICTIONS
+from fedweave.runs.resuming import examine
+
+RUN = "run.json"  # which run of the project a directory is of
+FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
+_POLL = 0.5
+
+Told = Callable[[dict[str, Any]], None]
+
+
+def for_sites(document: Document) -> Config:
+    """The same experiment with the engine "flare", keeping those of the engine's keys that it has too."""
+    from fedweave.config.plugins import parameters, registry
+
+    engine = document.get("engine", {})
+    known = parameters("engine", registry("engine")["flare"])
+    kept = {key: value for key, value in engine.items() if key in known}
+    return resolve({**document, "engine": {**kept, "name": "flare"}})
+
+
+def run(
+    config: Config, project: Path, directory: Path, resume: bool, told: Told, patience: float = 60.0
+) -> dict[str, Any]:
+    """Run `config` at the sites of `project` and bring the run's files into `directory`; returns its summary.
+
+    told: hears of progress, of sites that are missing, and of a job's end. patience: seconds to wait for sites.
+
+    Raises:
+        UserError: `directory` holds something else; FedweaveError: no site is there, or the run failed.
+    """
+    about = read_project(project)
+    if finished := examine(config, directory, resume):
+        return finished
+    with administer(project) as admin, locked(directory):
+        number, lost = _number(directory, resume), set[str]()
+        write(directory / CONFIG, lambda file: file.write(dumps(config.plain()).encode()))
+        while True:
+            here = admin.wait_for(about.sites, patience)
+            if back := lost.intersection(here):
+                told({"status": "rejoined", "sites": sorted(back)})
+            if absent := [site for site in about.sites if site not in here]:
+                told({"status": "absent", "sites": absent})
+            if not here:
+                raise FedweaveError(f"no site of {project} is connected. Start them with `fedweave sites start`.")
+            last = _job(admin, config, about, set(here), number, directory, told)
+            if last["status"] == "done":
+                return dict(json.loads((directory / SUMMARY).read_text()))
+            if last["status"] != "stopped":
+                raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
+            lost = set(last["lost"] or {})
+
+
+def _number(directory: Path, resume: bool) -> str:
+    path = directory / RUN
+    if resume and path.exists():
+        return str(json.loads(path.read_text())["run"])
+    number = secrets.token_hex(8)
+    write(path, lambda file: file.write(json.dumps({"run": number}).encode()))
+    return number
+
+
+def predict(project: Path, directory: Path, told: Told, patience: float = 60.0) -> list[Path]:
+    """Have the models of the finished run in `directory`, which are at the sites of `project`, predict jointly; what
+    left the sites is added to the run's ledger. Returns where the predictions of each site that has labels are, from
+    the project's folder.
+
+    Raises:
+        UserError: `directory` holds no finished run of sites, or its algorithm does not predict. FedweaveError: a site
+            is not there, or it failed.
+    """
+    about, config = read_project(project), finished_run(directory)
+    if config.engine.name != "flare" or not (directory / RUN).exists():
+        raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
+    number = _number(directory, resume=True)
+    with administer(project) as admin, locked(directory):
+        here = set(admin.wait_for(about.sites, patience))
+        if absent := [site for site in about.sites if site not in here]:
+            raise FedweaveError(f"{', '.join(absent)}: not connected, and every party is needed. Start them first.")
+        told({"status": "predicting", "sites": list(about.sites)})
+        last = _job(admin, config, about, here, number, directory, told, predict=True)
+    if last["status"] != "done":
+        raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
+    holders = Checkpoint.load(directory / CHECKPOINT).state["holders"]
+    return [Path(site) / RUNS / number / PREDICTIONS for site in about.sites if holders[site]]
+
+
+def _job(
+    admin: Admin,
+    config: Config,
+    about: Project,
+    here: set[str],
+    number: str,
+    directory: Path,
+    told: Told,
+    predict: bool = False,
+) -> dict[str, Any]:
+    """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
+    job = admin.submit(number, about.sites, config.plain(), predict)
+    stop, began = False, time.monotonic()
+    try:
+        while (ended := admin.over(job)) is None:
+            if (now := admin.progress(job, stop)) is not None:
+                told(now)
+                due = time.monotonic() - began >= config.engine.values["rejoin_seconds"]
+                stop = stop or (_is_back(admin, now["lost"] or {}, here) and due)
+            time.sleep(_POLL)
+    except KeyboardInterrupt:
+        told({"status": "stopping"})
+        _end(admin, job)
+        admin.fetch(job, lambda found: bring(found, directory))
+        raise
+    last = admin.fetch(job, lambda found: bring(found, directory))
+    if last is None:
+        raise FedweaveError(
+            f"the job {job} ended without a result ({ended}). The logs of the server's folder say more; continue with "
+            "--resume."
+        )
+    return last
+
+
+def _is_back(admin: Admin, lost: dict[str, str], here: set[str]) -> bool:
+    """Whether one of the `lost` is connected again; `here` loses those that are not connected now.
+
+    A site that stays connected and yet has no part in the job has refused it, and would refuse the next.
+    """
+    connected = admin.connected(sorted(lost)) if lost else []
+    back = any(lost[site] != ABSENT or site not in here for site in connected)
+    here -= lost.keys() - connected
+    return back
+
+
+def _end(admin: Admin, job: str, seconds: float = 60.0) -> None:
+    """Have the job stop after its round, or at once when that takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while admin.over(job) is None and time.monotonic() < deadline:
+        admin.progress(job, True)
+        time.sleep(_POLL)
+    if admin.over(job) is None:
+        admin.abort(job)
+
+
+def bring(found: Path, directory: Path) -> None:
+    """Copy a run's files from what a job left, each replaced as a whole."""
+    for name in FILES:
+        if (found / name).exists():
+            with open(found / name, "rb") as source:
+                write(directory / name, partial(shutil.copyfileobj, source))

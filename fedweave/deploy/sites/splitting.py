@@ -1,0 +1,53 @@
+"""One data set cut into sites' folders, for trials and tests."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedweave import datasets
+from fedweave.build import client_ids, shares
+from fedweave.config import Config
+from fedweave.datasets import npz
+from fedweave.datasets.base import Dataset
+from fedweave.deploy.flare.provision import SERVER
+from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
+from fedweave.errors import UserError
+from fedweave.partition.base import Part, Partition
+
+DATA, TEST = "data.npz", "test.npz"
+
+
+def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
+    """The configuration's data and its cut into one part per site.
+
+    Raises:
+        UserError: the partition has another number of clients, or a site has the name of another part's party.
+    """
+    seed = config.general.seed
+    data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
+    partition = config.partition.make().cut(data, seed)
+    if len(partition.parts) != len(sites):
+        raise UserError(
+            f"the partition makes {len(partition.parts)} clients for {len(sites)} sites; add "
+            f"--set partition.clients={len(sites)}, or name as many sites."
+        )
+    names = partition.names or sites
+    if wrong := [f"{site} that of {name}" for site, name in zip(sites, names, strict=True) if site != name in sites]:
+        raise UserError(f"the sites would get each other's data ({', '.join(wrong)}): give --sites {','.join(names)}.")
+    return data, partition
+
+
+def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...]) -> None:
+    """Write a part into each site's folder, and the global test graph, if there is one, into the server's and every
+    site's. Of a vertical cut a site gets its columns, its edges, the split and, if it sees them, the labels."""
+    clients = client_ids(len(sites), partition.names)
+    for site, client, own in zip(sites, clients, shares(data, partition.parts), strict=True):
+        npz.write(own, project / site / DATA)
+        about = {"path": DATA, "classes": data.classes, "draws_as": client}
+        write_site_file(project / site / SITE_FILE, about | ({} if partition.test is None else {"test": TEST}))
+    if partition.test is not None:
+        nobody = np.zeros((3, len(partition.test)), bool)
+        [whole] = shares(data, [Part(partition.test, nobody)])
+        for folder in (SERVER, *sites):
+            npz.write(replace(whole, public=None), project / folder / TEST)

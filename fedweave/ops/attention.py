@@ -1,0 +1,209 @@
+"""Attention over neighbours, for one client and, inside a vectorised call, for all clients at once.
+
+As in `ops.sparse`, P clients' neighbourhoods become one block-diagonal pattern. Every sum runs over one row or column
+of the pattern in its own order, so that one client alone and the same client in a batch give the same bits.
+"""
+
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.ops.csr import Pair, StackedCsr
+from fedweave.ops.hashing import bits
+from fedweave.ops.sparse import Sparse
+
+
+def attend(
+    operator: Any,
+    source: Tensor,
+    target: Tensor,
+    values: Tensor,
+    slope: float = 0.2,
+    key: Tensor | None = None,
+    rate: float = 0.0,
+) -> Tensor:
+    """Σ_j a_ij v_j with a_ij = softmax over j of LeakyReLU(target_i + source_j), for H heads of C columns each.
+
+    Velickovic et al. (2018, "Graph Attention Networks"), eqs. 3 and 4. j runs over the columns in which row i of
+    `operator` [m, n] has an entry, whatever its value; a row without entries gives 0. source [n, H], target [m, H],
+    values [n, H C], slope of LeakyReLU below 0; returns [m, H C]. Can be differentiated once. With a key, each a_ij is
+    dropped with probability `rate` and the rest rescaled. An operator that is no matrix (sampled neighbours) brings an
+    `attend` of its own.
+
+    Raises:
+        TypeError: the operator is no whole sparse matrix.
+    """
+    if hasattr(operator, "attend"):
+        return operator.attend(source, target, values, slope, key, rate)
+    if type(operator) is not Sparse:
+        raise TypeError(f"attention needs the entries of a ops.sparse.Sparse matrix, got a {type(operator).__name__}")
+    key, rate = (operator.client_index, 0.0) if key is None else (key, rate)
+    return _Attend.apply(operator.client_index, key, source, target, values, operator.blocks, slope, rate)
+
+
+class _Pattern:
+    """Where a block-diagonal matrix has entries, by row and by column; `order` sorts the entries by column. `client`
+    and `place` say in whose block an entry stands and which of that block's entries it is, `most` how many one has."""
+
+    def __init__(self, pair: Pair, clients: int) -> None:
+        self.clients = clients
+        with torch._C._DisableFuncTorch():  # built on first use, inside a transform that would try to wrap it
+            self.starts, self.columns = pair.forth.crow_indices(), pair.forth.col_indices()
+            self.back_starts, self.back_columns = pair.back.crow_indices(), pair.back.col_indices()
+            self.rows = torch.repeat_interleave(self.starts.diff().long())
+            self.order = torch.argsort(self.columns, stable=True)
+            self.row_ends, self.column_ends = self.starts.long(), self.back_starts.long()
+            self.shape = tuple(pair.forth.shape)
+            self.client = self.rows // (self.shape[0] // clients)
+            ends = self.row_ends[:: self.shape[0] // clients]
+            self.place = torch.arange(len(self.rows), device=self.rows.device) - ends[self.client]
+            self.most = int(ends.diff().max())
+
+    def matrix(self, values: Tensor) -> Tensor:
+        """The matrix [m, n] with these entries."""
+        return torch.sparse_csr_tensor(self.starts, self.columns, values, self.shape, check_invariants=False)
+
+    def transposed(self, values: Tensor) -> Tensor:
+        """Its transpose [n, m]."""
+        parts = (self.back_starts, self.back_columns, values[self.order])
+        return torch.sparse_csr_tensor(*parts, self.shape[::-1], check_invariants=False)
+
+
+_OF_PAIR: "WeakKeyDictionary[Pair, _Pattern]" = WeakKeyDictionary()
+_NUMBERED: "WeakValueDictionary[int, _Pattern]" = WeakValueDictionary()
+
+
+def _number(blocks: StackedCsr) -> int:
+    """The number by which the operators below, and so a recording (`ops.recording`), know the pattern of `blocks`."""
+    pair = blocks.diagonal
+    if pair not in _OF_PAIR:
+        _OF_PAIR[pair] = pattern = _Pattern(pair, len(blocks.members))
+        _NUMBERED[id(pattern)] = pattern
+    return id(_OF_PAIR[pair])
+
+
+def _coefficients(source: Tensor, target: Tensor, pattern: _Pattern, slope: float) -> tuple[Tensor, Tensor]:
+    """Per entry and head [E, H]: the score before LeakyReLU, and a_ij."""
+    raw = target.index_select(0, pattern.rows) + source.index_select(0, pattern.columns)
+    scores = F.leaky_relu(raw, slope)
+    top = torch.segment_reduce(scores, "max", offsets=pattern.row_ends)
+    powers = (scores - top.index_select(0, pattern.rows)).exp_()  # at most 1, so that nothing overflows
+    total = torch.segment_reduce(powers, "sum", offsets=pattern.row_ends)
+    return raw, powers.div_(total.index_select(0, pattern.rows))
+
+
+def _scale(key: Tensor, pattern: _Pattern, like: Tensor, rate: float) -> Tensor | float:
+    """Per entry and head [E, H]: 0 with probability `rate`, else 1 / (1 - rate); key holds one number per client."""
+    if rate == 0:
+        return 1.0
+    keys, heads = key.reshape(-1, 1), like.shape[1]
+    if pattern.clients == 1:  # clients that share the graph have heads of their own
+        heads //= len(keys)
+    words = bits(keys, pattern.most * heads).view(len(keys), pattern.most, heads)
+    own = words.transpose(0, 1).flatten(1) if pattern.clients == 1 else words[pattern.client, pattern.place]
+    return ((own >> 40 & 0xFFFFFF) >= round(rate * 2**24)).to(like.dtype) / (1 - rate)
+
+
+def _heads(tensor: Tensor, heads: int) -> list[Tensor]:
+    return [part.contiguous() for part in tensor.unflatten(1, (heads, -1)).unbind(1)]
+
+
+def _attend(
+    key: Tensor, source: Tensor, target: Tensor, values: Tensor, number: int, slope: float, rate: float
+) -> Tensor:
+    pattern, heads = _NUMBERED[number], source.shape[1]
+    _, a = _coefficients(source, target, pattern, slope)
+    a = a * _scale(key, pattern, a, rate)
+    pairs = zip(a.T.contiguous(), _heads(values, heads), strict=True)
+    return torch.cat([pattern.matrix(own) @ value for own, value in pairs], 1)
+
+
+def _attend_back(
+    grad: Tensor, key: Tensor, source: Tensor, target: Tensor, values: Tensor, number: int, slope: float, rate: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    pattern, heads = _NUMBERED[number], source.shape[1]
+    raw, a = _coefficients(source, target, pattern, slope)
+    scale = _scale(key, pattern, a, rate)
+    kept = a * scale
+    of_values, of_a = [], torch.empty_like(a)
+    for head, (pull, value) in enumerate(zip(_heads(grad, heads), _heads(values, heads), strict=True)):
+        own = kept[:, head].contiguous()
+        of_values.append(pattern.transposed(own) @ pull)
+        of_a[:, head] = torch.sparse.sampled_addmm(pattern.matrix(own), pull, value.T, beta=0).values()
+    of_a *= scale
+    mean = torch.segment_reduce(a * of_a, "sum", offsets=pattern.row_ends)
+    of_scores = a * (of_a - mean.index_select(0, pattern.rows))
+    of_raw = torch.where(raw > 0, of_scores, of_scores * slope)
+    of_source = torch.segment_reduce(of_raw[pattern.order], "sum", offsets=pattern.column_ends)
+    return of_source, torch.segment_reduce(of_raw, "sum", offsets=pattern.row_ends), torch.cat(of_values, 1)
+
+
+_LIBRARY = torch.library.Library("fedweave", "FRAGMENT")
+_ARGUMENTS = "Tensor key, Tensor source, Tensor target, Tensor values, int pattern, float slope, float rate"
+_LIBRARY.define(f"attend({_ARGUMENTS}) -> Tensor")
+_LIBRARY.define(f"attend_back(Tensor grad, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
+_LIBRARY.impl("attend", _attend, "CompositeExplicitAutograd")
+_LIBRARY.impl("attend_back", _attend_back, "CompositeExplicitAutograd")
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(client_index: Tensor, key: Tensor, *rest: Any) -> Tensor:
+        *tensors, blocks, slope, rate = rest
+        return torch.ops.fedweave.attend.default(key, *tensors, _number(blocks), slope, rate)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.rest = inputs[5:]
+        ctx.save_for_backward(*inputs[:5])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        client_index, key, *given = ctx.saved_tensors
+        return None, None, *_AttendBack.apply(client_index, key, grad, *given, *ctx.rest), None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], client_index: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        return _over_all(_Attend, info.batch_size, in_dims, client_index, *rest)
+
+
+class _AttendBack(torch.autograd.Function):
+    """Gradients in source, target and values."""
+
+    @staticmethod
+    def forward(client_index: Tensor, key: Tensor, grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        *tensors, blocks, slope, rate = rest
+        return torch.ops.fedweave.attend_back.default(grad, key, *tensors, _number(blocks), slope, rate)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise NotImplementedError("attention can be differentiated only once")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], client_index: Tensor, *rest: Any) -> tuple[Any, Any]:
+        return _over_all(_AttendBack, info.batch_size, in_dims, client_index, *rest)
+
+
+def _over_all(kind: Any, clients: int, in_dims: tuple[Any, ...], client_index: Tensor, *rest: Any) -> tuple[Any, Any]:
+    """One call for all clients: their nodes below each other or, if they share one graph, their heads side by side."""
+    key, *tensors, blocks, slope, rate = rest
+    keys = key.expand(clients) if in_dims[1] is None else key
+    one_graph = in_dims[0] is None
+    at = 1 if one_graph else 0
+    merged = [
+        (t.unsqueeze(at).expand(*t.shape[:at], clients, *t.shape[at:]) if dim is None else t.movedim(dim, at)).flatten(
+            at, at + 1
+        )
+        for t, dim in zip(tensors, in_dims[2:-3], strict=True)
+    ]
+    out = kind.apply(client_index, keys, *merged, blocks, slope, rate)
+    single = isinstance(out, Tensor)
+    parts = [part.unflatten(at, (clients, -1)) for part in ((out,) if single else out)]
+    return (parts[0], at) if single else (tuple(parts), (at,) * len(parts))

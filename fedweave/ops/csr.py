@@ -1,0 +1,180 @@
+"""Compressed sparse rows: one matrix, and many joined into one."""
+
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+
+
+class Csr(NamedTuple):
+    """One matrix [rows, cols]: `starts` int32 [rows + 1], `columns` int32 [nnz], `values` float [nnz].
+
+    Indices are int32 because the CPU kernels want them: a transposed product was measured 12 to 30 times slower with
+    int64.
+    """
+
+    starts: Tensor
+    columns: Tensor
+    values: Tensor
+    rows: int
+    cols: int
+
+    @classmethod
+    def of(cls, matrix: sp.spmatrix | sp.sparray) -> "Csr":
+        """From any SciPy sparse matrix; duplicates are summed, values become float32 unless they are float64."""
+        m = sp.csr_matrix(matrix)
+        m.sum_duplicates()
+        kind = np.float64 if m.dtype == np.float64 else np.float32
+        starts, columns = (torch.from_numpy(part.astype(np.int32)) for part in (m.indptr, m.indices))
+        return cls(starts, columns, torch.from_numpy(m.data.astype(kind)), *m.shape)
+
+    def scipy(self) -> sp.csr_matrix:
+        """The same matrix in SciPy."""
+        parts = (self.values.cpu().numpy(), self.columns.cpu().numpy(), self.starts.cpu().numpy())
+        return sp.csr_matrix(parts, shape=(self.rows, self.cols))
+
+    def transposed(self) -> "Csr":
+        """[cols, rows]."""
+        row = torch.repeat_interleave(torch.arange(self.rows, dtype=torch.int32), self.starts.diff().long())
+        order = torch.argsort(self.columns, stable=True)
+        starts = torch.zeros(self.cols + 1, dtype=torch.int32)
+        starts[1:] = torch.bincount(self.columns, minlength=self.cols).cumsum(0)
+        return Csr(starts, row[order], self.values[order], self.cols, self.rows)
+
+    def torch(self) -> Tensor:
+        """The same matrix as a torch CSR tensor."""
+        return torch.sparse_csr_tensor(
+            self.starts, self.columns, self.values, (self.rows, self.cols), check_invariants=False
+        )
+
+
+class Pair:
+    """A constant matrix and its transpose, ready for `multiply`."""
+
+    def __init__(self, matrix: Csr) -> None:
+        # matrices may be built on first use, inside a transform that would try to wrap them
+        with torch._C._DisableFuncTorch():
+            self.forth, self.back = matrix.torch(), matrix.transposed().torch()
+        _PAIRS[id(self)] = self
+
+
+# The product is an operator of its own, which names its matrix by a number, so that a recording (`ops.recording`) can
+# hold it.
+_PAIRS: "WeakValueDictionary[int, Pair]" = WeakValueDictionary()
+_LIBRARY = torch.library.Library("fedweave", "FRAGMENT")
+_LIBRARY.define("product(Tensor dense, int matrix, bool transposed) -> Tensor")
+
+
+def _product(dense: Tensor, matrix: int, transposed: bool) -> Tensor:
+    pair = _PAIRS[matrix]
+    chosen = pair.back if transposed else pair.forth
+    out = dense.new_empty(chosen.shape[0], dense.shape[1])
+    # `chosen @ dense` would fill a zero matrix, copy it, and only then multiply
+    return torch.addmm(out, chosen, dense, beta=0, out=out)
+
+
+_LIBRARY.impl("product", _product, "CompositeExplicitAutograd")
+
+
+def multiply(pair: Pair, dense: Tensor, transposed: bool) -> Tensor:
+    """matrix @ dense, or its transpose @ dense; not differentiable by itself."""
+    return torch.ops.fedweave.product.default(dense, id(pair), transposed)
+
+
+class Table(NamedTuple):
+    """Sparse rows of equal length: `columns` int64 and `values` float, both [rows, longest], padded with zeros."""
+
+    columns: Tensor
+    values: Tensor
+
+
+_LIBRARY.define("gathered(Tensor dense, Tensor columns, Tensor values, int rows) -> Tensor")
+
+
+def _gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
+    """As one product with a matrix made for it."""
+    entry = torch.nonzero(values.reshape(-1))[:, 0]
+    entry = entry[torch.argsort(columns.reshape(-1)[entry], stable=True)]
+    starts = torch.zeros(rows + 1, dtype=torch.int32)
+    starts[1:] = torch.bincount(columns.reshape(-1)[entry], minlength=rows).cumsum(0)
+    row = torch.div(entry, columns.shape[1], rounding_mode="floor").int()
+    matrix = Csr(starts, row, values.reshape(-1)[entry], rows, len(dense)).torch()
+    out = dense.new_empty(rows, dense.shape[1])
+    return torch.addmm(out, matrix, dense, beta=0, out=out)
+
+
+_LIBRARY.impl("gathered", _gathered, "CompositeExplicitAutograd")
+
+
+def gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
+    """The transpose of a product with rows of equal length: out [rows, k] with out[columns[i, j]] += values[i, j]
+    dense[i]; dense [m, k], columns int64 and values [m, j]. Not differentiable by itself."""
+    return torch.ops.fedweave.gathered.default(dense, columns, values, rows)
+
+
+class StackedCsr:
+    """P clients' matrices, each padded with empty rows and columns to [rows, cols]."""
+
+    def __init__(self, members: Sequence[Csr], rows: int, cols: int) -> None:
+        self.members, self.rows, self.cols = tuple(members), rows, cols
+
+    def _join(self, stride: int, cols: int) -> Csr:
+        """All members below each other; member p's columns are shifted by p * stride."""
+        starts, columns, nnz = [torch.zeros(1, dtype=torch.int32)], [], 0
+        for p, m in enumerate(self.members):
+            starts.append(m.starts[1:] + nnz)
+            nnz += len(m.columns)
+            if self.rows > m.rows:
+                starts.append(torch.full((self.rows - m.rows,), nnz, dtype=torch.int32))
+            columns.append(m.columns + p * stride)
+        values = torch.cat([m.values for m in self.members])
+        return Csr(torch.cat(starts), torch.cat(columns), values, self.rows * len(self.members), cols)
+
+    @cached_property
+    def diagonal(self) -> "Pair":
+        """Block-diagonal [P rows, P cols]."""
+        return Pair(self._join(self.cols, self.cols * len(self.members)))
+
+    @cached_property
+    def below(self) -> "Pair":
+        """The members below each other [P rows, cols]."""
+        return Pair(self._join(0, self.cols))
+
+    @cached_property
+    def table(self) -> Table:
+        """All members' rows below each other [P rows, longest]."""
+        with torch._C._DisableFuncTorch():
+            longest = max(1, *(int(m.starts.diff().max()) for m in self.members))
+            table = Table(
+                torch.zeros(len(self.members) * self.rows, longest, dtype=torch.int64),
+                self.members[0].values.new_zeros(len(self.members) * self.rows, longest),
+            )
+            for p, m in enumerate(self.members):
+                row = torch.repeat_interleave(torch.arange(m.rows), m.starts.diff().long())
+                place = torch.arange(len(m.columns)) - m.starts[row].long()
+                table.columns[p * self.rows + row, place] = m.columns.long()
+                table.values[p * self.rows + row, place] = m.values
+        return table
+
+    @cached_property
+    def touched(self) -> "tuple[Tensor, StackedCsr]":
+        """The columns that each member has entries in, int64 [P, m] padded with `cols`, and the members with only those
+        columns, [rows, m]."""
+        own = [m.columns.unique(sorted=True) for m in self.members]
+        most = max(len(columns) for columns in own)
+        rows = torch.full((len(own), most), self.cols)
+        for p, columns in enumerate(own):
+            rows[p, : len(columns)] = columns
+        narrow = [
+            m._replace(columns=torch.searchsorted(columns, m.columns).int(), cols=most)
+            for m, columns in zip(self.members, own, strict=True)
+        ]
+        return rows, StackedCsr(narrow, self.rows, most)

@@ -1,0 +1,188 @@
+"""Sparse matrices of one client that multiply for all clients at once inside a vectorised call.
+
+A step writes `adjacency @ h` for one client. Under `torch.func.vmap` the P products become ONE product with a
+block-diagonal CSR matrix (or, when all clients share the dense side, with the clients' rows stacked), and the backward
+pass one product with its transpose. Both are built once per batch and cached.
+"""
+
+from typing import Any
+
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedweave.ops.batched import over_clients
+from fedweave.ops.csr import Csr, Pair, StackedCsr, Table, gathered, multiply
+from fedweave.ops.rows import gather_rows
+from fedweave.ops.touched import materialize
+
+
+class Sparse:
+    """A client's matrix [rows, cols] (float), used as `matrix @ dense` with dense [cols, k], giving [rows, k].
+
+    `client_index` is an int64 scalar that counts the clients of a batch; only the batching rule reads it.
+    """
+
+    def __init__(self, blocks: StackedCsr, client_index: Tensor) -> None:
+        self.blocks, self.client_index = blocks, client_index
+
+    @classmethod
+    def of(cls, matrix: sp.spmatrix | sp.sparray | Csr) -> "Sparse":
+        """A single client's matrix."""
+        one = matrix if isinstance(matrix, Csr) else Csr.of(matrix)
+        return cls(StackedCsr((one,), one.rows, one.cols), torch.tensor(0))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, cols) of one client's matrix."""
+        return self.blocks.rows, self.blocks.cols
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """dtype of the values."""
+        return self.blocks.members[0].values.dtype
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        return _Product.apply(self.client_index, materialize(dense), self.blocks, False)
+
+    def picked(self, rows: Tensor) -> "Picked":
+        """The rows int64 [m] of the matrix, for products in which few of them are wanted."""
+        return Picked(self.blocks, self.client_index, rows)
+
+
+class Picked(Sparse):
+    """Some rows of a client's matrix; picked anew for every product, where `Sparse` prepares for many."""
+
+    def __init__(self, blocks: StackedCsr, client_index: Tensor, rows: Tensor) -> None:
+        super().__init__(blocks, client_index)
+        self.rows = rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(picked rows, cols)."""
+        return len(self.rows), self.blocks.cols
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        at = self.client_index * self.blocks.rows + self.rows
+        return _PickedProduct.apply(at, torch.zeros_like(at), materialize(dense), self.blocks.table)
+
+
+def picked(x: "Tensor | Sparse", nodes: Tensor) -> "Tensor | Picked":
+    """The rows `nodes` int64 [m] of features x [n, d], dense or sparse."""
+    return x.picked(nodes) if isinstance(x, Sparse) else gather_rows(x, nodes)
+
+
+class _Times(torch.autograd.Function):
+    """matrix @ dense, or its transpose @ dense."""
+
+    @staticmethod
+    def forward(dense: Tensor, pair: Pair, transposed: bool) -> Tensor:
+        return multiply(pair, dense, transposed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.pair, ctx.transposed = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _Times.apply(grad.contiguous(), ctx.pair, not ctx.transposed), None, None
+
+
+class _Product(torch.autograd.Function):
+    """One client's product with its matrix (or the transpose), and the rule that makes P of them one."""
+
+    @staticmethod
+    def forward(client_index: Tensor, dense: Tensor, blocks: StackedCsr, transposed: bool) -> Tensor:
+        return multiply(blocks.diagonal, dense, transposed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        client_index, _, ctx.blocks, ctx.transposed = inputs
+        ctx.save_for_backward(client_index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
+        return None, _Product.apply(*ctx.saved_tensors, grad.contiguous(), ctx.blocks, not ctx.transposed), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], client_index: Tensor, dense: Tensor, blocks: StackedCsr, transposed: bool
+    ) -> tuple[Tensor, int]:
+        clients = info.batch_size
+        if in_dims[0] is None:  # one matrix, many dense sides: widen the dense side
+            wide = dense.movedim(in_dims[1], 1)
+            out = _Times.apply(wide.reshape(wide.shape[0], -1), blocks.diagonal, transposed)
+            return out.view(out.shape[0], clients, -1), 1
+        if in_dims[1] is None and not transposed:
+            out = _Times.apply(dense, blocks.below, False)
+        else:
+            (tall,) = over_clients(clients, in_dims[1:], dense)
+            out = _Times.apply(tall.reshape(-1, tall.shape[-1]), blocks.diagonal, transposed)
+        return out.view(clients, -1, out.shape[-1]), 0
+
+
+class _PickedProduct(torch.autograd.Function):
+    """Rows `at` [m] of a table of sparse rows times dense; row i's columns count from `shift[i]`."""
+
+    @staticmethod
+    def forward(at: Tensor, shift: Tensor, dense: Tensor, table: Table) -> Tensor:
+        columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
+        return F.embedding_bag(columns, dense, mode="sum", per_sample_weights=values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        at, shift, dense, ctx.table = inputs
+        ctx.save_for_backward(at, shift)
+        ctx.count = dense.shape[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None]:
+        return None, None, _PickedTransposed.apply(*ctx.saved_tensors, grad, ctx.table, ctx.count), None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, dense: Tensor, table: Table
+    ) -> tuple[Tensor, int]:
+        clients = info.batch_size
+        at, shift = over_clients(clients, in_dims, at, shift)
+        if in_dims[2] is not None:
+            shift = shift + torch.arange(clients)[:, None] * dense.movedim(in_dims[2], 0).shape[1]
+            dense = dense.movedim(in_dims[2], 0).flatten(0, 1)
+        return _PickedProduct.apply(at.flatten(), shift.flatten(), dense, table).unflatten(0, (clients, -1)), 0
+
+
+class _PickedTransposed(torch.autograd.Function):
+    """The transpose of `_PickedProduct`, with `count` rows."""
+
+    @staticmethod
+    def forward(at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int) -> Tensor:
+        columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
+        return gathered(grad, columns, values, count)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        at, shift, _, ctx.table, _ = inputs
+        ctx.save_for_backward(at, shift)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None, None]:
+        return None, None, _PickedProduct.apply(*ctx.saved_tensors, grad, ctx.table), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int
+    ) -> tuple[Tensor, int]:
+        clients = info.batch_size
+        at, shift, grad = over_clients(clients, in_dims, at, shift, grad)
+        shift = shift + torch.arange(clients)[:, None] * count
+        out = _PickedTransposed.apply(at.flatten(), shift.flatten(), grad.flatten(0, 1), table, clients * count)
+        return out.unflatten(0, (clients, -1)), 0
+
+
+pytree.register_pytree_node(
+    Sparse,
+    lambda matrix: ([matrix.client_index], matrix.blocks),
+    lambda children, blocks: Sparse(blocks, next(iter(children))),
+)

@@ -1,0 +1,32 @@
+"""The one client that holds what all clients of a partition hold."""
+
+import numpy as np
+
+from fedweave.datasets.edges import distinct
+from fedweave.partition.base import Part, Partition
+
+
+def pooled(partition: Partition) -> Partition:
+    """The union of all clients as one client, with the edges between them.
+
+    A node that clients use differently counts as test if any of them tests on it, else as validation if any validates.
+    Of a vertical cut: all columns, the labels, and the union of the clients' own edges.
+    """
+    parts = partition.parts
+    union = np.unique(np.concatenate([part.nodes for part in parts]))
+    masks = np.zeros((3, len(union)), bool)
+    for part in parts:
+        masks[:, np.searchsorted(union, part.nodes)] |= part.masks
+    train, val, test = masks
+    masks = np.stack([train & ~val & ~test, val & ~test, test])
+    columns = _union([part.columns for part in parts])
+    codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
+    edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
+    whole = Part(union, masks, columns, edges, any(part.labels for part in parts))
+    return Partition((whole,), partition.test)
+
+
+def _union(held: list[np.ndarray | None]) -> np.ndarray | None:
+    """All different numbers, sorted; None, which stands for everything, if any is None."""
+    some = [numbers for numbers in held if numbers is not None]
+    return distinct(np.concatenate(some)) if len(some) == len(held) else None

@@ -1,0 +1,91 @@
+"""Sampled ego-graphs: mini-batches of them, and training on them (Zhang et al. 2023, FedEgo, sections 3.1 and 4.1)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+from fedweave.learn import cross_entropy
+from fedweave.ops.rows import gather_rows
+from fedweave.ops.sparse import picked
+from fedweave.sampling import ego
+
+
+@dataclass(frozen=True)
+class Egos:
+    """Ego-graphs of `hops` hops with `fan_out` neighbours each, drawn with replacement, `batch` centres at a time."""
+
+    batch: int = 32
+    hops: int = 2
+    fan_out: int = 6
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("hops", 0), ("fan_out", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+
+    def split(self, model: Model) -> int:
+        """How many leading layers see nodes, not egos: those before the last `hops` layers with edges.
+
+        Raises:
+            ValueError: the model cannot run on ego-graphs; says why and which can.
+        """
+        passing = [i for i, layer in enumerate(model) if layer.operator is not None]
+        on_egos = passing[len(passing) - self.hops :]
+        split = on_egos[0] if on_egos else max(passing, default=-1) + 1
+        if len(on_egos) < self.hops or split == 0 or any(model[i].operator not in ego.KINDS for i in on_egos):
+            kinds = ", ".join(str(model[i].operator) for i in passing) or "none"
+            raise ValueError(
+                f"ego-graphs of {self.hops} hops need a model with as many layers that average over neighbours, and a "
+                f"layer before them; this one has {len(model)} layers, those with edges being: {kinds}. Choose "
+                "model.name = 'ego', or 'sage' with more layers than algorithm.hops"
+            )
+        return split
+
+    def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """A mini-batch per step: int64 [steps, b] distinct train nodes, and bool [steps, b] which of them are real
+        (fewer train nodes than b leave places empty)."""
+        train = graph.masks[TRAIN]
+        enough = torch.cat([train, train.new_zeros(max(0, self.batch - len(train)))])
+        order = random.order(random.fold(key, torch.arange(steps))[:, None], enough)
+        chosen = torch.topk(order, self.batch, largest=False).indices
+        real = (torch.arange(self.batch) < train.sum()).expand(steps, self.batch)
+        return torch.where(real, chosen, 0), real
+
+    def around(self, graph: Graph, key: Tensor, centres: Tensor) -> Tensor:
+        """Nodes at all positions of the egos around `centres` int64 [m]: int64 [positions, m] (see `sampling.ego`)."""
+        rings = [centres[None]]
+        for hop in range(self.hops):
+            parents = rings[-1]
+            uniforms = random.uniform(random.fold(key, "hop", hop), (*parents.shape, self.fan_out))
+            rings.append(ego.children(graph, parents, uniforms).transpose(1, 2).reshape(-1, len(centres)))
+        return torch.cat(rings)
+
+    def batches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """Mini-batches of egos for `fit(…, batches=…)`, all leaves [steps, …]: the "target" class and "weight" (0 or 1)
+        of b centres, the distinct "nodes" of a batch's egos, and which of them is at which "place" in the egos."""
+        centres, real = self.draw(graph, random.fold(key, "centres"), steps)
+        nodes = self.around(graph, random.fold(key, "egos"), centres.reshape(-1))
+        nodes = nodes.unflatten(1, (steps, self.batch)).transpose(0, 1).flatten(1)
+        target = graph.y.gather(0, centres.reshape(-1)).view(centres.shape).clamp(min=0)
+        minibatch = {"target": target, "weight": real.to(graph.x.dtype)}
+        if any(layer.operator for layer in model[: self.split(model)]):
+            return minibatch | {"place": nodes}
+        named, place = ego.compact(nodes, len(graph.y))
+        return minibatch | {"nodes": named, "place": place}
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree) -> Tensor:
+        """Mean cross-entropy (eq. 2 with the minus sign that it lacks) of one mini-batch's centres, each seen through
+        its sampled ego; scalar, 0 at a client without train nodes."""
+        split = self.split(model)
+        if "nodes" in minibatch:  # layers without edges see only the nodes of the batch, and each of them once
+            graph = graph._replace(x=picked(graph.x, minibatch["nodes"]))
+        reduced = models.apply(model[:split], w, graph, key)
+        egos = ego.ego_graph(gather_rows(reduced, minibatch["place"]), self.batch, self.fan_out)
+        logits = models.apply(model[split:], w, egos, key, first=split)
+        return cross_entropy(logits, minibatch["target"], minibatch["weight"])

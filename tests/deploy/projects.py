@@ -1,0 +1,145 @@
+"""Real processes of a project, and a link that calls sites in this process."""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.config import Config, resolve
+from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.member import Member
+from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.sites.processes import free_port, members, wait_until_open
+from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.splitting import hand_out, split
+
+SITES = ("bank-a", "bank-b", "bank-c")
+HERE = Path(__file__).parent
+VERTICAL = [name for name, kind in ALGORITHMS.items() if getattr(kind, "vertical", False)]
+MODELS = {"fedego": "ego"} | dict.fromkeys(VERTICAL, "gcnii")  # of algorithms that want another than the GCN
+HORIZONTAL_CUT = {"name": "louvain", "clients": 3, "holdout": True}
+VERTICAL_CUT = {"name": "vertical", "clients": 3, "widths": (1.0, 2.0, 1.0)}
+
+
+def experiment(algorithm: str = "fedavg", **settings: object) -> Config:
+    """A small experiment on the embedded digits, cut for three sites."""
+    cut = VERTICAL_CUT if algorithm in VERTICAL else HORIZONTAL_CUT
+    given = settings.pop("partition", {})
+    engine = {"name": "flare", "threads": 1, "checkpoint_seconds": 0.0, "timeout": 60.0}
+    document = {
+        "seed": 3,
+        "rounds": settings.pop("rounds", 4),
+        "partition": given if "name" in given else cut | given,  # type: ignore[operator]
+        "data": {"name": "digits"} | settings.pop("data", {}),  # type: ignore[operator]
+        "model": {"name": MODELS.get(algorithm, "gcn"), "hidden": 16},
+        "algorithm": {"name": algorithm, **settings.pop("algorithm_settings", {})},  # type: ignore[dict-item]
+        "engine": engine | settings,
+    }
+    return resolve(document)
+
+
+def tables(root: Path, labelled: Sequence[str] = SITES[:1]) -> dict[str, object]:
+    """A folder of three parties, who share 60 of their 75 or 80 nodes, each in an order of its own; only the `labelled`
+    know labels. Returns the sections of an experiment on it."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 100)
+    for at, site in enumerate(SITES):
+        held = rng.permutation([*range(60), *range(60 + 10 * at, 80 + 10 * at - 5 * (at == 1))])
+        x = np.eye(3)[y][:, : at + 1] + rng.normal(0, 0.5, (100, at + 1))
+        header = ["id", "split", *(["label"] if site in labelled else []), *(f"f{column}" for column in range(at + 1))]
+        rows = [
+            [
+                f"person{i}",
+                ("train", "val", "test")[i % 3],
+                *([f"c{y[i]}"] if site in labelled else []),
+                *map(str, x[i]),
+            ]
+            for i in held
+        ]
+        edges = [[f"person{i}", f"person{j}"] for i, j in rng.choice(held, (150, 2)) if i != j]
+        for name, lines in (("nodes", [header, *rows]), ("edges", [["source", "target"], *edges])):
+            (root / site).mkdir(parents=True, exist_ok=True)
+            (root / site / f"{name}.csv").write_text("".join(",".join(line) + "\n" for line in lines))
+    return {
+        "data": {"name": "parties", "path": str(root), "normalise": "standard", "labels": ["c0", "c1", "c2"]},
+        "partition": {"name": "parties", "public_split": True, "labels": "holders"},
+    }
+
+
+def bring(project: Path, root: Path) -> Path:
+    """The project with the tables of `root` as its sites' own data."""
+    for site in SITES:
+        shutil.copytree(root / site, project / site / "data", dirs_exist_ok=True)
+        about = {"path": "data", "labels": ["c0", "c1", "c2"], "normalise": "standard"}
+        write_site_file(project / site / SITE_FILE, about)
+    return project
+
+
+class InProcess:
+    """A `Link` that calls members in this process, and breaks where a test wants it to.
+
+    absent: sites that cannot be reached. spoil: {site: what becomes of its answer}. tamper: {site: what becomes of the
+    bytes that it sends to others, "lost" if they do not arrive}. passed: bytes between sites.
+    """
+
+    def __init__(self, project: Path) -> None:
+        self.members = {site: Member(project / site, site, partial(self._deliver, site)) for site in SITES}
+        self.late: Counter[str] = Counter()
+        self.absent: dict[str, str] = {}
+        self.spoil: dict[str, object] = {}
+        self.tamper: dict[str, Callable[[bytes], bytes | str]] = {}
+        self.passed: list[bytes] = []
+
+    def _deliver(self, site: str, peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:
+        changed = self.tamper.get(site, lambda blob: blob)(blob)
+        if isinstance(changed, str):
+            return dict.fromkeys(peers, changed)
+        self.passed += [changed] * len(peers)
+        told = {peer: self.members[peer].accept(site, label, changed) for peer in peers}
+        return {peer: why for peer, why in told.items() if why}
+
+    def unreachable(self) -> dict[str, str]:
+        return dict(self.absent)
+
+    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
+        answers = {site: self.members[site].answer(request, blob) for site, blob in blobs.items()}
+        for site, change in self.spoil.items():
+            if site in answers:
+                answers[site] = change(answers[site])  # type: ignore[operator]
+        return answers, {}
+
+
+def make_project(directory: Path, algorithm: str = "fedavg") -> Path:
+    """A project with digits split over three sites as the experiment with `algorithm` has them; not started."""
+    project = Project(SITES, "localhost", free_port())
+    provision(directory, project.sites, project.host, project.port)
+    project.save(directory)
+    hand_out(*split(experiment(algorithm), SITES), directory, SITES)
+    return directory
+
+
+@contextmanager
+def processes(provisioned: Path) -> Iterator[Path]:
+    """The same project with its four processes running; `mischief` in a site's folder makes that site misbehave."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(HERE / "mischief") + (f":{before}" if before else "")
+    project = members(provisioned)
+    try:
+        for member in project:
+            member.start(threads=1)
+            if member.kind == "server":
+                wait_until_open(member, "localhost", read_project(provisioned).port)
+        yield provisioned
+    finally:
+        for member in reversed(project):
+            member.stop()
+        os.environ.pop("PYTHONPATH")
+        if before:
+            os.environ["PYTHONPATH"] = before

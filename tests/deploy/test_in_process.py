@@ -1,0 +1,367 @@
+"""Members and the server's federation without NVFlare between them: what is sent, kept, refused and counted."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+import torch
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.build import build
+from fedweave.config import resolve
+from fedweave.core import random
+from fedweave.core.ledger import Ledger
+from fedweave.core.tree import decode, encode
+from fedweave.deploy.flare import member as members
+from fedweave.deploy.flare.alignment import widest
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import global_test
+from fedweave.deploy.flare.journal import Journal, entries
+from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.deploy.sites.splitting import hand_out, split
+from fedweave.errors import ClientsMissing
+from fedweave.rounds import train
+from tests.contract.federations import distance
+from tests.deploy.projects import SITES, VERTICAL, InProcess, experiment
+
+OF_SITES = [name for name, kind in ALGORITHMS.items() if not getattr(kind, "pooled", False)]
+
+
+@pytest.fixture
+def project(provisioned: Path, tmp_path: Path) -> Path:
+    """A copy of the project that the test may change."""
+    return Path(shutil.copytree(provisioned, tmp_path / "project", ignore=shutil.ignore_patterns("runs", "ledgers")))
+
+
+def joined(
+    project: Path, config: Any, run: str = "r1", after: int = -1, **options: Any
+) -> tuple[Flare, Any, InProcess]:
+    """A federation that all sites have joined, its algorithm, and the link."""
+    link, path, vertical = InProcess(project), project / "server/test.npz", config.algorithm.name in VERTICAL
+    test = global_test(path, SiteData("test.npz"), torch.float32) if path.exists() else None
+    fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=config.general.seed, test=test, **options)
+    replies = fed.join(config.plain(), run, after, vertical)
+    features, fed.classes = widest(replies), replies["bank-a"]["classes"]
+    return fed, config.algorithm.make(config.model.make().build(features, fed.classes)), link
+
+
+def simulated(config: Any) -> tuple[Any, Any]:
+    document = config.plain()
+    built = build(resolve({**document, "engine": {"name": "simulation", "mode": "loop"}}))
+    *_, last = train(built.algorithm, built.fed, config.general.rounds)
+    return last, built.fed
+
+
+@pytest.mark.parametrize("name", OF_SITES)
+def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str) -> None:
+    config = experiment(name, rounds=2)
+    if name in VERTICAL:
+        project = cut_again(project, config)
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    for site, client in zip(SITES, sim.clients, strict=True):
+        assert distance(private(project, site), sim.snapshot().get(client, {})) <= 1e-5
+
+
+def renamed(tree: Any, sim: Any) -> Any:
+    """What an algorithm keeps of clients in the simulation, under the sites' names."""
+    names = dict(zip(sim.clients, SITES, strict=True))
+    return {names.get(key, key): renamed(of, sim) if isinstance(of, dict) else of for key, of in tree.items()}
+
+
+def private(project: Path, site: str, run: str = "r1") -> Any:
+    """What a site keeps to itself."""
+    path = project / site / "runs" / run / "state.safetensors"
+    return decode(path.read_bytes()) if path.exists() else {}
+
+
+def cut_again(project: Path, config: Any) -> Path:
+    """The project with the data of another experiment."""
+    (project / "server/test.npz").unlink(missing_ok=True)
+    hand_out(*split(config, SITES), project, SITES)
+    return project
+
+
+def test_what_leaves_is_on_the_disk_before_it_leaves(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the moment of every sync the site's journal holds the entry; a site replies only after that."""
+    config, synced = experiment("fedavg", rounds=1), list[int]()
+    path = project / "bank-a/ledgers/r1.jsonl"
+    real = os.fsync
+
+    def sync(descriptor: int) -> None:
+        real(descriptor)
+        if path.exists() and os.path.sameopenfile(descriptor, reader.fileno()):
+            synced.append(len(entries(path)))
+
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    with open(path) as reader:
+        monkeypatch.setattr(os, "fsync", sync)
+        fed, algorithm, _ = joined(project, config)
+        after = len(entries(path))
+        assert synced == [*range(1, after + 1)]
+        list(train(algorithm, fed, 1))
+    assert synced == [*range(1, len(entries(path)) + 1)]
+    assert len(synced) > after > 0
+
+
+def test_private_state_survives_the_site_and_equals_the_simulations(project: Path) -> None:
+    config = experiment("local", rounds=4)
+    fed, algorithm, link = joined(project, config)
+    steps = train(algorithm, fed, 4)
+    next(steps), next(steps)
+    fresh = InProcess(project)
+    fresh.members["bank-b"].answer(
+        json.dumps({"kind": "join", "run": "r1", "document": config.plain(), "round": 2}), b""
+    )
+    link.members["bank-b"] = fresh.members["bank-b"]
+    list(steps)
+    _, sim = simulated(config)
+    for site, client in zip(SITES, sim.clients, strict=True):
+        kept = decode((project / site / "runs/r1/state.safetensors").read_bytes())
+        assert distance(kept, sim.snapshot()[client]) <= 1e-5
+
+
+def test_sites_go_back_to_the_checkpoint_when_the_server_does(project: Path) -> None:
+    config = experiment("local", rounds=5)
+    fed, algorithm, _ = joined(project, config)
+    for step in train(algorithm, fed, 4):
+        if step.round == 2:
+            saved = fed.snapshot()  # rounds 3 and 4 are lost with the server
+    again, algorithm, _ = joined(project, config, after=2)
+    again.restore(saved)
+    *_, last = train(algorithm, again, 5, resume=(2, {}))
+    expected, sim = simulated(config)
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    kept = decode((project / "bank-c/runs/r1/state.safetensors").read_bytes())
+    assert distance(kept, sim.snapshot()["client-2"]) <= 1e-5
+
+
+def test_snapshots_are_kept_only_as_far_back_as_the_server_may_go(project: Path) -> None:
+    fed, algorithm, _ = joined(project, experiment("local", rounds=5))
+    for step in train(algorithm, fed, 5):
+        if step.round == 3:
+            fed.snapshot()
+    kept = sorted(path.name for path in (project / "bank-a/runs/r1").glob("before-*"))
+    assert kept == ["before-4", "before-5"]
+
+
+def test_ledger_is_the_simulations_and_redone_rounds_stand_twice(project: Path, tmp_path: Path) -> None:
+    config = experiment("fedavg", rounds=2)
+    path = tmp_path / "journal.jsonl"
+    fed, algorithm, _ = joined(project, config, ledger=Journal(path))
+    list(train(algorithm, fed, 2))
+    _, sim = simulated(config)
+    rows = [row for row in fed.ledger.table().to_pylist() if row["step"] != "(join)"]
+    columns = ("round", "step", "direction", "key", "shape", "bytes", "mechanism", "reveals")
+    names = dict(zip(sim.clients, SITES, strict=True))
+    wanted = sorted((names[r["client"]], *(r[c] for c in columns)) for r in sim.ledger.table().to_pylist())
+    assert sorted((row["client"], *(row[c] for c in columns)) for row in rows) == wanted
+    with open(path, "a") as file:
+        file.write('{"round": 2, "ca')  # the server died while it wrote
+    once = fed.ledger.bytes_up
+    again, algorithm, _ = joined(project, config, after=1, ledger=Journal(path))
+    list(train(algorithm, again, 2, resume=(1, {"w": algorithm.init(again)["w"]})))
+    steps = [entry.step for entry in entries(path) if entry.round == 2 and entry.direction == "up"]
+    assert steps.count("FedAvg.train") == 2 * len(SITES)
+    assert again.ledger.bytes_up > 1.4 * once
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("nan", "not finite"),
+        ("shape", r"not \["),
+        ("garbage", "encoding"),
+        ("undeclared", "declares"),
+        ("huge", "limit"),
+    ],
+)
+def test_a_bad_reply_is_refused_and_named_and_the_others_count(project: Path, what: str, said: str) -> None:
+    config = experiment("fedavg", rounds=1)
+    fed, algorithm, link = joined(project, config, quorum=0.6, limit=400_000)
+
+    def spoil(answer: Any) -> Any:
+        tree = decode(answer.blob)
+        if "w" not in tree:
+            return answer
+        weight = tree["w"]["0"]["weight"]
+        changed = {"nan": weight * np.nan, "shape": weight[None], "huge": torch.zeros(200_000)}.get(what, weight)
+        tree["w"]["0"]["weight"] = changed
+        tree |= {"graph": weight} if what == "undeclared" else {}
+        return answer._replace(blob=b"\x80\x04junk" if what == "garbage" else encode(tree))
+
+    link.spoil["bank-b"] = spoil
+    fed.begin(1)
+    replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
+    assert replies.clients == ("bank-a", "bank-c")
+    assert re.search(said, replies.missing["bank-b"])
+    assert fed.faults()[("bank-b", "refused")] == 1
+
+
+def test_too_few_replies_end_the_round_and_name_the_sites(project: Path) -> None:
+    fed, algorithm, link = joined(project, experiment("fedavg"))
+    link.absent["bank-c"] = "cable cut"
+    with pytest.raises(ClientsMissing, match="bank-c: cable cut"):
+        algorithm.round(algorithm.init(fed), fed)
+
+
+def deny(project: Path, policy: str) -> None:
+    path = project / "bank-b/site.toml"
+    path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\n{policy}\n")
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ('deny = ["w"]', "policy.deny: w may not leave"),
+        ("mixup = {w = 8}", "policy.mixup: w needs at least 8"),
+        ("noise = {w = 0.5}", "policy.noise: w needs at least 0.5"),
+        ("bytes = 3000", "policy.bytes"),
+        ('algorithms = ["local"]', "policy.algorithms: fedavg is not among local"),
+    ],
+)
+def test_a_policy_stops_its_site_and_says_so_on_both_sides(project: Path, policy: str, said: str) -> None:
+    deny(project, policy)
+    sent: list[bytes] = []
+    config = experiment("fedavg", rounds=2)
+    fed, algorithm, link = joined(project, config, quorum=0.6)
+    link.spoil["bank-b"] = lambda answer: (sent.append(answer.blob), answer)[1]
+    state = algorithm.init(fed)
+    for number in (1, 2):
+        fed.begin(number)
+        replies = fed.map(algorithm.train, {"w": state["w"]})
+        assert said in replies.missing["bank-b"]
+    assert b"".join(sent) == b""
+    assert link.members["bank-b"].answer("{}", b"").final
+
+
+def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path) -> None:
+    deny(project, "epsilon = 2.5")
+    config = experiment("fedavg")
+    reached = []
+    for run in ("r1", "r2"):
+        fed, algorithm, _ = joined(project, config, run=run, quorum=0.6)
+        for _ in range(2):
+            replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]}, protect={"w": "LDP ε=1"})
+            reached.append("bank-b" in replies.clients)
+    assert reached == [True, True, False, False]
+
+
+def test_wrong_data_fails_that_site_alone_and_tells_nobody_else(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (project / "bank-b/data.npz").unlink()
+    folder = project / "bank-b/data"
+    folder.mkdir()
+    (folder / "nodes.csv").write_text("id,label,split,income\n1,0,train,123456\n2,1,test,secret-word\n")
+    (folder / "edges.csv").write_text("source,target\n1,2\n")
+    site = project / "bank-b/site.toml"
+    site.write_text(site.read_text().replace("data.npz", "data"))
+    fed, _, _ = joined(project, experiment("fedavg"), quorum=0.6)
+    replies = fed.map(algorithm_of(fed).score, {"w": algorithm_of(fed).init(fed)["w"]})
+    reason = replies.missing["bank-b"]
+    assert "owner" in reason
+    assert not any(word in reason for word in ("123456", "secret-word", "income"))
+    assert any("secret-word" in record.getMessage() for record in caplog.records)
+
+
+def algorithm_of(fed: Flare) -> Any:
+    config = experiment("fedavg")
+    return config.algorithm.make(config.model.make().build(64, fed.classes))
+
+
+def test_a_step_that_raises_keeps_its_words_at_home(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, algorithm, _ = joined(project, experiment("fedavg"), quorum=0.6)
+    honest = members.find_step
+
+    def leaking(own: Any, name: str) -> Any:
+        if own is bad:
+            raise ValueError("income is 123456")
+        return honest(own, name)
+
+    link = fed._link
+    bad = link.members["bank-c"]._job.algorithm  # type: ignore[attr-defined]
+    monkeypatch.setattr(members, "find_step", leaking)
+    replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
+    assert "ValueError" in replies.missing["bank-c"]
+    assert "123456" not in replies.missing["bank-c"]
+
+
+def test_only_marked_steps_can_be_called(project: Path) -> None:
+    _, algorithm, link = joined(project, experiment("fedavg"))
+    for name in ("FedAvg.round", "FedAvg._loss", "FedAvg.__class__", "os.system", "exec"):
+        request = {"kind": "step", "step": name, "round": 1, "again": 0, "saved": -1, "protect": {}}
+        member = InProcess(fed_project(link)).members["bank-a"]
+        member.answer(json.dumps({"kind": "join", "run": "r9", "document": experiment().plain(), "round": -1}), b"")
+        assert member.answer(json.dumps(request), encode({})).refusal
+    assert algorithm.train
+
+
+def fed_project(link: InProcess) -> Path:
+    return link.members["bank-a"]._folder.parent
+
+
+def test_noise_comes_from_the_sites_own_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server knows the seed, the run and every message; with all of that it cannot name the key, and nobody can
+    name the next one."""
+    seen: list[int] = []
+    honest = members.Client
+
+    def watching(graph: Any, state: Any, key: Any, secret: Any, test: Any) -> Any:
+        seen.append(int(secret))
+        return honest(graph, state, key, secret, test)
+
+    monkeypatch.setattr(members, "Client", watching)
+    for run in ("r1", "r2"):  # the same seed, the same calls
+        fed, algorithm, _ = joined(project, experiment("fedavg"), run=run)
+        fed.begin(1)
+        fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]}, clients=["bank-a"])
+    root = random.fold(random.key(3), "round", 1)
+    call = random.fold(root, "step", "FedAvg.train", 0)
+    derived = {
+        int(random.fold(call, purpose, torch.tensor(random.word(name))))
+        for purpose in ("client", "secret")
+        for name in ("client-0", "bank-a")
+    }
+    assert len(set(seen)) == 2
+    assert not derived & set(seen)
+    monkeypatch.setattr(members.os, "urandom", lambda count: b"\0" * count)
+    here, there = (int(members._noise(project / site / "privacy.secret")) for site in ("bank-a", "bank-b"))
+    assert here != there
+
+
+def test_a_readable_secret_is_refused(project: Path) -> None:
+    secret = project / "bank-a/privacy.secret"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    os.chmod(secret, 0o644)
+    fed, algorithm, _ = joined(project, experiment("fedavg"), quorum=0.6)
+    replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
+    assert "bank-a" in replies.missing
+
+
+def test_what_the_server_holds_has_no_secret_and_no_private_data(project: Path) -> None:
+    secrets = [(project / site / "privacy.secret").read_text().strip() for site in SITES]
+    for path in [*(project / "server").rglob("*"), *(project / "admin").rglob("*")]:
+        if path.is_file():
+            content = path.read_bytes()
+            assert not any(secret.encode() in content for secret in secrets)
+            assert path.name != "data.npz"
+
+
+def test_sites_can_keep_their_counts_to_themselves(project: Path) -> None:
+    deny(project, 'deny = ["labels", "nodes"]')
+    replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(experiment().plain(), "r1", -1)
+    assert [replies[site]["nodes"] > 0 for site in SITES] == [True, False, True]
+    assert [len(replies[site]["labels"]) for site in SITES] == [10, 0, 10]
+    assert all(len(replies[site]["split"]) == 3 for site in SITES)

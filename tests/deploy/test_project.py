@@ -1,0 +1,277 @@
+"""Provisioning, certificates, site files and what the commands refuse."""
+
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+from nvflare.apis.app_validation import AppValidationKey
+from nvflare.collab.runtime.controller import CollabController
+from nvflare.fuel.f3.cellnet.credential_manager import CredentialManager
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.endpoint import Endpoint
+from nvflare.fuel.sec.authz import AuthorizationService
+from nvflare.private.fed.utils.app_authz import AppAuthzService
+from nvflare.security.security import FLAuthorizer
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.deploy.flare.job import write_job
+from fedweave.deploy.flare.provision import USER, check_names, provision
+from fedweave.deploy.flare.session import administer
+from fedweave.deploy.flare.sitefile import read_site_file
+from fedweave.deploy.sites.processes import Member, check_certificate, members
+from fedweave.deploy.sites.project import read_project
+from fedweave.deploy.sites.running import run
+from fedweave.errors import ConfigError, UserError
+from tests.deploy.projects import SITES, experiment, make_project, processes
+from tests.deploy.test_in_process import simulated
+
+runner = CliRunner()
+
+
+def certificate(authority: Path, name: str, first: datetime, last: datetime, into: Path) -> tuple[Path, Path]:
+    """A client's certificate and key, signed by the project's own authority, valid from `first` to `last`."""
+    told = json.loads((authority / "cert.json").read_text())
+    root = x509.load_pem_x509_certificate(told["root_cert"].encode())
+    signer = serialization.load_pem_private_key(told["root_pri_key"].encode(), None)
+    key = rsa.generate_private_key(65537, 2048)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(root.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(first)
+        .not_valid_after(last)
+        .sign(signer, hashes.SHA256())  # type: ignore[arg-type]
+    )
+    paths = into / f"{name}.crt", into / f"{name}.key"
+    paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain)
+    )
+    return paths
+
+
+def accepted(project: Path, pair: tuple[Path, Path] | None) -> bool:
+    """Whether the server goes on after the TLS handshake of a client with this certificate."""
+    about = read_project(project)
+    context = ssl.create_default_context(cafile=str(project / "bank-a/startup/rootCA.pem"))
+    if pair is not None:
+        context.load_cert_chain(*map(str, pair))
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", about.port), timeout=5) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secure,
+        ):
+            secure.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return secure.recv(1) != b""
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def test_only_the_projects_own_valid_certificates_pass(running: Path, tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    own = running / "bank-a/startup/client.crt", running / "bank-a/startup/client.key"
+    expired = certificate(running / "authority", "bank-x", now - timedelta(9), now - timedelta(1), tmp_path)
+    fresh = certificate(running / "authority", "bank-y", now - timedelta(1), now + timedelta(1), tmp_path)
+    provision(tmp_path / "other", ["bank-a"], "localhost", 1)
+    foreign = tmp_path / "other/bank-a/startup/client.crt", tmp_path / "other/bank-a/startup/client.key"
+    assert [accepted(running, pair) for pair in (own, fresh, expired, foreign, None)] == [True, True] + [False] * 3
+    with pytest.raises(UserError, match=r"bank-x\.crt is valid from .* not now"):
+        check_certificate(expired[0])
+    check_certificate(fresh[0])
+
+
+def test_a_site_refuses_jobs_that_carry_code(provisioned: Path) -> None:
+    for name in ("server", *SITES):
+        rights = json.loads((provisioned / name / "local/authorization.json").read_text())
+        AuthorizationService.initialize(FLAuthorizer("fedweave", rights))
+        for code, allowed in ((True, False), (False, True)):
+            verdict, why = AppAuthzService.authorize_app_info(
+                {AppValidationKey.BYOC: code}, USER, "fedweave", "project_admin", {}
+            )
+            assert verdict is allowed, (name, why)
+        resources = json.loads((provisioned / name / "local/resources.json").read_text())
+        assert resources["class_list_enforcement_mode"] == "enforce"
+        assert all(
+            prefix.startswith(("fedweave.deploy.flare.", "nvflare.")) for prefix in resources["class_allow_list"]
+        )
+        assert not any(prefix in ("*", "nvflare.", "nvflare.collab.") for prefix in resources["class_allow_list"])
+
+
+@pytest.mark.slow
+def test_certificates_are_renewed_by_those_of_a_second_project_and_a_run_goes_on(tmp_path: Path) -> None:
+    """docs/deployment.md, "Certificates": everybody's `startup` is replaced; who keeps the old one is shut out."""
+    project, about = make_project(tmp_path / "project"), read_project(tmp_path / "project")
+    with processes(project):
+        run(experiment(rounds=1), project, tmp_path / "out", False, lambda now: None)
+    provision(tmp_path / "second", SITES, about.host, about.port)
+
+    def renew(name: str) -> None:
+        shutil.rmtree(project / name / "startup")
+        shutil.move(tmp_path / "second" / name / "startup", project / name / "startup")
+
+    for name in ("server", "admin", "bank-a", "bank-b"):
+        renew(name)
+    with processes(project), administer(project) as admin:
+        assert admin.wait_for(SITES[:2], 60) == ["bank-a", "bank-b"]
+        assert admin.wait_for(SITES, 10) == ["bank-a", "bank-b"]
+        late = Member(project / "bank-c")
+        late.stop()
+        renew("bank-c")
+        late.start(threads=1)
+        assert admin.wait_for(SITES, 60) == list(SITES)
+        summary = run(experiment(rounds=2), project, tmp_path / "out", True, lambda now: None)
+    expected, _ = simulated(experiment(rounds=2))
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+
+
+def test_the_servers_certificate_does_not_pass_for_a_sites(provisioned: Path) -> None:
+    """What keeps a server that relays between sites from taking a site's place (NVFlare's own check, on our kits)."""
+    kits = {name: provisioned / name / "startup" for name in ("server", *SITES)}
+    own = {"CA_CERT": "rootCA.pem", "CLIENT_CERT": "client.crt", "CLIENT_KEY": "client.key"}
+    files = {getattr(DriverParams, key): str(kits["bank-a"] / name) for key, name in own.items()}
+    manager = CredentialManager(Endpoint("bank-a.job", conn_props=files), enforce_identity=True)
+    manager._cache_cert("bank-b.job", (kits["bank-b"] / "client.crt").read_bytes())
+    for name, file in (("server", "server.crt"), ("bank-c", "client.crt")):
+        with pytest.raises(RuntimeError, match=f"as '{name}'.* requires identity 'bank-b'"):
+            manager._cache_cert("bank-b.job", (kits[name] / file).read_bytes())
+
+
+def carrying(folder: Path, marker: Path, to: str) -> Path:
+    """A job for NVFlare whose code would leave a `marker`: for the server too, or for "sites" alone."""
+    job = write_job(folder, "r1", SITES, experiment(rounds=1).plain())
+    code = job / "app"
+    if to == "sites":
+        code = Path(shutil.copytree(job / "app", job / "carrier"))
+        meta = json.loads((job / "meta.json").read_text())
+        (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": ["server"], "carrier": list(SITES)}}))
+    (code / "custom").mkdir()
+    (code / "custom/carried.py").write_text(f"open({str(marker)!r}, 'w').close()\n\n\nclass Carried:\n    pass\n")
+    file = code / "config/config_fed_client.json"
+    config = json.loads(file.read_text())
+    config["components"].append({"id": "carried", "path": "carried.Carried", "args": {}})
+    file.write_text(json.dumps(config))
+    return job
+
+
+def test_a_submitted_job_that_carries_code_is_refused_and_the_next_one_runs(running: Path, tmp_path: Path) -> None:
+    refused, marker = "BYOC not permitted", tmp_path / "marker"
+    with administer(running) as admin:
+        assert admin.wait_for(SITES, 60) == list(SITES)
+        for to, who in (("all", ["server"]), ("sites", SITES)):
+            job = admin._session.submit_job(str(carrying(tmp_path / to, marker, to)))
+            assert until(lambda job=job: admin.over(job)) == "FINISHED:FAILED_TO_RUN"
+            told = admin._session.get_job_meta(job)["job_deploy_detail"]
+            assert [line.split(":")[0] for line in told if refused in line] == list(who)
+            assert not [site for site in SITES if (running / site / job).exists()]
+    assert run(experiment(rounds=1), running, tmp_path / "out", False, lambda now: None)["rounds"] == 1
+    assert not marker.exists()
+
+
+def until(answer: Callable[[], str | None], seconds: float = 60.0) -> str | None:
+    """What `answer` gives, once it gives something."""
+    deadline = time.monotonic() + seconds
+    while not (found := answer()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+def test_a_job_carries_no_code(tmp_path: Path) -> None:
+    job = write_job(tmp_path, "r1", SITES, experiment().plain())
+    files = sorted(str(path.relative_to(job)) for path in job.rglob("*") if path.is_file())
+    assert files == ["app/config/config_fed_client.json", "app/config/config_fed_server.json", "meta.json"]
+    assert CollabController.__name__ in (job / files[1]).read_text()
+
+
+def test_every_site_has_a_secret_of_its_own(provisioned: Path) -> None:
+    paths = [provisioned / site / "privacy.secret" for site in SITES]
+    assert len({path.read_text() for path in paths}) == len(SITES)
+    assert all(len(bytes.fromhex(path.read_text())) == 32 and path.stat().st_mode & 0o077 == 0 for path in paths)
+
+
+@pytest.mark.parametrize("names", [["Bank"], ["a", "a"], ["server"], [], ["a/b"], ["-a"]])
+def test_names_that_cannot_be_sites_are_refused(names: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--sites"):
+        check_names(names)
+    with pytest.raises(UserError, match="--sites"):
+        provision(tmp_path / "p", names, "localhost", 1)
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[data]\npath = "x"\n[policy]\ndenny = ["w"]', r"policy.denny: unknown key.*'deny'"),
+        ('[data]\npath = "x"\n[policy]\nepsilon = -1', r"policy.epsilon: .*greater than 0"),
+        ("[policy]", r"data.path: is missing"),
+        ('[data]\npath = "x"\n[polcy]', r"polcy: unknown key"),
+        ('data = "x"', r"data: is a table"),
+    ],
+)
+def test_a_wrong_site_file_is_refused_with_the_key(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "site.toml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_site_file(tmp_path / "site.toml")
+
+
+def test_init_refuses_a_split_into_another_number_of_parts(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[data]\nname = "digits"\n[partition]\nclients = 4\n')
+    words = ["sites", "init", str(tmp_path / "p"), "--sites", "a,b", "--split", str(config)]
+    result = runner.invoke(app, words)
+    assert result.exit_code == 2
+    assert "4 clients for 2 sites" in result.stderr
+    assert not (tmp_path / "p").exists()
+    words = [*words[:2], str(tmp_path / "q"), *words[3:], "--set", "partition.clients=2"]
+    assert runner.invoke(app, words).exit_code == 0
+    assert [member.folder.name for member in members(tmp_path / "q")] == ["server", "a", "b"]
+
+
+def test_commands_on_something_that_is_no_project(tmp_path: Path) -> None:
+    for words in (["start"], ["stop"], ["status"]):
+        assert runner.invoke(app, ["sites", *words, str(tmp_path)]).exit_code == 2
+
+
+def test_stopping_what_does_not_run(provisioned: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bank-z"
+    folder.mkdir()
+    (folder / "process.pid").write_text("1")  # a number that another process has now
+    assert Member(folder).stop() is False
+
+
+def test_a_simulation_does_not_run_the_engine_of_sites(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[data]\nname = "digits"\n[engine]\nname = "flare"\n')
+    result = runner.invoke(app, ["run", str(config), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "fedweave sites run" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_nvflare_the_commands_say_what_to_install(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['nvflare'] = None\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'nvflare' else find(name, *rest)\n"
+        "from fedweave.cli import main; sys.argv = ['fedweave', 'sites', 'status', '.']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert 'pip install "fedweave[flare]"' in done.stderr

@@ -1,0 +1,187 @@
+"""Real processes over TLS on this machine: the same numbers as the simulation, and every fault really happens."""
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.build import build
+from fedweave.cli import app
+from fedweave.config import load, resolve
+from fedweave.core.tree import decode
+from fedweave.deploy.flare.sitefile import SITE_FILE
+from fedweave.deploy.sites.processes import Member, descendants, wait_until_open
+from fedweave.deploy.sites.project import read_project
+from fedweave.deploy.sites.running import FILES, run
+from fedweave.errors import FedweaveError
+from fedweave.rounds import train
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import CHECKPOINT, LEDGER, METRICS, PARTITION, read_table
+from tests.contract.federations import distance
+from tests.deploy.projects import SITES, bring, experiment, tables
+
+
+class Watcher:
+    """Keeps what a run tells, and calls `act` once when round `at` is reached."""
+
+    def __init__(self, at: int = 0, act: Any = None) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self._at, self._act = at, act
+
+    def __call__(self, now: dict[str, Any]) -> None:
+        self.heard.append(now)
+        if self._act is not None and now.get("round", 0) >= self._at:
+            act, self._act = self._act, None
+            act()
+
+
+def kill(member: Member) -> None:
+    """End a member's processes as a power cut does."""
+    pid = member.pid()
+    assert pid is not None
+    for each in [pid, *descendants(pid)]:
+        os.kill(each, signal.SIGKILL)
+    while member.pid() is not None:  # a dying process can still be taken for one that runs
+        time.sleep(0.01)
+
+
+def simulated(config: Any) -> tuple[Any, Any]:
+    built = build(resolve({**config.plain(), "engine": {"name": "simulation", "mode": "loop"}}))
+    *_, last = train(built.algorithm, built.fed, config.general.rounds)
+    return last, built.fed
+
+
+def noted(directory: Path) -> dict[tuple[str, str], set[int]]:
+    """{(site, fault): rounds} from metrics.parquet."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for row in read_table(directory, METRICS).to_pylist():
+        if row["metric"] in ("missing", "refused", "late"):
+            found.setdefault((row["client"], row["metric"]), set()).add(row["round"])
+    return found
+
+
+def test_fedavg_is_the_simulation_and_leaves_the_same_files(running: Path, tmp_path: Path) -> None:
+    config, watcher = experiment("fedavg", rounds=12), Watcher()
+    summary = run(config, running, tmp_path / "out", False, watcher)
+    expected, _ = simulated(config)
+    reached = Checkpoint.load(tmp_path / "out" / CHECKPOINT)
+    assert distance(reached.state, expected.state) <= 1e-5
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+    assert all((tmp_path / "out" / name).is_file() for name in FILES)
+    assert load(tmp_path / "out/config.toml") == config.plain()
+    assert {now.get("status") for now in watcher.heard} & {"running", "done"}
+    assert noted(tmp_path / "out") == {}
+    totals = Counter()
+    for row in read_table(tmp_path / "out", LEDGER).to_pylist():
+        totals[row["direction"]] += row["bytes"]
+    assert totals == {"up": summary["bytes_up"], "down": summary["bytes_down"]}
+
+
+@pytest.mark.slow
+def test_a_misbehaving_site_is_named_left_out_and_taken_back(running: Path, tmp_path: Path) -> None:
+    plan = {
+        "FedAvg.train/2": "nan",
+        "FedAvg.train/3": "shape",
+        "FedAvg.train/4": "garbage",
+        "FedAvg.train/5": "form",
+        "FedAvg.train/6": "huge",
+        "FedAvg.train/8": "hang 8",
+    }
+    (running / "bank-c/mischief").write_text(json.dumps(plan))
+    config = experiment("fedavg", rounds=400, timeout=6.0, quorum=0.6, rejoin_seconds=0.0, reply_mb=10.0)
+    site = Member(running / "bank-c")
+
+    def kill_and_start_again() -> None:
+        kill(site)
+        site.start(threads=1)
+
+    watcher = Watcher(100, kill_and_start_again)
+    summary = run(config, running, tmp_path / "out", False, watcher)
+    assert summary["rounds"] == 400
+    found = noted(tmp_path / "out")
+    assert {site for site, _ in found} == {"bank-c"}
+    assert {2, 3, 4, 6} <= found["bank-c", "refused"]
+    assert {2, 3, 4, 5, 6, 8} <= found["bank-c", "missing"]
+    assert len(found["bank-c", "late"]) == 1
+    assert max(found["bank-c", "missing"]) in range(100, 400)
+    assert any(now["status"] == "rejoined" and now["sites"] == ["bank-c"] for now in watcher.heard)
+
+
+def test_a_killed_server_resumes_with_nothing_lost(running: Path, tmp_path: Path) -> None:
+    """The server's processes die in the middle; sites go back to its checkpoint, redone rounds, if any, stand twice."""
+    config, server = experiment("local", rounds=40, checkpoint_seconds=1.5), Member(running / "server")
+
+    with pytest.raises(FedweaveError):
+        run(config, running, tmp_path / "out", False, Watcher(20, lambda: kill(server)))
+    server.start(threads=1)
+    wait_until_open(server, "localhost", read_project(running).port)
+    summary = run(config, running, tmp_path / "out", True, Watcher())
+    expected, sim = simulated(config)
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+    number = json.loads((tmp_path / "out/run.json").read_text())["run"]
+    for site, client in zip(SITES, sim.clients, strict=True):
+        kept = decode((running / site / "runs" / number / "state.safetensors").read_bytes())
+        assert distance(kept, sim.snapshot()[client]) <= 1e-5
+    calls = Counter(
+        row["round"]
+        for row in read_table(tmp_path / "out", LEDGER).to_pylist()
+        if row["step"] == "Local.train" and row["direction"] == "up"
+    )
+    assert set(calls) == set(range(1, 41))
+    assert set(calls.values()) <= {3, 6}
+
+
+def test_fedego_whose_server_trains_and_tells_every_site_something_else(running: Path, tmp_path: Path) -> None:
+    config = experiment("fedego", rounds=2, algorithm_settings={"batches": 2, "epochs": 1, "server_epochs": 1})
+    summary = run(config, running, tmp_path / "out", False, Watcher())
+    expected, _ = simulated(config)
+    assert distance(Checkpoint.load(tmp_path / "out" / CHECKPOINT).state, expected.state) <= 1e-5
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+
+
+@pytest.fixture
+def parties(running: Path, tmp_path: Path) -> Iterator[Path]:
+    """The running project, whose sites bring tables of their own (`projects.tables`) for as long as a test lasts."""
+    before = {site: (running / site / SITE_FILE).read_text() for site in SITES}
+    tables(tmp_path / "data")
+    yield bring(running, tmp_path / "data")
+    for site, text in before.items():
+        (running / site / SITE_FILE).write_text(text)
+
+
+def test_glasu_between_parties_with_tables_of_their_own(parties: Path, tmp_path: Path) -> None:
+    config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "again"))
+    summary = run(config, parties, tmp_path / "out", False, Watcher())
+    expected, sim = simulated(config)
+    number = json.loads((tmp_path / "out/run.json").read_text())["run"]
+    for site in SITES:
+        kept = decode((parties / site / "runs" / number / "state.safetensors").read_bytes())
+        assert distance(kept, sim.snapshot()[site]) <= 1e-5
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+    held = read_table(tmp_path / "out", PARTITION).to_pydict()
+    assert (held["nodes"], held["features"]) == ([60] * 3, [1, 2, 3])
+    ledger, report = (CliRunner().invoke(app, [name, str(tmp_path / "out")]) for name in ("ledger", "report"))
+    assert "(align)" in ledger.output
+    assert "keyed hashes" in (tmp_path / "out/report.html").read_text(), report.output
+    refused = CliRunner().invoke(app, ["predict", str(tmp_path / "out")])
+    assert refused.exit_code == 2
+    assert "trained between sites, where its models are" in refused.stderr
+    before = len(read_table(tmp_path / "out", LEDGER))
+    told = CliRunner().invoke(app, ["sites", "predict", str(tmp_path / "out"), "--sites", str(parties)])
+    assert told.exit_code == 0, told.output
+    assert f"bank-a/runs/{number}/predictions.parquet" in told.output
+    assert len(pq.read_table(parties / "bank-a/runs" / number / "predictions.parquet")) == 60
+    assert len(read_table(tmp_path / "out", LEDGER)) > before
+    refused = CliRunner().invoke(app, ["sites", "predict", str(tmp_path), "--sites", str(parties)])
+    assert refused.exit_code == 2
+    assert "holds no finished run" in refused.stderr

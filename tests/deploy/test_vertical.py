@@ -1,0 +1,301 @@
+"""Parties of a vertical federation as sites: what each gets, how they find their common nodes, and what is refused."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.config import resolve
+from fedweave.core.federation import StepInfo
+from fedweave.core.ledger import Ledger
+from fedweave.core.tree import Tree, decode, encode
+from fedweave.datasets import npz
+from fedweave.deploy.flare.alignment import hashes, rows_of
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.inspection import Inspector
+from fedweave.deploy.flare.server import Server, check_names
+from fedweave.deploy.sites.splitting import split
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.rounds import train
+from tests.contract.federations import distance
+from tests.deploy.projects import SITES, InProcess, bring, experiment, tables
+from tests.deploy.test_in_process import cut_again, deny, joined, private, project, renamed, simulated
+
+__all__ = ["project"]
+INFO = StepInfo({"h": "representations"}, False)
+KEY = bytes(range(32))
+
+
+@pytest.mark.parametrize(
+    ("settings", "cut"),
+    [
+        ({"steps": 3}, {"labels": "first"}),
+        ({"backward": "exchanged", "batch": 0}, {}),
+        ({"aggregation": "concat", "at": (1,)}, {}),
+    ],
+)
+def test_the_kinds_of_glasu_are_the_simulations(project: Path, settings: dict[str, Any], cut: dict[str, Any]) -> None:
+    config = experiment("glasu", rounds=3, algorithm_settings={"lr": 0.5} | settings, partition=cut)
+    check_equal(cut_again(project, config), config)
+
+
+def check_equal(project: Path, config: Any) -> Flare:
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, config.general.rounds)
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    for site, client in zip(SITES, sim.clients, strict=True):
+        assert distance(private(project, site), sim.snapshot()[client]) <= 1e-5
+    return fed
+
+
+def test_sites_that_bring_their_own_tables_are_the_parties_of_the_simulation(project: Path, tmp_path: Path) -> None:
+    """Each in an order of its own, with nodes that others lack; only one has labels; scaled over the common nodes."""
+    config = experiment("glasu", rounds=3, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
+    fed = check_equal(bring(project, tmp_path / "data"), config)
+    rows = [row for row in fed.ledger.table().to_pylist() if row["step"] in ("(join)", "(align)")]
+    told = {(row["step"], row["client"], row["direction"], row["key"]): row["shape"] for row in rows}
+    held = dict(zip(SITES, (80, 75, 80), strict=True))
+    for site in SITES:
+        assert told["(join)", site, "up", "ids"] == f"[{held[site]}, 2] int64"
+        assert told["(align)", site, "down", "ids"] == "[60, 2] int64"
+    [seen] = {row["reveals"] for row in rows if row["key"] == "ids" and row["direction"] == "up"}
+    assert "keyed hashes" in seen
+
+
+def test_a_restarted_server_finds_the_parties_as_they_were(project: Path, tmp_path: Path) -> None:
+    config = experiment("glasu", rounds=4, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
+    fed, algorithm, _ = joined(bring(project, tmp_path / "data"), config)
+    for step in train(algorithm, fed, 3):
+        if step.round == 2:
+            saved, state = fed.snapshot(), step.state
+    again, algorithm, _ = joined(project, config, after=2)
+    again.restore(saved)
+    *_, last = train(algorithm, again, 4, resume=(2, state))
+    expected, sim = simulated(config)
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    for site in SITES:
+        assert distance(private(project, site), sim.snapshot()[site]) <= 1e-5
+
+
+def test_a_site_gets_its_own_columns_edges_and_labels_alone(project: Path) -> None:
+    config = experiment("glasu", partition={"labels": "first"})
+    data, partition = split(config, SITES)
+    cut_again(project, config)
+    assert len({len(part.columns) for part in partition.parts}) > 1
+    for site, part in zip(SITES, partition.parts, strict=True):
+        own = npz.read(project / site / "data.npz", site, labelled=False)
+        np.testing.assert_array_equal(own.x.toarray(), np.asarray(data.x)[:, part.columns])
+        np.testing.assert_array_equal(own.edges, part.edges)
+        np.testing.assert_array_equal(own.public, part.masks)
+        np.testing.assert_array_equal(own.y, data.y if site == SITES[0] else np.full_like(data.y, -1))
+
+
+def test_hashes_name_ids_only_to_who_has_the_key() -> None:
+    ids = ["ben", "anna", "dora", "émile"]
+    own = hashes(ids, KEY, "r1")
+    assert own.shape == (4, 2)
+    everywhere = torch.cat([own, hashes(ids, KEY, "r2"), hashes(ids, KEY[::-1], "r1")])
+    assert len(everywhere.unique(dim=0)) == 12
+    theirs = hashes(["émile", "ben", "anna"], KEY, "r1")
+    assert rows_of(theirs, ids, own).tolist() == [1, 0, 3]
+    with pytest.raises(FedweaveError, match="does not have"):
+        rows_of(hashes(["stranger"], KEY, "r1"), ids, own)
+
+
+def met(project: Path) -> tuple[InProcess, dict[str, bytes]]:
+    """The link of a join, and what each site said when asked to."""
+    link, said = InProcess(project), {}  # type: ignore[var-annotated]
+    for site in SITES:
+        link.spoil[site] = lambda answer, site=site: (said.setdefault(site, answer.blob), answer)[1]
+    Flare(link, SITES, ledger=Ledger()).join(experiment("glasu").plain(), "r1", -1, True)
+    return link, said
+
+
+def test_the_server_hears_no_id_and_no_order(project: Path, tmp_path: Path) -> None:
+    tables(tmp_path / "data")
+    _, said = met(bring(project, tmp_path / "data"))
+    for site in SITES:
+        ids = [line.split(",")[0] for line in (project / site / "data/nodes.csv").read_text().splitlines()[1:]]
+        assert not any(node.encode() in said[site] for node in ids)
+        order = decode(said[site])["ids"].tolist()
+        assert order == sorted(order)
+    assert len({(project / site / "ids.key").read_text() for site in SITES}) == 1
+    assert not [*project.glob("server/**/ids.key"), *project.glob("admin/**/ids.key")]
+
+
+def keys(project: Path) -> None:
+    (project / "bank-b/ids.key").write_text("00" * 32)
+
+
+def table_and_array(project: Path) -> None:
+    rewrite(project / "bank-b/site.toml", 'path = "data"', 'path = "data.npz"')  # of digits
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (keys, "no id is common to all sites.*same ids.key"),
+        (table_and_array, "bank-b: no ids came from there"),
+        (lambda project: deny(project, 'deny = ["ids"]'), "bank-b: no ids came from there"),
+        (lambda project: deny(project, 'deny = ["features"]'), "bank-b: the policy keeps back `features`"),
+    ],
+)
+def test_parties_that_do_not_fit_together_are_told_why(project: Path, tmp_path: Path, change: Any, said: str) -> None:
+    tables(tmp_path / "data")
+    change(bring(project, tmp_path / "data"))
+    with pytest.raises(UserError, match=said):
+        met(project)
+
+
+@pytest.mark.parametrize(
+    ("labels", "refused"),
+    [
+        ('["c0", "c1", "c2"]', False),
+        ('["c1", "c0", "c2"]', True),
+        ('["c0", "c1", "d2"]', True),
+        (None, False),  # numbered classes cannot be compared
+    ],
+)
+def test_classes_have_the_same_names_in_the_same_order_at_all_sites(
+    project: Path, tmp_path: Path, labels: str | None, refused: bool
+) -> None:
+    config = experiment("glasu", **tables(tmp_path / "data"))
+    bring(project, tmp_path / "data")
+    own = "classes = 3" if labels is None else f"labels = {labels}"
+    rewrite(project / "bank-b/site.toml", "labels = .*", own)
+    fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0)
+    replies = fed.join(config.plain(), "r1", -1, vertical=True)
+    if not refused:
+        return check_names(replies)
+    with pytest.raises(
+        UserError, match=r"the classes of bank-b have other names, or another order of them, than .*bank-a"
+    ):
+        check_names(replies)
+
+
+def test_names_of_classes_can_be_kept_back(project: Path, tmp_path: Path) -> None:
+    config = experiment("glasu", **tables(tmp_path / "data"))
+    bring(project, tmp_path / "data")
+    rewrite(project / "bank-b/site.toml", "labels = .*", 'labels = ["c1", "c0", "c2"]')
+    deny(project, 'deny = ["names"]')
+    fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0)
+    check_names(fed.join(config.plain(), "r1", -1, vertical=True))
+
+
+def test_what_is_no_hash_is_not_counted_as_one(project: Path, tmp_path: Path) -> None:
+    tables(tmp_path / "data")
+    bring(project, tmp_path / "data")
+    for change in (lambda ids: ids[:, :1], lambda ids: ids.double()):
+        link = InProcess(project)
+        for site in SITES:  # all of them, so that no majority refuses one
+
+            def spoil(answer: Any, change: Any = change) -> Any:
+                told = decode(answer.blob)
+                return answer._replace(blob=encode(told | {"ids": change(told["ids"])}))
+
+            link.spoil[site] = spoil
+        with pytest.raises(FedweaveError, match="bank-a, bank-b, bank-c: what came from there are no hashes"):
+            Flare(link, SITES, ledger=Ledger()).join(experiment("glasu").plain(), "r1", -1, True)
+
+
+def rewrite(path: Path, old: str, new: str) -> None:
+    path.write_text(re.sub(old, new, path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("data/nodes.csv", r"(?m)^(\w+),\w+,", r"\1,", "the graph has no split"),
+        ("data/nodes.csv", "id,split", "id,role", "row 2: 'role' is"),
+        ("site.toml", "labels = .*", "", "the classes are not said. Set [data] classes or labels"),
+        ("ids.key", "0", "x", "ids.key holds no secret"),
+    ],
+)
+def test_wrong_data_of_a_party_is_for_its_owner_alone(
+    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, old: str, new: str, said: str
+) -> None:
+    tables(tmp_path / "data")
+    bring(project, tmp_path / "data")
+    (project / "bank-b/ids.key").write_text("0" * 64)
+    rewrite(project / "bank-b" / file, old, new)
+    with pytest.raises(ClientsMissing, match="bank-b: its data or settings were refused") as told:
+        met(project)
+    assert said not in str(told.value)
+    assert any(said in record.getMessage() for record in caplog.records)
+
+
+def ask(link: InProcess, kind: str, message: Tree, **more: Any) -> Any:
+    request = {"kind": kind, "round": 1, "step": "GLASU.begin", "again": 0, "saved": -1, "protect": {}} | more
+    return link.members["bank-a"].answer(json.dumps(request), encode(message))
+
+
+def test_a_server_cannot_ask_a_party_for_what_is_not_its_turn(project: Path, tmp_path: Path) -> None:
+    tables(tmp_path / "data")
+    bring(project, tmp_path / "data")
+    own = {"run": "r1", "document": experiment("glasu").plain()}
+    stranger = hashes(["stranger"], KEY, "r1")
+    for kind, message in (
+        ("step", {}),
+        ("align", {"width": 3, "ids": stranger}),
+        ("align", {"width": 0, "ids": stranger}),
+        ("align", {}),
+    ):
+        link = InProcess(project)
+        assert not ask(link, "join", {}, **own, round=-1).refusal
+        assert ask(link, kind, message).refusal
+    link, _ = met(project)
+    assert ask(link, "align", {"width": 3, "ids": stranger}).refusal  # once it has begun
+
+
+def test_every_party_is_needed_and_nobody_holds_all(project: Path) -> None:
+    cut_again(project, experiment("glasu"))
+    link = InProcess(project)
+    link.absent["bank-c"] = "cable cut"
+    for name, error, said in (
+        ("glasu", ClientsMissing, "bank-c: cable cut"),
+        ("pooled_gnn", UserError, "pools all data at one place"),
+        ("centralized", UserError, "pools all data at one place"),
+    ):
+        config = resolve(experiment(name, quorum=0.6).plain())
+        with pytest.raises(error, match=said):
+            Server("r1", SITES, "")._join(config, project / "server", project / "server/runs/r1", link)
+
+
+def test_the_split_of_named_parties_goes_to_the_site_of_that_name(tmp_path: Path) -> None:
+    config = resolve(experiment("glasu", **tables(tmp_path / "data")).plain())
+    assert split(config, SITES)[1].names == SITES
+    assert split(config, ("x", "y", "z"))[1].names == SITES
+    with pytest.raises(UserError, match=r"bank-b that of bank-a.*--sites bank-a,bank-b,bank-c"):
+        split(config, ("bank-b", "bank-a", "bank-c"))
+
+
+def h(*shape: int, value: float = 1.0) -> bytes:
+    return encode({"h": torch.full(shape, value)})
+
+
+def test_a_step_that_changes_shapes_is_judged_by_the_other_sites() -> None:
+    looks = Inspector(10_000)
+    sent = {site: {"h": torch.ones(7, 2)} for site in "abc"}
+    for count in (5, 4):
+        good, refused = looks.accept("infer", INFO, sent, dict.fromkeys("ab", h(count, 2)))
+        assert set(good) == {"a", "b"}
+        assert not refused
+    good, refused = looks.accept("infer", INFO, sent, {"a": h(3, 2), "b": h(3, 2), "c": h(3, 9)})
+    assert set(good) == {"a", "b"}
+    assert refused == {"c": "its reply was refused: h is [3, 9] float32, not [3, 2] float32"}
+
+
+def test_one_reply_in_the_messages_shape_makes_it_the_rule() -> None:
+    sent = {site: {"h": torch.ones(7, 2)} for site in "abc"}
+    good, refused = Inspector(10_000).accept("train", INFO, sent, {"a": h(7, 2), "b": h(3, 9), "c": h(3, 9)})
+    assert set(good) == {"a"}
+    assert set(refused) == {"b", "c"}
+    assert not Inspector(10_000).accept("train", INFO, sent, {"a": h(3, 9)})[0]

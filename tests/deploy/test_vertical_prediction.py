@@ -1,0 +1,119 @@
+"""Joint prediction between sites: the simulation's numbers, also for new nodes, and they stay with their owners."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.core.ledger import Ledger
+from fedweave.core.tree import Tree
+from fedweave.deploy.flare.federation import Flare
+from fedweave.errors import ClientsMissing
+from fedweave.rounds import train
+from tests.deploy.projects import SITES, InProcess, bring, experiment, tables
+from tests.deploy.test_in_process import joined, private, project, simulated
+from tests.deploy.test_vertical import rewrite
+
+__all__ = ["project"]
+
+
+def trained(project: Path, tmp_path: Path, scaling: str = "standard", **settings: Any) -> tuple[Any, Any, Tree]:
+    """The experiment, its algorithm and the server's state after three rounds at the sites."""
+    sections: Any = tables(tmp_path / "data")
+    sections["data"]["normalise"] = scaling
+    config = experiment("glasu", rounds=3, algorithm_settings={"lr": 0.5} | settings, **sections)
+    bring(project, tmp_path / "data")
+    for site in SITES:
+        rewrite(project / site / "site.toml", "normalise = .*", f'normalise = "{scaling}"')
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 3)
+    fed.snapshot()
+    return config, algorithm, last.state
+
+
+def predict(project: Path, config: Any, algorithm: Any, state: Tree, run: str = "r1") -> Ledger:
+    """Predict with the models of the run, in processes that have just begun."""
+    fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
+    fed.join(config.plain(), run, 3, vertical=True, predict=True)
+    fed.restore({"round": 3})
+    fed.begin(3)
+    algorithm.predict(state, fed)
+    return fed.ledger
+
+
+def told(project: Path, site: str = "bank-a") -> dict[str, np.ndarray]:
+    table = pq.read_table(project / site / "runs/r1/predictions.parquet")
+    return {name: np.array(table[name].to_pylist()) for name in table.column_names}
+
+
+@pytest.mark.parametrize("settings", [{}, {"secure_sum": True}, {"exchanges": 1}])
+def test_sites_predict_what_the_simulation_predicts_and_keep_it(
+    project: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    config, algorithm, state = trained(project, tmp_path, **settings)
+    before = {site: private(project, site) for site in SITES}
+    ledger = predict(project, config, algorithm, state)
+    last, sim = simulated(config)
+    algorithm.predict(last.state, sim)
+    found = told(project)
+    expected = sim.snapshot()["bank-a"]["prediction"][:60].numpy()
+    assert np.stack([found[f"p{c}"] for c in range(3)], 1) == pytest.approx(expected, abs=1e-5)
+    assert (found["class"] == expected.argmax(1)).all()
+    assert found["label"].tolist() == [f"c{number}" for number in found["class"]]
+    assert found["id"].tolist() == sorted(f"person{i}" for i in range(60))
+    assert not [site for site in SITES[1:] if (project / site / "runs/r1/predictions.parquet").exists()]
+    assert private(project, "bank-a").keys() == before["bank-a"].keys()
+    steps = {(row["step"], row["key"]) for row in ledger.table().to_pylist() if row["direction"] == "up"}
+    assert {key for step, key in steps if step.startswith("GLASU.")} <= {"h", "(names and framing)"}
+
+
+def newcomers(project: Path) -> None:
+    """Five more nodes at every site, without label and split, each a neighbour of person 0."""
+    for site in SITES:
+        for name in ("nodes", "edges"):
+            path = project / site / f"data/{name}.csv"
+            columns = path.read_text().splitlines()[0].split(",")
+            cells = {"id": "new{}", "source": "new{}", "target": "person0", "split": "", "label": ""}
+            rows = [",".join(cells.get(column, "0.5") for column in columns).format(i) for i in range(5)]
+            path.write_text(path.read_text() + "\n".join(rows) + "\n")
+
+
+def test_new_nodes_are_predicted_beside_the_old(project: Path, tmp_path: Path) -> None:
+    config, algorithm, state = trained(project, tmp_path, scaling="none")
+    predict(project, config, algorithm, state)
+    old = told(project)
+    newcomers(project)
+    predict(project, config, algorithm, state)
+    both = told(project)
+    assert both["id"].tolist() == sorted([*old["id"].tolist(), *(f"new{i}" for i in range(5))])
+    new = [both["p0"][both["id"] == f"new{i}"][0] for i in range(5)]
+    assert new == pytest.approx([new[0]] * 5)
+    moved = [abs(p - both["p0"][both["id"] == node][0]) > 1e-6 for node, p in zip(old["id"], old["p0"], strict=True)]
+    assert moved[old["id"].tolist().index("person0")]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (newcomers, "scaled over nodes: not as in the run r1. Scale the features yourself"),
+        (
+            lambda project: rewrite(project / "bank-b/data/nodes.csv", "id,split,f0,f1", "id,split,f1,f0"),
+            r"features: not as in the run r1. Give the columns ['f0', 'f1'], in this order.",
+        ),
+        (lambda project: shutil.rmtree(project / "bank-b/runs"), "the run r1 was not trained here"),
+    ],
+)
+def test_data_that_the_models_do_not_fit_is_refused(
+    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Any, said: str
+) -> None:
+    config, algorithm, state = trained(project, tmp_path)
+    change(project)
+    with pytest.raises(ClientsMissing, match="bank-b: its data or settings were refused"):
+        predict(project, config, algorithm, state)
+    assert any(said in record.getMessage() for record in caplog.records)
+    assert not (project / "bank-a/runs/r1/predictions.parquet").exists()
