@@ -26,6 +26,15 @@ def data_root() -> Path:
     return DATA
 
 
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    """The folder of arithmetic written apart from the package."""
+    folder = (ROOT / os.environ.get("FEDWEAVE_REFERENCE", "../shared/reference")).resolve()
+    if not folder.is_dir():
+        pytest.skip(f"no references in {folder}; set FEDWEAVE_REFERENCE to their folder")
+    return folder
+
+
 def random_graph(
     nodes: int,
     features: int = 6,

@@ -1,6 +1,9 @@
 """`fit` against loops written by hand; one client alone against the same client in a batch."""
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from fedweave.core import random
 from fedweave.core.federation import on_client
 from fedweave.core.graph import TRAIN, Graph, stack
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, map_leaves, materialize
+from fedweave.core.tree import Tree, map_leaves, materialize, nest, ravel, unravel
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
 from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit
@@ -25,7 +28,14 @@ KEY = random.key(3)
 ROWS = frozenset({"0/weight"})
 SIZES = [5, 40, 33, 20]
 OPTIMS = [Adam(0.03, 0.02), Sgd(0.2, 0.01)]
-REFERENCE: dict[type, Any] = {Adam: torch.optim.Adam, Sgd: torch.optim.SGD}
+STATEFUL = [Adam(0.03, 0.02, (0.8, 0.99), 1e-6), Sgd(0.05, 0.01, 0.7), Sgd(0.05, 0.01)]
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
+
+
+def by_torch(optimiser: Any, tensors: list[Tensor], **options: Any) -> torch.optim.Optimizer:
+    """The same optimiser, of torch.optim."""
+    given = {field.name: getattr(optimiser, field.name) for field in fields(optimiser)}
+    return {Adam: torch.optim.Adam, Sgd: torch.optim.SGD}[type(optimiser)](tensors, **given, **options)
 
 
 def leaves(tree: Tree) -> list[tuple[str, Any]]:
@@ -62,9 +72,7 @@ def by_hand(
 ) -> tuple[Tree, Tensor]:
     """The loop as anyone would write it."""
     w = map_leaves(lambda leaf: leaf.clone().requires_grad_(), w)
-    made = REFERENCE[type(optimiser)](
-        [leaf for _, leaf in leaves(w)], lr=optimiser.lr, weight_decay=optimiser.weight_decay
-    )
+    made = by_torch(optimiser, [leaf for _, leaf in leaves(w)])
     last = torch.zeros(())
     for step in range(steps):
         made.zero_grad()
@@ -93,7 +101,7 @@ def test_fit_is_the_loop_written_by_hand(
     graph, w = make_graphs([20], 9, sparse=sparse)["site0"], start(9)
     anchor = map_leaves(lambda leaf: leaf + 0.5, w) if anchored else None
     more: dict[str, Any] = {"penalty": pull, "anchor": anchor} if anchored else {}
-    got, last = fit(gcn_loss, w, graph, KEY, optimiser, 6, args={"mu": 0.7, "scale": 2.0}, rows=ROWS, **more)
+    got, last, _ = fit(gcn_loss, w, graph, KEY, optimiser, 6, args={"mu": 0.7, "scale": 2.0}, rows=ROWS, **more)
     expected, loss = by_hand(w, graph, optimiser, 6, {"mu": 0.7, "scale": 2.0}, anchor)
     assert_trees_close(got, expected, 1e-12)
     torch.testing.assert_close(last, loss, rtol=1e-12, atol=0)
@@ -102,7 +110,7 @@ def test_fit_is_the_loop_written_by_hand(
 
 def test_the_loss_is_the_last_steps_without_the_penalty(make_graphs: Callable[..., Any]) -> None:
     graph, w = make_graphs([12])["site0"], start(6)
-    _, first = fit(
+    _, first, _ = fit(
         gcn_loss, w, graph, KEY, Sgd(), 1, args={"mu": 9.0}, penalty=pull, anchor=map_leaves(torch.zeros_like, w)
     )
     torch.testing.assert_close(first, gcn_loss(w, graph, random.fold(KEY, 0), {}))
@@ -111,24 +119,103 @@ def test_the_loss_is_the_last_steps_without_the_penalty(make_graphs: Callable[..
 def test_fit_leaves_its_start_alone(make_graphs: Callable[..., Any]) -> None:
     w = start(6)
     before = map_leaves(torch.clone, w)
-    got, _ = fit(gcn_loss, w, make_graphs([12])["site0"], KEY, Adam(), 2)
+    got, _, _ = fit(gcn_loss, w, make_graphs([12])["site0"], KEY, Adam(), 2)
     assert_trees_close(w, before, 0)
     assert not any(leaf.requires_grad for _, leaf in [*leaves(w), *leaves(got)])
 
 
 def test_fit_cannot_be_differentiated_through(make_graphs: Callable[..., Any]) -> None:
     w = map_leaves(lambda leaf: leaf.requires_grad_(), start(6))
-    got, last = fit(gcn_loss, w, make_graphs([12])["site0"], KEY, Adam(), 2)
+    got, last, _ = fit(gcn_loss, w, make_graphs([12])["site0"], KEY, Adam(), 2)
     assert not last.requires_grad
     assert not any(leaf.requires_grad for _, leaf in leaves(got))
 
 
-def test_optimisers_are_torchs_with_the_given_parameters() -> None:
-    for name, kind in (("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)):
-        made = OPTIMISERS[name](0.3, 0.2)([torch.zeros(3, requires_grad=True)])
-        assert type(made) is kind
-        assert (made.defaults["lr"], made.defaults["weight_decay"]) == (0.3, 0.2)
-        assert made.defaults.get("momentum", 0) == 0
+@pytest.mark.parametrize("optimiser", STATEFUL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_optimiser_is_torchs(optimiser: Any, dtype: torch.dtype) -> None:
+    """`update` over trees, bit for bit what torch.optim's fused kernels do over several steps."""
+    w, state = start(6, dtype=dtype), optimiser.init(start(6, dtype=dtype))
+    theirs = {path: leaf.clone() for path, leaf in leaves(w)}
+    made = by_torch(optimiser, list(theirs.values()), fused=True)
+    for step in range(5):
+        gradient = map_leaves(lambda leaf: random.normal(random.fold(KEY, step), leaf.shape).to(dtype), w)  # noqa: B023
+        before = map_leaves(torch.clone, w)
+        after, state = optimiser.update(w, gradient, state)
+        assert_trees_close(w, before, 0)
+        w = after
+        for path, leaf in leaves(gradient):
+            theirs[path].grad = leaf
+        made.step()
+        assert all(torch.equal(leaf, theirs[path]) for path, leaf in leaves(w))
+    assert state.get("steps", 5) == 5
+
+
+def test_optimisers_are_chosen_by_name() -> None:
+    assert OPTIMISERS["adam"](0.3, 0.2) == Adam(0.3, 0.2)
+    assert OPTIMISERS["sgd"](0.3, 0.2) == Sgd(0.3, 0.2)
+    assert Sgd().init(start(6)) == {}
+
+
+@pytest.mark.parametrize("optimiser", STATEFUL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fits_that_keep_their_state_are_one_long_run(
+    make_graphs: Callable[..., Any], optimiser: Any, dtype: torch.dtype
+) -> None:
+    """Three `fit`s from weights that change in between, against torch.optim with one optimiser all along."""
+    graph, w = make_graphs([20], 9, sparse=True, dtype=dtype)["site0"], start(9, dtype=dtype)
+    flat = {path: leaf.clone().requires_grad_() for path, leaf in leaves(w)}
+    made = by_torch(optimiser, list(flat.values()))
+    state: Tree | None = None
+    for number, steps in enumerate((3, 1, 4)):
+        key = random.fold(KEY, number)
+        w, last, state = fit(gcn_loss, w, graph, key, optimiser, steps, state=state, rows=ROWS)
+        for step in range(steps):
+            made.zero_grad()
+            loss = gcn_loss(nest(flat), graph, random.fold(key, step), {})
+            loss.backward()
+            made.step()
+        assert_trees_close(w, nest({path: leaf.detach() for path, leaf in flat.items()}), TOLERANCE[dtype])
+        torch.testing.assert_close(last, loss.detach())
+        w = map_leaves(lambda leaf: leaf + 0.1, w)
+        with torch.no_grad():
+            for leaf in flat.values():
+                leaf.add_(0.1)
+    assert state.get("steps", 8) == 8
+
+
+def test_adam_is_the_arithmetic_written_apart(make_graphs: Callable[..., Any], reference: Path) -> None:
+    sys.path.insert(0, str(reference))
+    try:
+        import oracles  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(reference))
+    graph, w = make_graphs([20], 9, sparse=True)["site0"], start(9)
+
+    def plain(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        adjacency = graph.edges.operator("gcn")
+        h = torch.tanh(adjacency @ (graph.x @ w["0"]["weight"]) + w["0"]["bias"])
+        logits = h @ w["1"]["weight"] + w["1"]["bias"]
+        return F.cross_entropy(logits[graph.masks[TRAIN]], graph.y[graph.masks[TRAIN]])
+
+    def gradient(flat: Any) -> Any:
+        tree = unravel(torch.from_numpy(flat), w)
+        return ravel(torch.func.grad(lambda w: plain(w, graph, KEY, {}))(tree)).numpy()
+
+    adam, solver, state, there = Adam(0.02, 0.01, (0.8, 0.95), 1e-6), None, None, ravel(w).numpy()
+    solver = oracles.Adam(0.02, 0.01, 0.8, 0.95, 1e-6)
+    here = w
+    for steps in (2, 3, 1):
+        here, _, state = fit(plain, here, graph, KEY, adam, steps, state=state)
+        there = solver(there, gradient, steps)
+        torch.testing.assert_close(ravel(here), torch.from_numpy(there), rtol=0, atol=1e-12)
+
+
+def test_the_state_of_another_optimiser_is_refused(make_graphs: Callable[..., Any]) -> None:
+    graph, w = make_graphs([12])["site0"], start(6)
+    state = fit(gcn_loss, w, graph, KEY, Adam(), 1).state
+    with pytest.raises(ValueError, match=r"Sgd\(.*a state of m, v, steps"):
+        fit(gcn_loss, w, graph, KEY, Sgd(momentum=0.5), 1, state=state)
 
 
 class Batch:
@@ -157,7 +244,7 @@ class Batch:
 
     def one(self, graph: Graph, key: Tensor, w: Tree, anchor: Tree | None, args: Tree) -> tuple[Tree, Tensor]:
         more: dict[str, Any] = {"penalty": pull, "anchor": anchor} if self.penalty else {}
-        trained, last = fit(self.loss, w, graph, key, self.optimiser, self.steps, args=args, rows=self.rows, **more)
+        trained, last, _ = fit(self.loss, w, graph, key, self.optimiser, self.steps, args=args, rows=self.rows, **more)
         self.split = any(isinstance(leaf, TouchedRows) for _, leaf in leaves(trained))
         return map_leaves(lambda leaf: leaf, trained), last
 
@@ -258,14 +345,14 @@ def test_no_step_changes_nothing_in_a_batch_too(make_graphs: Callable[..., Any])
 
 @on_client(sends={"w": "weights", "loss": "loss"})
 def fit_and_judge(client: Any, message: Tree) -> Tree:
-    w, _ = fit(gcn_loss, message["w"], client.graph, client.key, Adam(), 2, rows=ROWS)
-    w, _ = fit(gcn_loss, w, client.graph, client.key, Adam(), 2, rows=ROWS)
+    w, _, _ = fit(gcn_loss, message["w"], client.graph, client.key, Adam(), 2, rows=ROWS)
+    w, _, _ = fit(gcn_loss, w, client.graph, client.key, Adam(), 2, rows=ROWS)
     return {"w": w, "loss": gcn_loss(w, client.graph, client.key, {})}
 
 
 @on_client(sends={"w": "weights"})
 def fit_and_keep(client: Any, message: Tree) -> Tree:
-    client.state["w"], _ = fit(gcn_loss, message["w"], client.graph, client.key, Adam(), 2, rows=ROWS)
+    client.state["w"], _, _ = fit(gcn_loss, message["w"], client.graph, client.key, Adam(), 2, rows=ROWS)
     return {"w": client.state["w"]}
 
 
@@ -278,6 +365,46 @@ def test_trained_weights_are_weights_like_any_other(make_graphs: Callable[..., A
     same_replies(loop, batch)
     one, other = (fed.snapshot() for fed in feds)
     assert_trees_close(one, other, 1e-12)
+
+
+class Going:
+    """A step that trains with moments that are kept."""
+
+    def __init__(self, optimiser: Optimiser) -> None:
+        self.optimiser = optimiser
+
+    @on_client(sends={"w": "weights"})
+    def train(self, client: Any, message: Tree) -> Tree:
+        own = client.state.get("optimizer")
+        after = fit(gcn_loss, message["w"], client.graph, client.key, self.optimiser, 2, state=own, rows=ROWS)
+        client.state["w"], client.state["optimizer"] = after.w, after.state
+        return {"w": after.w}
+
+
+# who takes part in each round: all, sometimes only some, some first and all later
+PART = {
+    "all": [None, None, None],
+    "some, then all": [None, ["site0", "site2"], None, None],
+    "some at first": [["site1", "site3"], None, ["site1", "site3"]],
+}
+
+
+@pytest.mark.parametrize("part", PART)
+@pytest.mark.parametrize("features", [9, 400], ids=["all rows touched", "few rows touched"])
+@pytest.mark.parametrize("optimiser", STATEFUL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_batch_keeps_its_moments_as_each_client_alone(
+    make_graphs: Callable[..., Any], optimiser: Any, features: int, part: str, dtype: torch.dtype
+) -> None:
+    graphs = make_graphs(SIZES, features, sparse=True, dtype=dtype)
+    feds = [Simulation(graphs, classes=3, mode=mode) for mode in ("loop", "vmap")]
+    for number, clients in enumerate(PART[part]):
+        w = map_leaves(lambda leaf: leaf * (1 + 0.1 * number), start(features, dtype=dtype))  # noqa: B023
+        for fed in feds:
+            fed.begin(number)
+            fed.map(Going(optimiser).train, {"w": w}, clients=clients)
+    one, other = (fed.snapshot() for fed in feds)
+    assert_trees_close(one, other, TOLERANCE[dtype])
 
 
 def same_replies(one: Replies, other: Replies) -> None:

@@ -104,7 +104,7 @@ class FedAvg:
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps from `start`; replies with the released weights."""
         received = message["w"]
-        w, loss = fit(
+        w, loss, _ = fit(
             self._loss,
             self.start.begin(client, received),
             client.graph,

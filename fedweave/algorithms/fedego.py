@@ -153,7 +153,7 @@ class FedEgo:
     def train(self, client: Client, message: Tree) -> Tree:
         """The local stage (lines 5-18), after the mixing of line 38."""
         w, _ = self._personal(client, message)
-        w, _ = fit(
+        w, *_ = fit(
             self._local_loss,
             w,
             client.graph,
@@ -217,7 +217,7 @@ class FedEgo:
     def _train_server(self, phi: Tree, embedding: Tensor, label: Tensor, fed: Federation) -> Tree:
         """Lines 24-33: Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels [E, C]."""
         data = ego.ego_graph(embedding, len(embedding), self.fan_out)
-        phi, _ = fit(
+        phi, *_ = fit(
             self._server_loss,
             phi,
             data,

@@ -60,7 +60,7 @@ class Local:
         return {}
 
     def _train(self, client: Client, init: Tensor) -> Tree:
-        client.state["w"], _ = fit(
+        client.state["w"], *_ = fit(
             self._loss,
             self._own(client, init),
             client.graph,

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.tree import Tree, leaves, materialize, nest
+from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import FedweaveError
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.touched import TouchedRows, materialize_stacked
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,14 @@ class Replies:
             raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
         order = torch.cat([at for at, _ in self._batches]).argsort()
         return torch.cat(parts)[order]
+
+    def matrix(self, key: str) -> Tensor:
+        """All leaves at or under `key`, raveled as `core.tree.ravel` does: float64 [P, D], in client order.
+
+        Raises:
+            FedweaveError: as `stack`.
+        """
+        return torch.cat([self.stack(path).reshape(len(self), -1).double() for path in sorted(self._paths(key))], 1)
 
     def weighted_sum(self, key: str, weights: Tensor) -> Any:
         """Σ_i weights[i] · reply_i[key], a subtree or leaf of tensors; weights [P] in client order.
@@ -135,7 +143,7 @@ def as_row(leaf: Any) -> Any:
 
 def _stacked(leaf: Any, count: int) -> Tensor:
     if isinstance(leaf, TouchedRows):
-        return torch.stack([materialize(row_of(leaf, row)) for row in range(count)])
+        return materialize_stacked(leaf)
     if isinstance(leaf, Tensor):
         return leaf
     return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None)

@@ -5,6 +5,7 @@ so that "layer/weight" names one leaf. An empty subtree carries nothing and equa
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedweave.errors import ReplyRefused
-from fedweave.ops.touched import TouchedRows, materialize
+from fedweave.ops.touched import TouchedRows, elementwise, materialize, total
 
 Leaf: TypeAlias = Tensor | TouchedRows | float | int | str
 Tree: TypeAlias = dict[str, Any]  # dict[str, Tree | Leaf]; the recursive form cannot be narrowed by type checkers
@@ -62,6 +63,63 @@ def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 def clone(tree: Tree) -> Tree:
     """The tree with tensors of its own."""
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def add(one: Tree, other: Tree) -> Tree:
+    """one + other, leaf by leaf; leaves stay partly stored where `elementwise` can leave them so."""
+    return _zip(torch.add, one, other)
+
+
+def sub(one: Tree, other: Tree) -> Tree:
+    """one − other, leaf by leaf; as `add`."""
+    return _zip(torch.sub, one, other)
+
+
+def scale(tree: Tree, factor: float | Tensor) -> Tree:
+    """factor · tree, for a number or a scalar tensor, which is rounded to the leaves' dtype."""
+    return _zip(lambda leaf: leaf * (factor.to(leaf.dtype) if isinstance(factor, Tensor) else factor), tree)
+
+
+def dot(one: Tree, other: Tree) -> Tensor:
+    """Inner product of two trees as flat vectors, a float64 scalar; 0 of empty trees."""
+    there = dict(leaves(other))
+    products = [total(elementwise(torch.mul, leaf, there[path])) for path, leaf in leaves(one)]
+    return sum(products, torch.zeros((), dtype=torch.float64))
+
+
+def norm(tree: Tree) -> Tensor:
+    """L2 norm of a tree as a flat vector, a float64 scalar."""
+    return dot(tree, tree).sqrt()
+
+
+def ravel(tree: Tree) -> Tensor:
+    """All leaves as one vector [D], in the order of their sorted paths; undone by `unravel`."""
+    flat = [materialize(leaf).reshape(-1) for _, leaf in sorted(leaves(tree), key=lambda item: item[0])]
+    return torch.cat(flat) if flat else torch.zeros(0)
+
+
+def unravel(vector: Tensor, like: Tree) -> Tree:
+    """The tree with the shapes and dtypes of `like` whose `ravel` is `vector` [D].
+
+    Raises:
+        ValueError: `like` has another number of elements.
+    """
+    flat = dict(leaves(like))
+    sizes = {path: math.prod(flat[path].shape) for path in sorted(flat)}
+    if vector.shape != (sum(sizes.values()),):
+        raise ValueError(f"a vector of shape {list(vector.shape)} is no tree of {sum(sizes.values())} elements")
+    cut = dict(zip(sizes, vector.split(list(sizes.values())), strict=True)) if sizes else {}
+    return nest({path: cut[path].view(leaf.shape).to(leaf.dtype) for path, leaf in flat.items()})
+
+
+def _zip(function: Callable[..., Tensor], *trees: Tree) -> Tree:
+    first, *others = trees
+    return {
+        key: _zip(function, value, *(other[key] for other in others))
+        if isinstance(value, dict)
+        else elementwise(function, value, *(other[key] for other in others))
+        for key, value in first.items()
+    }
 
 
 def check(tree: Any, what: str) -> Tree:

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
-from fedweave.learn.optimisers import Optimiser
+from fedweave.learn.optimisers import Moments, Optimiser
 
 Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
 Penalty = Callable[[Tensor, Tensor, Tree], Tensor]
@@ -17,28 +17,54 @@ Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *minibatch, *weights) -> 
 
 
 class TrainSpec:
-    """What a `fit` does, with the tensors taken out."""
+    """What a `fit` does, with the tensors taken out.
+
+    spec:   how the operands make up a tree. result: how the outputs do: (weights, last loss, the optimiser's state).
+    """
 
     def __init__(
         self, loss: Loss, penalty: Penalty | None, optimiser: Optimiser, steps: int, rows: frozenset[str]
     ) -> None:
         self.loss, self.penalty, self.optimiser, self.steps, self.rows = loss, penalty, optimiser, steps, rows
-        self.split: frozenset[str] = frozenset()  # paths that came back as TouchedRows
         self.spec: Any = None
+        self.result: Any = None
 
     def train_loop(
-        self, tensors: list[Tensor], gradients: Gradients, key: Tensor, minibatch: Callable[[int], list[Tensor]]
+        self,
+        tensors: list[Tensor],
+        moments: Moments,
+        taken: Tensor,
+        gradients: Gradients,
+        key: Tensor,
+        minibatch: Callable[[int], list[Tensor]],
     ) -> Tensor:
-        """Train `tensors` in place and return the last step's loss, of the shape of `key`; `minibatch` gives a
-        step's."""
-        optimiser = self.optimiser(tensors)
+        """Train `tensors` in place and return the last step's loss, of the shape of `key`.
+
+        moments: the optimiser's, changed in place. taken: steps taken before, [], or [P] where clients differ in it.
+        minibatch: (step) -> what was drawn for it.
+        """
+        numbers = taken.to(torch.float32, copy=True)
+        apart = _apart(numbers)
+        weights, past = apart(tensors), {name: apart(each) for name, each in moments.items()}
+        counts = [number for _ in tensors for number in (numbers.unbind() if numbers.dim() else [numbers])]
         last = torch.zeros(key.shape, dtype=tensors[0].dtype)
         for step in range(self.steps):
             last, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
-            for tensor, slope in zip(tensors, grads, strict=True):
-                tensor.grad = slope
-            optimiser.step()
+            numbers.add_(1)
+            self.optimiser.move(weights, apart([slope.contiguous() for slope in grads]), past, counts)
         return last
+
+
+def one_number(steps: Tensor) -> Tensor:
+    """The clients' numbers of steps [P], or [] if they agree."""
+    return steps[0] if steps.dim() and bool((steps == steps[0]).all()) else steps
+
+
+def _apart(numbers: Tensor) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Stacked tensors as the optimiser takes them: whole, or client by client where their numbers of steps differ."""
+    if numbers.dim() == 0:
+        return lambda tensors: tensors
+    return lambda tensors: [part for tensor in tensors for part in tensor.unbind()]
 
 
 class Stored:
@@ -60,9 +86,17 @@ class Stored:
         missing = -flat.shape[-1] % self.WIDTH
         return torch.nn.functional.pad(flat, (0, missing)) if missing else tensor
 
+    def __len__(self) -> int:
+        return len(self.tensors)
+
     def shaped(self, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
         """{path: tensor in its own shape} of tensors stored like these, differentiable."""
         return {path: self._cut(t, shape) for t, (path, shape) in zip(tensors, self.shapes.items(), strict=True)}
+
+    def zeros(self) -> "Stored":
+        """As large, and zero."""
+        own = {path: torch.zeros_like(tensor) for path, tensor in self.shaped(self.tensors).items()}
+        return Stored(own, self.batch_dims)
 
     def _cut(self, stored: Tensor, shape: torch.Size) -> Tensor:
         return stored if stored.shape == shape else stored[..., : shape[self.batch_dims :].numel()].view(shape)

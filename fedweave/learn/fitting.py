@@ -1,6 +1,6 @@
 """`fit`: train one client; inside a vectorised call, all clients at once."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,19 @@ from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.learn.batch import train_batch
 from fedweave.learn.descent import Loss, Penalty, Stored, TrainSpec, differentiate
 from fedweave.learn.optimisers import Optimiser
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.touched import TouchedRows, materialize
+
+
+class Fit(NamedTuple):
+    """What training one client leaves.
+
+    w:     the trained weights. loss: the last step's, a scalar, without the penalty.
+    state: the optimiser's, for the next `fit`; {} if it remembers nothing.
+    """
+
+    w: Tree
+    loss: Tensor
+    state: Tree
 
 
 def fit(
@@ -22,36 +34,42 @@ def fit(
     optimiser: Optimiser,
     steps: int,
     *,
+    state: Tree | None = None,
     args: Tree | None = None,
     batches: Tree | None = None,
     penalty: Penalty | None = None,
     anchor: Tree | None = None,
     rows: frozenset[str] = frozenset(),
-) -> tuple[Tree, Tensor]:
+) -> Fit:
     """Train `w` on one client for `steps` optimiser steps.
 
     loss:    (w, graph, key of the step, args) -> scalar. It must read everything that changes from call to call from
              its arguments: inside a vectorised call its kernels are recorded once and replayed.
+    state:   the optimiser's, as an earlier `fit` left it; None or {} to start afresh.
     batches: leaves [steps, …], such as mini-batches drawn beforehand; step s finds row s of each in `args`.
     penalty: (leaf of w, leaf of anchor, args) -> scalar, summed over leaves; must be a sum over elements.
     rows:    paths of weights [features, …] that meet only `graph.x @ weight` (`core.model.feature_rows`). When all
-             clients start from the same values, only the rows that a client's features touch are trained per client,
-             and these weights come back as `TouchedRows`.
+             clients start from the same values and moments, only the rows that a client's features touch are trained
+             per client, and these weights and their moments come back as `TouchedRows`.
 
-    Returns the trained weights and the last step's loss (scalar, without the penalty). Training cannot be
-    differentiated through.
+    Training cannot be differentiated through. What is given stays as it is.
+
+    Raises:
+        ValueError: a penalty without an anchor, or the state of another optimiser.
     """
     if penalty is not None and anchor is None:
         raise ValueError("a penalty needs the anchor that it pulls to; give fit(…, anchor=…)")
+    if state and set(state) != {*optimiser.moments, "steps"}:
+        raise ValueError(f"{optimiser} cannot go on from a state of {', '.join(state)}; start afresh with state=None")
     plan = TrainSpec(loss, penalty, optimiser, steps, rows)
     whole = map_leaves(lambda leaf: leaf, w)
-    operands, plan.spec = pytree.tree_flatten((whole, anchor, graph, key, args or {}, batches or {}))
-    outputs = list(_Fit.apply(plan, *operands))
-    last = outputs.pop()
-    trained: dict[str, Any] = {}
-    for path, _ in leaves(whole):
-        trained[path] = TouchedRows(*(outputs.pop(0) for _ in range(3))) if path in plan.split else outputs.pop(0)
-    return nest(trained), last
+    given = (whole, anchor, graph, key, args or {}, batches or {}, state or {})
+    operands, plan.spec = pytree.tree_flatten(given)
+    after = Fit(*pytree.tree_unflatten(_Fit.apply(plan, *operands), plan.result))
+    partly = [leaf for _, leaf in leaves({"w": after.w, "state": after.state}) if isinstance(leaf, TouchedRows)]
+    for leaf in partly:
+        leaf.rows = partly[0].rows  # one tensor, so that arithmetic sees that they are the same
+    return after
 
 
 class _Fit(torch.autograd.Function):
@@ -59,8 +77,9 @@ class _Fit(torch.autograd.Function):
 
     @staticmethod
     def forward(plan: TrainSpec, *operands: Any) -> tuple[Tensor, ...]:
-        w, anchor, graph, key, args, batches = pytree.tree_unflatten(operands, plan.spec)
-        own = Stored({path: tensor.detach().clone() for path, tensor in leaves(w)}, 0)
+        w, anchor, graph, key, args, batches, state = pytree.tree_unflatten(operands, plan.spec)
+        own = _own(w, w)
+        moments = {name: _own(state[name], w) if state else own.zeros() for name in plan.optimiser.moments}
         fixed, minibatch = dict(leaves(anchor or {})), dict(leaves(batches))
 
         def objective(key: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,9 +91,16 @@ class _Fit(torch.autograd.Function):
                     total = total + plan.penalty(value, fixed[path], args)
             return last, total
 
-        step = differentiate(objective, len(own.tensors), len(minibatch))
-        last = plan.train_loop(own.tensors, step, key, lambda at: [leaf[at] for leaf in minibatch.values()])
-        return *own.shaped(own.tensors).values(), last
+        step = differentiate(objective, len(own), len(minibatch))
+        taken = state["steps"] if state else torch.tensor(0)
+        past = {name: kept.tensors for name, kept in moments.items()}
+        last = plan.train_loop(
+            own.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()]
+        )
+        after = {name: nest(kept.shaped(kept.tensors)) for name, kept in moments.items()}
+        result = nest(own.shaped(own.tensors)), last, after | ({"steps": taken + plan.steps} if after else {})
+        outputs, plan.result = pytree.tree_flatten(result)
+        return tuple(outputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -90,3 +116,9 @@ class _Fit(torch.autograd.Function):
         dims = [None if d is None else 0 for d in in_dims[1:]]
         given = pytree.tree_unflatten(moved, plan.spec)
         return train_batch(plan, info.batch_size, *zip(given, pytree.tree_unflatten(dims, plan.spec), strict=True))
+
+
+def _own(tree: Tree, like: Tree) -> Stored:
+    """A tree's leaves, in the order of another's, as tensors to be trained in place."""
+    flat = dict(leaves(tree))
+    return Stored({path: materialize(flat[path]).detach().clone() for path, _ in leaves(like)}, 0)

@@ -1,36 +1,122 @@
-"""Optimisers of local training, on torch's fused kernels."""
+"""Optimisers as values: what they remember is a tree of its own, and torch's fused kernels do the arithmetic."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-Optimiser = Callable[[Sequence[Tensor]], torch.optim.Optimizer]
+from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.ops.touched import materialize
+
+Moments = Mapping[str, list[Tensor]]  # {name: one tensor for each weight}
+
+
+class Optimiser(Protocol):
+    """How weights move along gradients.
+
+    Its state is {name: a tree like the weights for each of `moments`, "steps": int64 scalar}, {} without moments.
+    """
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Names of the trees like the weights that the state holds, all zero at first."""
+        ...
+
+    def init(self, w: Tree) -> Tree:
+        """The state before the first step."""
+        ...
+
+    def update(self, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
+        """The weights and the state after one step; what is given stays as it is. On clients, use `fit`."""
+        ...
+
+    def move(self, weights: list[Tensor], gradients: list[Tensor], moments: Moments, steps: list[Tensor]) -> None:
+        """One step on lists of contiguous tensors, in place; `steps`: float32 scalars, this step's number from 1, one
+        for each weight."""
+        ...
+
+
+class _Values:
+    """What all optimisers do alike."""
+
+    def init(self: Optimiser, w: Tree) -> Tree:
+        """The state before the first step."""
+        if not self.moments:
+            return {}
+        return {name: map_leaves(torch.zeros_like, w) for name in self.moments} | {"steps": torch.tensor(0)}
+
+    def update(self: Optimiser, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
+        """The weights and the state after one step; what is given stays as it is. On clients, use `fit`."""
+        after, moments = _copied(w), {name: _copied(state[name]) for name in self.moments}
+        gradients, steps = _copied(gradient), state.get("steps", torch.tensor(0)) + 1
+        self.move(
+            list(after.values()),
+            [gradients[path] for path in after],
+            {name: [tree[path] for path in after] for name, tree in moments.items()},
+            [steps.float()] * len(after),
+        )
+        return nest(after), {name: nest(tree) for name, tree in moments.items()} | ({"steps": steps} if moments else {})
+
+
+def _copied(tree: Tree) -> dict[str, Tensor]:
+    return {path: materialize(leaf).clone(memory_format=torch.contiguous_format) for path, leaf in leaves(tree)}
 
 
 @dataclass(frozen=True)
-class Adam:
-    """Adam with L2 in the gradient (Kingma and Ba 2015), fresh at each `fit`."""
+class Adam(_Values):
+    """Adam with L2 in the gradient (Kingma and Ba 2015, algorithm 1).
+
+    lr:           α.
+    weight_decay: λ in g + λ w.
+    betas:        β_1 and β_2.
+    eps:          ε.
+    """
 
     lr: float = 0.01
     weight_decay: float = 5e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
 
-    def __call__(self, tensors: Sequence[Tensor]) -> torch.optim.Optimizer:
-        """A torch optimiser over `tensors`."""
-        return torch.optim.Adam(tensors, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The means of gradients and of their squares."""
+        return "m", "v"
+
+    def move(self, weights: list[Tensor], gradients: list[Tensor], moments: Moments, steps: list[Tensor]) -> None:
+        """One step in place (see `Optimiser`)."""
+        beta1, beta2 = self.betas
+        torch._fused_adam_(
+            weights, gradients, moments["m"], moments["v"], [], steps, lr=self.lr, beta1=beta1, beta2=beta2,
+            weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Sgd:
-    """Stochastic gradient descent with L2 in the gradient, without momentum."""
+class Sgd(_Values):
+    """Stochastic gradient descent with L2 in the gradient and heavy-ball momentum, as torch.optim.SGD has it.
+
+    lr:           learning rate.
+    weight_decay: λ in g + λ w.
+    momentum:     μ in b ← μ b + g, w ← w − lr b; 0 keeps no state.
+    """
 
     lr: float = 0.1
     weight_decay: float = 0.0
+    momentum: float = 0.0
 
-    def __call__(self, tensors: Sequence[Tensor]) -> torch.optim.Optimizer:
-        """A torch optimiser over `tensors`."""
-        return torch.optim.SGD(tensors, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The momentum, if there is any."""
+        return ("momentum",) if self.momentum else ()
+
+    def move(self, weights: list[Tensor], gradients: list[Tensor], moments: Moments, steps: list[Tensor]) -> None:
+        """One step in place (see `Optimiser`)."""
+        torch._fused_sgd_(
+            weights, gradients, moments.get("momentum", []), lr=self.lr, weight_decay=self.weight_decay,
+            momentum=self.momentum, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+        )  # fmt: skip
 
 
 OPTIMISERS: dict[str, Callable[[float, float], Optimiser]] = {"adam": Adam, "sgd": Sgd}

@@ -1,5 +1,6 @@
 """Tensors of which each client changed only some rows in a way of its own."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,10 +14,13 @@ class TouchedRows:
     Rows that no feature of the client touches see no data gradient, so the same elementwise update moves them at every
     client: `rest` [F, ...] holds them once for all. `rows` int64 [m] names the client's own rows (F marks padding),
     `values` [m, ...] holds them. To everything else it is the whole tensor.
+
+    matrix: the sparse matrices of a batch of clients (`ops.csr.StackedCsr`) whose touched columns `rows` are; None if
+        that is not known. It must be immutable, as the tensors must: values are shared, never copied.
     """
 
-    def __init__(self, rest: Tensor, rows: Tensor, values: Tensor) -> None:
-        self.rest, self.rows, self.values = rest, rows, values
+    def __init__(self, rest: Tensor, rows: Tensor, values: Tensor, matrix: Any = None) -> None:
+        self.rest, self.rows, self.values, self.matrix = rest, rows, values, matrix
 
     @property
     def shape(self) -> torch.Size:
@@ -51,8 +55,51 @@ def materialize(leaf: Any) -> Any:
     return leaf.materialize() if isinstance(leaf, TouchedRows) else leaf
 
 
+def picked_rows(tensor: Tensor, rows: Tensor) -> Tensor:
+    """Rows int64 [m] (or [P, m]) of a tensor [F, ...], zero where they say F: [m, ...] (or [P, m, ...])."""
+    return torch.cat([tensor, torch.zeros_like(tensor[:1])])[rows]
+
+
+def elementwise(function: Callable[..., Tensor], *operands: Any) -> Any:
+    """`function` of leaves of one shape, element by element.
+
+    Partly stored leaves give a partly stored one if they store the same rows and everything else that goes into the
+    result is the same for all clients.
+    """
+    partly = [leaf for leaf in operands if isinstance(leaf, TouchedRows)]
+    if partly and all(leaf.rows is partly[0].rows for leaf in partly):
+        rows = partly[0].rows
+        rest = function(*(leaf.rest if isinstance(leaf, TouchedRows) else leaf for leaf in operands))
+        if not torch._C._functorch.is_batchedtensor(rest):
+            own = (leaf.values if isinstance(leaf, TouchedRows) else picked_rows(leaf, rows) for leaf in operands)
+            return TouchedRows(rest, rows, function(*own), partly[0].matrix)
+    return function(*(materialize(leaf) for leaf in operands))
+
+
+def total(leaf: Any) -> Tensor:
+    """Sum over all elements of a leaf, a float64 scalar, added up in float64 so that no grouping shows in float32."""
+    if not isinstance(leaf, TouchedRows):
+        return leaf.sum(dtype=torch.float64)
+    rest, own = (part.flatten(1).sum(1, dtype=torch.float64) for part in (leaf.rest, leaf.values))
+    untouched = torch.cat([rest, rest.new_zeros(1)]).index_fill(0, leaf.rows, 0)
+    return untouched.sum() + (own * (leaf.rows < len(rest))).sum()
+
+
+def materialize_stacked(leaf: TouchedRows) -> Tensor:
+    """The whole tensors [P, F, ...] of a stacked leaf: `rest` [F, ...], `rows` [P, m], `values` [P, m, ...]."""
+    padded = torch.cat([leaf.rest, torch.zeros_like(leaf.rest[:1])])
+    whole = padded.repeat(len(leaf.rows), *[1] * leaf.rest.dim())
+    whole[torch.arange(len(whole))[:, None], leaf.rows] = leaf.values
+    return whole[:, :-1].contiguous()
+
+
+def _rebuilt(children: Iterable[Any], matrix: Any) -> TouchedRows:
+    rest, rows, values = children
+    return TouchedRows(rest, rows, values, matrix)
+
+
 pytree.register_pytree_node(
     TouchedRows,
-    lambda rows: ([rows.rest, rows.rows, rows.values], None),
-    lambda children, _: TouchedRows(*children),
+    lambda rows: ([rows.rest, rows.rows, rows.values], rows.matrix),
+    _rebuilt,
 )

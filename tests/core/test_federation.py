@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.core.federation import Client, StepInfo, on_client, step_info, step_name
 from fedweave.core.random import generator
 from fedweave.core.replies import Batch, Replies
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, ravel
 from fedweave.errors import FedweaveError
 from fedweave.ops.touched import TouchedRows
 
@@ -146,6 +146,27 @@ def test_rows_that_are_stored_once_count_for_every_client() -> None:
         {},
     )
     assert torch.equal(summed(mixed, weights), summed(plain, weights))
+
+
+def test_a_matrix_has_a_row_for_each_client_as_ravel_orders_it() -> None:
+    trees = [{"b": values(3, 2) + p, "a": {"z": values(2) * p, "k": torch.tensor(float(p))}} for p in range(3)]
+    stacked = {
+        "b": torch.stack([t["b"] for t in trees]),
+        "a": {k: torch.stack([t["a"][k] for t in trees]) for k in "zk"},
+    }
+    replies = Replies(
+        CLIENTS[:3],
+        [
+            Batch((2, 0), {"w": {"b": stacked["b"][[2, 0]], "a": {k: v[[2, 0]] for k, v in stacked["a"].items()}}}),
+            Batch((1,), {"w": {"b": TouchedRows(values(3, 2), torch.tensor([[0, 1, 2]]), stacked["b"][1:2]),
+                               "a": {k: v[1:2] for k, v in stacked["a"].items()}}}),
+        ],
+        {},
+    )  # fmt: skip
+    matrix = replies.matrix("w")
+    assert matrix.dtype == torch.float64
+    assert torch.equal(matrix, torch.stack([ravel(tree).double() for tree in trees]))
+    assert torch.equal(replies.matrix("w/a/k"), torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64))
 
 
 def test_clients_that_touch_no_row_at_all_send_the_shared_rows() -> None:

@@ -12,8 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
+from torch.func import vmap
 
-from fedweave.core.tree import check, decode, encode, encoded_size, leaves, map_leaves, materialize, nest
+from fedweave.core import random
+from fedweave.core.tree import (
+    add,
+    check,
+    decode,
+    dot,
+    encode,
+    encoded_size,
+    leaves,
+    map_leaves,
+    materialize,
+    nest,
+    norm,
+    ravel,
+    scale,
+    sub,
+    unravel,
+)
 from fedweave.errors import ReplyRefused
 from fedweave.ops.touched import TouchedRows
 
@@ -230,3 +248,89 @@ def test_the_blob_holds_no_code() -> None:
     tree = {"w": torch.zeros(2), "s": string.printable}
     with pytest.raises(pickle.UnpicklingError):
         pickle.loads(encode(tree))
+
+
+def numbers(number: int, *shape: int) -> Tensor:
+    return random.normal(random.key(number), shape).double()
+
+
+def weights(number: int) -> dict[str, Any]:
+    return {"b": {"w": numbers(number, 3, 2), "bias": numbers(number + 1, 2)}, "a": numbers(number + 2, 4)}
+
+
+def test_arithmetic_is_that_of_flat_vectors() -> None:
+    one, other = weights(1), weights(5)
+    a, b = ravel(one), ravel(other)
+    assert torch.equal(a, torch.cat([one["a"], one["b"]["bias"], one["b"]["w"].flatten()]))  # sorted paths
+    assert torch.equal(ravel(add(one, other)), a + b)
+    assert torch.equal(ravel(sub(one, other)), a - b)
+    for factor in (2.5, torch.tensor(2.5, dtype=torch.float64)):
+        assert torch.equal(ravel(scale(one, factor)), 2.5 * a)
+    torch.testing.assert_close(dot(one, other), a @ b)
+    torch.testing.assert_close(norm(one), a.norm())
+
+
+def test_unravel_undoes_ravel_in_the_order_and_dtypes_of_the_tree() -> None:
+    tree = weights(1) | {"c": torch.tensor(2.0, dtype=torch.float32)}
+    back = unravel(ravel(tree), tree)
+    assert list(leaves(back)) == [(path, leaf) for path, leaf in leaves(back)]
+    assert [path for path, _ in leaves(back)] == [path for path, _ in leaves(tree)]
+    assert all(same(leaf, dict(leaves(tree))[path]) for path, leaf in leaves(back))
+    with pytest.raises(ValueError, match=r"\[3\] is no tree of 12 elements"):
+        unravel(torch.zeros(3), weights(1))
+
+
+def test_an_empty_tree_has_no_length() -> None:
+    assert norm({}) == dot({}, {}) == 0
+    assert ravel({}).shape == (0,)
+    assert unravel(ravel({}), {}) == {}
+
+
+def test_arithmetic_keeps_the_dtype() -> None:
+    tree = {"w": torch.ones(2, dtype=torch.float32)}
+    assert scale(tree, norm(tree))["w"].dtype == torch.float32
+    assert norm(tree).dtype == torch.float64
+
+
+REST, ROWS = numbers(11, 5, 2), torch.tensor([[3, 0, 5], [1, 5, 5]])  # 5 marks padding, whose values count for nothing
+SHARED, SCALES = numbers(12, 5, 2), torch.tensor([0.5, 2.0], dtype=torch.float64)
+
+
+VALUES = numbers(13, 2, 3, 2)
+
+
+def differences(values: Tensor, rows: Tensor, factor: Tensor, whole: bool) -> dict[str, Any]:
+    """Arithmetic of two trees that store the same rows, with whole tensors that clients share or have of their own."""
+    one, other = TouchedRows(REST, rows, values), TouchedRows(2 * REST, rows, values.cos())
+    one, other = (materialize(leaf) if whole else leaf for leaf in (one, other))
+    return {
+        "shared": sub({"w": one}, {"w": SHARED})["w"],
+        "both": add({"w": one}, {"w": other})["w"],
+        "number": scale({"w": one}, 3.0)["w"],
+        "own factor": scale({"w": one}, factor)["w"],
+        "own other": sub({"w": one}, {"w": factor * SHARED})["w"],
+        "dot": dot({"w": one}, {"w": SHARED}),
+        "norm": norm(sub({"w": one}, {"w": other})),
+    }
+
+
+def test_partly_stored_leaves_calculate_as_whole_ones() -> None:
+    """And stay partly stored where everything but the rows of their own is the same for all clients."""
+    stored: dict[str, bool] = {}
+
+    def one(values: Tensor, rows: Tensor, factor: Tensor, whole: bool) -> dict[str, Any]:
+        found = differences(values, rows, factor, whole)
+        stored.update({name: isinstance(leaf, TouchedRows) for name, leaf in found.items()})
+        return {name: materialize(leaf) for name, leaf in found.items()}
+
+    fast = vmap(lambda v, r, f: one(v, r, f, False))(VALUES, ROWS, SCALES)
+    assert {name for name, partly in stored.items() if partly} == {"shared", "both", "number"}
+    for p in range(2):
+        for name, leaf in one(VALUES[p], ROWS[p], SCALES[p], True).items():
+            torch.testing.assert_close(fast[name][p], leaf)
+
+
+def test_rows_that_differ_are_filled_in() -> None:
+    one = TouchedRows(REST, ROWS[0], VALUES[0])
+    other = TouchedRows(REST, ROWS[1], VALUES[1])
+    assert torch.equal(add({"w": one}, {"w": other})["w"], materialize(one) + materialize(other))

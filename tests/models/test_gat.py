@@ -194,7 +194,7 @@ def test_fit_lowers_the_loss(make_graphs: Callable[..., dict[str, Graph]]) -> No
 
     w = models.init(model, random.key(0), torch.float64)
     before = loss(w, graph, random.key(1), {})
-    _, after = fit(loss, w, graph, random.key(1), Adam(0.01, 0.0), 60)
+    _, after, _ = fit(loss, w, graph, random.key(1), Adam(0.01, 0.0), 60)
     assert after < 0.7 * before
 
 

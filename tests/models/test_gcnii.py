@@ -109,7 +109,7 @@ def accuracy(data_root: Path, model: Any, lr: float, weight_decay: float, steps:
         train = graph.masks[TRAIN]
         return torch.nn.functional.cross_entropy(models.apply(layers, w, graph, key)[train], graph.y[train])
 
-    w, _ = fit(loss, models.init(layers, random.key(0)), graph, random.key(1), Adam(lr, weight_decay), steps)
+    w, *_ = fit(loss, models.init(layers, random.key(0)), graph, random.key(1), Adam(lr, weight_decay), steps)
     return float(values(counts(models.apply(layers, w, graph), graph.y, graph.masks))["accuracy"][TEST])
 
 

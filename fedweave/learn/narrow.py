@@ -1,0 +1,123 @@
+"""Training only the rows of a weight that a client's features touch.
+
+The other rows see no data gradient. While they start alike at all clients, and their moments do, the optimiser moves
+them alike; so one copy, in which every row moves as an untouched one does, serves all clients of a batch.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedweave.core.graph import Graph
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.learn.descent import Stored
+from fedweave.ops.csr import StackedCsr
+from fedweave.ops.sparse import Sparse
+from fedweave.ops.touched import TouchedRows, materialize, picked_rows
+
+Given = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
+Split = tuple[Tensor, Tensor]  # what all clients share [F, …], and the rows of their own [P, m, …]
+
+# Narrowing must leave out this share of the features at least to be worth it.
+_LEAST = 0.3
+
+
+class Touched:
+    """The features that each client of a batch touches: `rows` int64 [P, m], padded with F, and the clients' features
+    without the others."""
+
+    def __init__(self, matrix: StackedCsr) -> None:
+        self.matrix = matrix
+        self.rows, self._narrow = matrix.touched
+
+    @classmethod
+    def of(cls, graph: Given) -> "Touched | None":
+        """Those of a batch's graphs; None if they leave out too few."""
+        x = graph[0].x
+        if not isinstance(x, Sparse) or graph[1].x.client_index is None:
+            return None
+        touched = cls(x.blocks)
+        return touched if touched.rows.shape[1] <= (1 - _LEAST) * x.blocks.cols else None
+
+    def narrowed(self, graph: Given) -> tuple[Graph, Graph]:
+        """The graphs, and their batch dimensions, with the touched features alone."""
+        data, dims = (g._replace(x=Sparse(self._narrow, g.x.client_index)) for g in graph)
+        return data, dims
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """The clients' rows of a tensor [F, …] that they share: [P, m, …], zero at padding."""
+        return picked_rows(tensor, self.rows)
+
+    def split(self, given: Given, paths: frozenset[str]) -> dict[str, Split] | None:
+        """The leaves at `paths` taken apart, in tensors of their own; None if clients differ in a row that one of them
+        does not touch."""
+        flat, dims = dict(leaves(given[0])), dict(leaves(given[1]))
+        apart = {path: self._split(flat[path], dims[path]) for path in paths}
+        return None if None in apart.values() else apart  # type: ignore[return-value]
+
+    def _split(self, leaf: Any, dim: Any) -> Split | None:
+        if isinstance(leaf, TouchedRows) and leaf.matrix is self.matrix and dim.rest is None:
+            return leaf.rest.clone(), leaf.values.clone()
+        leaf, dim = _whole(leaf, dim)
+        if dim is None:
+            return leaf.clone(), self.gather(leaf)
+        clients = torch.arange(len(self.rows))[:, None]
+        mine = torch.zeros(len(leaf), leaf.shape[1] + 1, dtype=torch.bool)
+        mine[clients, self.rows] = True
+        mine = mine[:, :-1]
+        rest = leaf[mine.to(torch.uint8).argmin(0), torch.arange(leaf.shape[1])]  # of one that does not touch the row
+        if not ((leaf == rest) | mine.view(*mine.shape, *[1] * (leaf.dim() - 2))).all():
+            return None
+        padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
+        return rest, padded[clients, self.rows]
+
+
+class Kept:
+    """A tree like the weights as a batch trains it: `own` stacked [P, …], of touched rows alone where the path is also
+    in `rest`, which is shared."""
+
+    def __init__(self, own: Stored, rest: Stored, touched: Touched | None) -> None:
+        self.own, self.rest, self._touched = own, rest, touched
+
+    @classmethod
+    def of(
+        cls, given: Given, paths: list[str], clients: int, split: dict[str, Split], touched: Touched | None
+    ) -> "Kept":
+        """A given tree, in tensors of its own; `split` holds the leaves that are taken apart."""
+        flat, dims = dict(leaves(given[0])), dict(leaves(given[1]))
+        own = {p: split[p][1] if p in split else _stacked(flat[p], dims[p], clients) for p in paths}
+        return cls(Stored(own, 1), Stored({path: rest for path, (rest, _) in split.items()}, 0), touched)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What the optimiser moves: `own`, then `rest`."""
+        return [*self.own.tensors, *self.rest.tensors]
+
+    def zeros(self) -> "Kept":
+        """As large, and zero."""
+        return Kept(self.own.zeros(), self.rest.zeros(), self._touched)
+
+    def tree(self) -> Tree:
+        """The tree, partly stored where `rest` holds the other rows."""
+        own, rest = (stored.shaped(stored.tensors) for stored in (self.own, self.rest))
+        rows = self._touched.rows if self._touched else None
+        return nest({p: self._partly(rest[p], rows, mine) if p in rest else mine for p, mine in own.items()})
+
+    def dims(self) -> Tree:
+        """The batch dimensions of `tree`."""
+        return nest({p: self._partly(None, 0, 0) if p in self.rest.shapes else 0 for p in self.own.shapes})
+
+    def _partly(self, rest: Any, rows: Any, values: Any) -> TouchedRows:
+        return TouchedRows(rest, rows, values, self._touched.matrix)  # type: ignore[union-attr]
+
+
+def _stacked(leaf: Any, dim: Any, clients: int) -> Tensor:
+    leaf, dim = _whole(leaf, dim)
+    return (leaf.expand(clients, *leaf.shape) if dim is None else leaf).clone()
+
+
+def _whole(leaf: Any, dim: Any) -> tuple[Tensor, Any]:
+    """A leaf and its batch dimension; a partly stored one filled in."""
+    return (vmap(materialize, in_dims=(dim,))(leaf), 0) if isinstance(leaf, TouchedRows) else (leaf, dim)
