@@ -246,7 +246,7 @@ def test_composed_algorithm_is_repeated_by_its_resolved_config(small: Path) -> N
     ledger = pq.read_table(small / "one/ledger.parquet").to_pylist()
     sent = [row for row in ledger if row["direction"] == "up" and row["step"] == "FedAvg.train"]
     treated = {row["mechanism"] for row in sent if row["key"].startswith("w")}
-    assert treated == {"clipped to L2 norm 1 (bounds influence, hides nothing)"}
+    assert treated == {"clipped to L2 norm 1"}
     assert not [row for row in sent if row["key"] == "n"], "the plain mean asks for no sizes"
 
 

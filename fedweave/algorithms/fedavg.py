@@ -17,7 +17,7 @@ from fedweave.algorithms.scoring import SCORES, on_global_test, score
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
@@ -85,7 +85,6 @@ class FedAvg:
             each=self.reward.each(state, chosen),
             clients=chosen,
             quorum=self.quorum,
-            protect={"w": self.release.mechanism},
         )
         weights = self.weigh.weights(replies)
         after = {"w": replies.weighted_sum("w", weights), "objective": terms}
@@ -95,12 +94,11 @@ class FedAvg:
             after["objective"] = {str(i): t.update(terms.get(str(i), {}), *change) for i, t in enumerate(self.terms)}
         return after
 
-    @on_client(
-        sends=lambda self: (
-            {"w": "model weights after local training", "loss": "mean training loss before the last local step"}
-            | dict(self.weigh.sends)
-        )
-    )
+    def _sends(self) -> dict[str, Sends | str]:
+        told: dict[str, Sends | str] = {"w": Sends("model weights after local training", self.release.mechanism)}
+        return told | {"loss": "mean training loss before the last local step"} | dict(self.weigh.sends)
+
+    @on_client(sends=_sends)
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps from `start`; replies with the released weights."""
         received = message["w"]

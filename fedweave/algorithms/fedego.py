@@ -28,8 +28,9 @@ from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
@@ -122,9 +123,7 @@ class FedEgo:
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 3-35."""
-        replies = fed.map(
-            self.train, self._shared(state) | {"uploads": state["uploads"]}, quorum=self.quorum, protect=self._protect
-        )
+        replies = fed.map(self.train, self._shared(state) | {"uploads": state["uploads"]}, quorum=self.quorum)
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
         theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
         by_id = sorted(range(len(replies)), key=lambda at: replies.clients[at])  # the order of clients must not matter
@@ -139,17 +138,17 @@ class FedEgo:
         shared = {key: state[key] for key in ("phi", "labels")}
         return shared | ({"theta": state["theta"]} if self.share_reduction else {})
 
-    @property
-    def _protect(self) -> dict[str, str]:
-        mixed = f"mixup of {self.least} or more" if self.mixup else "none: raw ego-graphs"
-        return {"egos": mixed + (f", Gaussian noise of sigma {self.sigma:g}" if self.sigma else "")}
+    def _sends(self) -> dict[str, Sends]:
+        mixed = (Mixup(self.least),) if self.mixup else ()
+        labels = "the label distribution of the same train nodes" if self.mixup else "the same node's label"
+        told = {
+            "egos/embedding": Sends(self._upload, (*mixed, *((Gaussian(self.sigma),) if self.sigma else ()))),
+            "egos/label": Sends(labels, mixed),
+        }
+        theta = Sends("weights of the reduction layers after local training")
+        return told | ({"theta": theta} if self.share_reduction else {})
 
-    @on_client(
-        sends=lambda self: (
-            {"egos": f"{self._upload}, and their label distribution"}
-            | ({"theta": "weights of the reduction layers after local training"} if self.share_reduction else {})
-        )
-    )
+    @on_client(sends=_sends)
     def train(self, client: Client, message: Tree) -> Tree:
         """The local stage (lines 5-18), after the mixing of line 38."""
         w, _ = self._personal(client, message)

@@ -73,7 +73,7 @@ class GLASU:
     backward:    "frozen" or "exchanged" (needs Q = 1), see above.
     lr, weight_decay: of stochastic gradient descent.
     sigma, clip, delta: with sigma > 0 every row of a representation is clipped to the norm `clip` before it leaves and
-                 gets Gaussian noise of standard deviation sigma · clip; the ledger has the (ε, δ) of one node's rows.
+                 gets Gaussian noise of standard deviation sigma · clip; `fedweave ledger` adds up the (ε, δ) of a row.
                  Gradients and lists of nodes are not protected.
     secure_sum:  mask the representations so that the server learns their mean alone (`privacy.secure_sum`); the clients
                  agree on masks past the server. For aggregation = "mean" and backward = "frozen".
@@ -154,7 +154,7 @@ class GLASU:
                 "algorithm.exchanges to 1 or more."
             )
         self.party.release.agree(fed, self.send_mask_seed, self.store_mask_seed)
-        return {"holders": {client: int(client in holders) for client in fed.clients}, "rounds": 0}
+        return {"holders": {client: int(client in holders) for client in fed.clients}}
 
     @on_client(sends=_FACTS)
     def begin(self, client: Client, message: Tree) -> Tree:
@@ -173,14 +173,13 @@ class GLASU:
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""
-        split, after = self.party.split, state | {"rounds": state["rounds"] + 1}
+        split = self.party.split
         message: Tree = {"batch": fed.key("batch")}
         for segment in self.party.sampling:  # algorithm 2
             lists = fed.map(self.sample, message | {"segment": segment})
             message = {"nodes": union(lists), "cut": segment}
-        mechanisms = {"h": self.party.release.mechanism(len(fed.clients), after["rounds"] * split.last)}
         for segment in range(split.last):  # algorithm 3
-            replies = fed.map(self.infer, message | {"segment": segment}, protect=mechanisms)
+            replies = fed.map(self.infer, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies)}
         holders = [client for client in fed.clients if state["holders"][client]]
         exchanged = self.backward == "exchanged"
@@ -191,19 +190,19 @@ class GLASU:
             )
         if not exchanged:
             fed.map(self.update, message)  # algorithms 4 and 7
-            return after
+            return state
         for segment in reversed(range(split.last)):
             replies = fed.map(self.back, message | {"segment": segment})
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies)))}
-        return after
+        return state
 
     @on_client(sends={"nodes": "the mini-batch's nodes and their sampled neighbours in the client's graph"})
     def sample(self, client: Client, message: Tree) -> Tree:
         """Algorithm 2 down to the next aggregated layer."""
         return self.party.sample(client, message)
 
-    @on_client(sends=lambda glasu: glasu.party.release.reveals(_H))
+    @on_client(sends=lambda glasu: glasu.party.release.sends(_H))
     def infer(self, client: Client, message: Tree) -> Tree:
         """Algorithm 3 up to the next aggregated layer."""
         return self.party.infer(client, message)
@@ -236,9 +235,8 @@ class GLASU:
     def _looked(self, fed: Federation) -> Tree:
         """What the clients need for their predictions on the full graph."""
         message: Tree = {}
-        mechanisms = {"h": self.party.release.mechanism(len(fed.clients))}
         for segment in range(self.party.split.last):
-            replies = fed.map(self.infer_full, message | {"segment": segment}, protect=mechanisms)
+            replies = fed.map(self.infer_full, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies)}
         return message
 
@@ -253,7 +251,7 @@ class GLASU:
             raise FedweaveError("training diverged: a client's representations are not finite. Lower algorithm.lr.")
         return h
 
-    @on_client(sends=lambda glasu: glasu.party.release.reveals(_ALL))
+    @on_client(sends=lambda glasu: glasu.party.release.sends(_ALL))
     def infer_full(self, client: Client, message: Tree) -> Tree:
         """Joint inference on the full graph up to the next aggregated layer."""
         return self.party.infer_full(client, message)

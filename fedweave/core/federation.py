@@ -3,14 +3,15 @@ hands the replies to other clients instead."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedweave.core.graph import Graph
+from fedweave.core.mechanism import KINDS, Applied, Mechanism
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError
 
 
@@ -38,25 +39,73 @@ Step = Callable[[Client, Tree], Tree]
 
 
 @dataclass(frozen=True)
+class Sends:
+    """What a part of a reply tells.
+
+    reveals:   what its receiver learns from it.
+    mechanism: what the step did to it before it left; several in the order in which they were applied.
+
+    Raises:
+        TypeError: `mechanism` is none of `core.mechanism.KINDS`.
+    """
+
+    reveals: str
+    mechanism: Mechanism | tuple[Mechanism, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if odd := [own for own in self.mechanisms if type(own) not in KINDS.values()]:
+            raise TypeError(f"{odd[0]!r} is no mechanism; take one of fedweave.core.mechanism")
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """All of them, as a tuple."""
+        own = self.mechanism
+        return own if isinstance(own, tuple) else () if own is None else (own,)
+
+
+Declaration: TypeAlias = Mapping[str, Sends | str]
+
+
+@dataclass(frozen=True)
 class StepInfo:
     """What a step declares: its `sends`, worked out, whether it is `ragged`, and whether it is for `peers` (see
     `on_client`)."""
 
-    sends: Mapping[str, str]
-    ragged: bool
+    sends: Mapping[str, Sends]
+    ragged: bool = False
     peers: bool = False
+
+    @classmethod
+    def of(cls, sends: Declaration, ragged: bool = False, peers: bool = False) -> "StepInfo":
+        """With strings in `sends` written out."""
+        return cls({key: Sends(own) if isinstance(own, str) else own for key, own in sends.items()}, ragged, peers)
+
+    def covering(self, path: str) -> str | None:
+        """The key of `sends` that speaks for a leaf: its path, or what is nearest above it; None if nothing does."""
+        while path and path not in self.sends:
+            path = path.rpartition("/")[0]
+        return path or None
+
+    def applied(self, reply: Tree) -> list[Applied]:
+        """What was done to `reply`: one for each declared key that speaks for a leaf of it."""
+        keys = dict.fromkeys(self.covering(path) for path, _ in leaves(reply))
+        return [Applied(key, self.sends[key].mechanisms) for key in keys if key is not None]
+
+
+UNDECLARED = StepInfo({})
 
 
 def on_client(
     *,
-    sends: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
+    sends: Declaration | Callable[[Any], Declaration] | None = None,
     ragged: bool = False,
     peers: bool = False,
 ) -> Callable[[Any], Any]:
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
-    Only marked steps can be called over the wire. `sends` maps each top-level key of the reply to what the receiver
-    learns from it (or computes that from the algorithm, for steps made of parts); no other key may leave the client.
+    Only marked steps can be called over the wire. `sends` maps each key of the reply to what it tells (`Sends`; a
+    string is short for what it reveals, without a mechanism), or computes that from the algorithm, at whoever runs the
+    step. A key may be a path, "egos/label"; the nearest to a leaf speaks for it. No other key may leave the client.
     `ragged` steps have shapes that depend on data and are never vectorised. What steps for `peers` reply goes to other
     clients (`Federation.send`) and never to the server, which cannot ask for it.
     """
@@ -87,7 +136,7 @@ def step_info(step: Any) -> StepInfo:
             "Decorate it and declare what it sends."
         )
     sends, ragged, peers = declared
-    return StepInfo(sends(getattr(step, "__self__", None)) if callable(sends) else sends, ragged, peers)
+    return StepInfo.of(sends(getattr(step, "__self__", None)) if callable(sends) else sends, ragged, peers)
 
 
 @dataclass(frozen=True)
@@ -124,15 +173,13 @@ class Federation(Protocol):
         each: Mapping[str, Tree] | None = None,
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
-        protect: Mapping[str, str] | None = None,
         received: Sent | None = None,
     ) -> Replies:
         """Run `step` on `clients` (all if None) with the message `shared | each[client]`.
 
-        quorum: the share of the called clients that must reply. protect: {reply key: privacy mechanism that the step
-        applied}, for the ledger. received: call those who sent then (or some of them), and give each in its message
-        "received", {"0": tree, "1": …} of its peers as `sources` orders them, and "present", bool [peers]; what a
-        peer did not deliver is zeros in the shapes of what the client itself sent.
+        quorum: the share of the called clients that must reply. received: call those who sent then (or some of them),
+        and give each in its message "received", {"0": tree, "1": …} of its peers as `sources` orders them, and
+        "present", bool [peers]; what a peer did not deliver is zeros in the shapes of what the client itself sent.
 
         Raises:
             ClientsMissing: fewer replied; names the absent ones.
@@ -148,7 +195,6 @@ class Federation(Protocol):
         shared: Tree | None = None,
         each: Mapping[str, Tree] | None = None,
         quorum: float = 1.0,
-        protect: Mapping[str, str] | None = None,
     ) -> Sent:
         """Run `step` on the clients that `to` names and deliver each one's reply to its peers `to[client]`, not to the
         server, which learns its names, shapes and size.

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from fedweave.core.federation import UNDECLARED, StepInfo
+from fedweave.core.mechanism import Applied
 from fedweave.core.tree import Tree, encoded_size, leaves
 
 SCHEMA = pa.schema(
@@ -22,9 +24,34 @@ SCHEMA = pa.schema(
         ("reveals", pa.dictionary(pa.int32(), pa.string())),
         ("seconds", pa.float64()),
         ("to", pa.dictionary(pa.int32(), pa.string())),
+        ("applied", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
 FRAMING = "(names and framing)"
+
+
+class Line(NamedTuple):
+    """What the ledger says of one leaf of a message.
+
+    mechanism: in words. applied: the same for programs (`Applied.text`); None where there is none, or where an old
+    journal has words alone.
+    """
+
+    key: str
+    shape: str
+    bytes: int
+    mechanism: str = "none"
+    reveals: str = ""
+    applied: str | None = None
+
+
+def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
+    """Of the leaf at `path`, with what `info` declares of it."""
+    key = info.covering(path)
+    if key is None:
+        return Line(path, shape, size)
+    applied = Applied(key, info.sends[key].mechanisms)
+    return Line(path, shape, size, str(applied), info.sends[key].reveals, applied.text())
 
 
 @dataclass
@@ -36,7 +63,7 @@ class Entry:
     step: str
     clients: tuple[str, ...]
     direction: str  # "up" from the client, "down" to it, "peer" from it to another
-    keys: tuple[tuple[str, str, int, str, str], ...]  # key, shape, bytes, mechanism, reveals
+    keys: tuple[Line, ...]
     size: int  # bytes of the whole message as serialised
     seconds: float  # per client; 0 except on the way up
     to: tuple[str, ...] = ()  # the peer to which each of `clients` sent; () where the server is the other end
@@ -64,21 +91,15 @@ class Ledger:
         direction: str,
         message: Tree,
         seconds: float = 0.0,
-        mechanisms: Any = None,
-        reveals: Any = None,
+        info: StepInfo = UNDECLARED,
         to: Sequence[str] = (),
     ) -> None:
-        """Note that each of `clients` exchanged a tree of the structure of `message`, with its peer in `to` if any."""
+        """Note that each of `clients` exchanged a tree of the structure of `message`, with its peer in `to` if any.
+
+        info: what is declared of it.
+        """
         size = encoded_size(message)
-        keys = tuple(
-            (
-                path,
-                *_measure(leaf),
-                (mechanisms or {}).get(path.split("/")[0], "none"),
-                (reveals or {}).get(path.split("/")[0], ""),
-            )
-            for path, leaf in leaves(message)
-        )
+        keys = tuple(line(path, *_measure(leaf), info) for path, leaf in leaves(message))
         self.add(Entry(round, call, step, tuple(clients), direction, keys, size, seconds, tuple(to)))
 
     def add(self, entry: Entry) -> None:
@@ -117,13 +138,12 @@ def _measure(leaf: Any) -> tuple[str, int]:
 def _rows(entries: list[Entry]) -> pa.Table:
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     for e in entries:
-        framing = e.size - sum(key[2] for key in e.keys)
-        lines = [*e.keys, (FRAMING, "", framing, "none", "")]
-        for i, (key, shape, size, mechanism, reveals) in enumerate(lines):
-            many = len(e.clients)
+        framing = e.size - sum(own.bytes for own in e.keys)
+        many = len(e.clients)
+        ends = {"client": e.clients, "to": e.to or [None] * many}
+        for i, own in enumerate([*e.keys, Line(FRAMING, "", framing)]):
             seconds = e.seconds if i == 0 else 0.0
-            row = (e.round, e.call, e.step, None, e.direction, key, shape, size, mechanism, reveals, seconds, None)
-            own = {"client": e.clients, "to": e.to or [None] * many}
+            row = (e.round, e.call, e.step, None, e.direction, *own[:5], seconds, None, own.applied)
             for name, value in zip(SCHEMA.names, row, strict=True):
-                columns[name].extend(own.get(name, [value] * many))
+                columns[name].extend(ends.get(name, [value] * many))
     return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names}, SCHEMA)

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.federation import Sent, StepInfo
-from fedweave.core.tree import Tree
+from fedweave.core.mechanism import release_of
+from fedweave.core.tree import Tree, leaves
 from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused
 
 
@@ -115,14 +116,28 @@ def check_way(step: str, info: StepInfo, peers: bool) -> None:
 
 
 def check_declared(step: str, info: StepInfo, reply: Tree) -> None:
-    """Refuse a reply with a key that its step does not declare.
+    """Refuse a reply with a leaf that its step does not declare.
 
     Raises:
-        ReplyRefused: names the keys.
+        ReplyRefused: names the leaves.
     """
-    if undeclared := [key for key in reply if key not in info.sends]:
+    if undeclared := [path for path, _ in leaves(reply) if info.covering(path) is None]:
         declared = ", ".join(info.sends) or "nothing"
         raise ReplyRefused(
-            f"step {step} replies with {', '.join(undeclared)}, but declares {declared}. "
+            f"step {step} replies with {', '.join(undeclared[:5])}, but declares {declared}. "
             "Add it to @on_client(sends={…}) with what the receiver learns from it."
+        )
+
+
+def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None:
+    """Refuse a reply of which something is said to be drawn once where the client's state does not hold it.
+
+    Raises:
+        FedweaveError: names the step and the entry.
+    """
+    released = (release_of(own) for applied in info.applied(reply) for own in applied.mechanisms)
+    if absent := [release for release in released if release and release not in state]:
+        raise FedweaveError(
+            f"{step} declares a release {absent[0]!r}, but leaves nothing of that name in client.state. Keep there "
+            "what was drawn, so that it is sent again rather than drawn again."
         )

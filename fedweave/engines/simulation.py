@@ -18,7 +18,17 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch, Replies, as_row, row_of
 from fedweave.core.tree import Tree, check, leaves, map_leaves, materialize, nest
 from fedweave.engines.batching import Batches
-from fedweave.engines.calls import Keys, called, check_declared, check_quorum, check_way, of_client, receivers, sources
+from fedweave.engines.calls import (
+    Keys,
+    called,
+    check_declared,
+    check_permanent,
+    check_quorum,
+    check_way,
+    of_client,
+    receivers,
+    sources,
+)
 from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages, peer_messages
 from fedweave.engines.states import States
@@ -82,13 +92,12 @@ class Simulation:
         each: Mapping[str, Tree] | None = None,
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
-        protect: Mapping[str, str] | None = None,
         received: Sent | None = None,
     ) -> Replies:
         """See `core.federation.Federation.map`."""
         called_on = receivers(step_name(step), clients, received)
         peers = cast(_Post, received).open() if received else None
-        return self._run(_Call(step, self._keys, protect), shared, each, called_on, quorum, peers)
+        return self._run(_Call(step, self._keys), shared, each, called_on, quorum, peers)
 
     def send(
         self,
@@ -97,11 +106,10 @@ class Simulation:
         shared: Tree | None = None,
         each: Mapping[str, Tree] | None = None,
         quorum: float = 1.0,
-        protect: Mapping[str, str] | None = None,
     ) -> Sent:
         """See `core.federation.Federation.send`."""
         found = sources(step_name(step), to, self.clients)
-        replies = self._run(_Call(step, self._keys, protect, to), shared, each, list(to), quorum)
+        replies = self._run(_Call(step, self._keys, to), shared, each, list(to), quorum)
         return _Post(step_name(step), replies.clients, replies.missing, found, replies)
 
     def _run(
@@ -149,6 +157,7 @@ class Simulation:
         try:
             reply = check(call.step(view, message), f"the reply of {call.name} from {client!r}")
             check(view.state, f"the state that {call.name} keeps at {client!r}")
+            check_permanent(call.name, call.info, reply, view.state)
         except ReplyRefused:
             raise
         except Exception as error:
@@ -202,6 +211,7 @@ class Simulation:
             view = Client(graph, state, key, secret, self.test)
             reply = check(call.step(view, shared | mine), f"the reply of {call.name}")
             kept = map_leaves(materialize, check(view.state, f"the state that {call.name} keeps"))
+            check_permanent(call.name, call.info, reply, kept)
             return form.flat((reply, kept))
 
         return form.whole(vmap(one, in_dims=dims)(*operands))
@@ -223,14 +233,13 @@ class Simulation:
         where = (self.round, self._calls, call.name)
         for part in [(client,) for client in group] if messages.ragged else [group]:
             self.ledger.record(*where, part, "down", messages.down(part[0]))
-        declared = call.protect, call.info.sends
         if call.to is None:
-            self.ledger.record(*where, group, "up", reply, seconds, *declared)
+            self.ledger.record(*where, group, "up", reply, seconds, call.info)
             return
         self.ledger.record(*where, group, "up", {}, seconds)
         if pairs := [(client, peer) for client in group for peer in call.to[client]]:
             senders, peers = zip(*pairs, strict=True)
-            self.ledger.record(*where, senders, "peer", reply, 0.0, *declared, peers)
+            self.ledger.record(*where, senders, "peer", reply, 0.0, call.info, peers)
 
     def snapshot(self) -> Tree:
         """All clients' private states, for a checkpoint."""
@@ -258,14 +267,8 @@ class _Post(Sent):
 class _Call:
     """One call of one step, whose replies go to the server or, with `to`, to other clients."""
 
-    def __init__(
-        self,
-        step: Step,
-        keys: Keys,
-        protect: Mapping[str, str] | None,
-        to: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        self.step, self.name, self.protect, self.to = step, step_name(step), protect, to
+    def __init__(self, step: Step, keys: Keys, to: Mapping[str, Sequence[str]] | None = None) -> None:
+        self.step, self.name, self.to = step, step_name(step), to
         self._key = keys.step(self.name, keys.occurrence(self.name))
         self.info: StepInfo = step_info(step)
         check_way(self.name, self.info, to is not None)

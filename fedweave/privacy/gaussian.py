@@ -9,6 +9,9 @@ from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.mechanism import Clipped, Cost, Gaussian, Mechanism
+
+_MOST = 1e12  # μ² beyond which ε is of no use and of no accuracy
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,22 @@ class GaussianRows:
         """ε of one row after that many releases of it."""
         return epsilon(self.mu * math.sqrt(releases), self.delta) if self.sigma else math.inf
 
-    def mechanism(self, releases: int | None = None) -> str:
-        """What the ledger says of a release of rows: its μ, and what a row's `releases` so far come to, if given."""
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """What is declared of rows that were released."""
         if self.sigma == 0:
-            return "none"
-        done = f"clipped to {self.clip:g}, Gaussian noise of sigma {self.sigma * self.clip:g} (μ = {self.mu:.4g})"
-        if releases is None:
-            return done
-        return f"{done}: a row's ε is {self.epsilon(releases):.4g} at δ = {self.delta:g} after {releases} releases"
+            return ()
+        return Clipped(self.clip), Gaussian(self.sigma * self.clip, 2 * self.clip, "row", self.delta)
+
+
+def total_epsilon(cost: Cost, delta: float) -> float:
+    """ε of what `cost` counts, at δ = `delta`: pure ones added to that of all Gaussian releases together.
+
+    Releases without a bound are not in it.
+    """
+    if cost.squared_mu > _MOST:
+        return math.inf
+    return cost.epsilon + (epsilon(math.sqrt(cost.squared_mu), delta) if cost.squared_mu else 0.0)
 
 
 def epsilon(mu: float, delta: float) -> float:

@@ -50,11 +50,6 @@ def opened(sealed: Tensor, dtype: torch.dtype) -> Tensor:
     return (_wrapped(sealed.to(torch.int64).sum(0)).to(torch.float64) * 2.0**-FRACTION).to(dtype)
 
 
-def mechanism(clients: int) -> str:
-    """What the ledger says of a term."""
-    return f"secure sum of {clients}: masked by secrets between the clients, the receiver learns the sum alone"
-
-
 def _words(secret: Tensor, use: Tensor, h: Tensor) -> Tensor:
     """A hashed word for each entry of h, int64 within 32 bits."""
     return (random.bits(random.fold(secret, use), h.numel()) & (_WORD - 1)).view(h.shape)

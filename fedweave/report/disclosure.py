@@ -11,6 +11,7 @@ from rich.filesize import decimal
 
 from fedweave.core.ledger import FRAMING
 from fedweave.report.reading import Run
+from fedweave.report.spent import bounds, states_bound
 
 # A declaration with one of these stems may concern features, labels or edges, and is pointed out. That nothing of the
 # kind left is never claimed: a description without these words proves nothing.
@@ -57,6 +58,7 @@ def disclose(run: Run) -> Disclosure:
     if shown:
         sentences.append(f"Of that, {decimal(total['peer'])} went from client to client and not to the server.")
     sentences += _protection(sent + shown)
+    sentences += map(str, bounds(run.ledger))
     sentences += _declared(sent + shown)
     clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
     keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
@@ -101,7 +103,7 @@ def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
     index, keys = _top(ledger["key"])
     ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", pa.DictionaryArray.from_arrays(index, keys))
     ledger = ledger.filter((pc.field("direction") == direction) & (pc.field("key") != FRAMING))
-    what = ["step", "key", "mechanism", "reveals"]
+    what = ["step", "key", "mechanism", "reveals", "applied"]
     ends = ["client", "to"] if direction == "peer" else ["client"]
     messages = ledger.group_by([*what, *ends, "round", "call"]).aggregate([("bytes", "sum")])
     clients = messages.group_by([*what, "client"]).aggregate(
@@ -111,7 +113,7 @@ def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
     both = [(name, how) for name in columns for how in ("min", "max")]
     totals = clients.group_by(what).aggregate([("client", "count"), *both])
     rows = [
-        {name: str(row[name]) for name in what}
+        {name: row[name] for name in what}
         | {
             "clients": row["client_count"],
             "times": (row["bytes_sum_count_min"], row["bytes_sum_count_max"]),
@@ -152,21 +154,30 @@ def _who(clients: int, everyone: int) -> str:
 
 
 def _protection(sent: list[dict[str, Any]]) -> list[str]:
-    bare = [f"{row['step']}: {row['key']}" for row in sent if row["mechanism"] == "none"]
-    if not bare:
-        return []
-    every = len(bare) == len(sent)
-    return [f"No privacy mechanism was applied to {'any of it' if every else ', '.join(bare)}."]
+    """What has no mechanism, and what has one from which no ε follows."""
+    bare = [_named(row) for row in sent if row["mechanism"] == "none"]
+    open_ended = [_named(row) for row in sent if row["applied"] is not None and not states_bound(row["applied"])]
+    sentences = []
+    if bare:
+        everything = len(bare) == len(sent)
+        sentences = [f"No privacy mechanism was applied to {'any of it' if everything else ', '.join(bare)}."]
+    if open_ended:
+        sentences.append(f"No ε follows from what was applied to {', '.join(open_ended)}.")
+    return sentences
+
+
+def _named(row: dict[str, Any]) -> str:
+    return f"{row['step']}: {row['key']}"
 
 
 def _declared(sent: list[dict[str, Any]]) -> list[str]:
     """Whether the declarations concern features, labels or edges; undecided ones are named, never passed over."""
     if not sent:
         return []
-    unknown = [f"{row['step']}: {row['key']}" for row in sent if not row["reveals"]]
+    unknown = [_named(row) for row in sent if not row["reveals"]]
     if unknown:
         return [f"The ledger does not say what these reveal: {', '.join(unknown)}."]
-    marked = [f"{row['step']}: {row['key']} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
+    marked = [f"{_named(row)} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
     if marked:
         return [
             f"To be looked at: the description mentions features, labels, edges or the like in {'; '.join(marked)}."

@@ -109,6 +109,8 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
 
 def show_ledger(console: Console, ledger: Any) -> None:
     """What left whom, from the ledger's pyarrow table: one row per step, direction, key and mechanism."""
+    from fedweave.report.spent import bounds
+
     groups = ["direction", "step", "key", "shape", "mechanism", "reveals"]
     plain = ledger.select([*groups, "client", "bytes"])
     plain = plain.cast(_decoded(plain.schema))
@@ -126,6 +128,8 @@ def show_ledger(console: Console, ledger: Any) -> None:
     whole = f"in all: {decimal(totals['up'])} left clients, {decimal(totals['down'])} reached them"
     between = f", {decimal(totals['peer'])} passed between them" if totals["peer"] else ""
     console.print(whole + between, highlight=False)
+    for bound in bounds(ledger):
+        console.print(str(bound), highlight=False)
 
 
 def _decoded(schema: Any) -> Any:

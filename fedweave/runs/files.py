@@ -19,6 +19,8 @@ from fedweave.errors import FedweaveError, UserError
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 
+_LATER = ("to", "applied")  # columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`
+
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
     """Replace `path` by what `fill` writes, such that after a crash either the old or the new content is there.
@@ -57,7 +59,7 @@ def read(path: Path) -> bytes:
 
 
 def read_table(directory: Path, name: str) -> pa.Table:
-    """One of a run's Parquet files. A ledger from before clients could send to peers gets its column "to".
+    """One of a run's Parquet files. An older ledger gets the columns that it lacks, empty.
 
     Raises:
         UserError: there is none.
@@ -71,8 +73,8 @@ def read_table(directory: Path, name: str) -> pa.Table:
         table = pq.read_table(pa.BufferReader(blob))
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, str(error)) from error
-    if name == LEDGER and "to" not in table.column_names:
-        table = table.append_column("to", pa.nulls(len(table), pa.string()).dictionary_encode())
+    for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
+        table = table.append_column(absent, pa.nulls(len(table), pa.string()).dictionary_encode())
     return table
 
 

@@ -20,6 +20,8 @@ from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
+from fedweave.privacy.gaussian import GaussianRows
+from fedweave.report.spent import bounds
 from fedweave.rounds import train
 
 NODES, FEATURES, CLASSES = 60, 12, 3
@@ -231,12 +233,11 @@ def test_without_exchange_nothing_but_scores_leaves() -> None:
 def test_noise_is_in_what_leaves_and_in_the_ledger() -> None:
     fed = federation()
     outcome(made(sigma=4.0, clip=0.5, exchanges=2), fed, 3)
-    said = [row["mechanism"] for row in rows(fed, direction="up", key="h", step="GLASU.infer", client="client-0")]
-    assert len(said) == 6
-    assert all(text.startswith("clipped to 0.5, Gaussian noise of sigma 2 (μ = 0.5): a row's ε is ") for text in said)
-    spent = [float(text.split("ε is ")[1].split(" ")[0]) for text in said]
-    assert spent == sorted(spent)
-    assert spent[0] < spent[-1]
+    said = [row["mechanism"] for row in rows(fed, direction="up", key="h", client="client-0")]
+    assert said == 12 * ["clipped to L2 norm 0.5, Gaussian noise of sigma 2 (μ = 0.5 per row)"]  # 6 in evaluations
+    [bound] = bounds(fed.ledger.table())
+    assert (bound.per, bound.delta, bound.messages) == ("row", 1e-5, 12)
+    assert bound.epsilon == pytest.approx(GaussianRows(0.5, 4.0).epsilon(12))
     plain, noisy = (outcome(made(sigma=sigma), federation(), 1)[1] for sigma in (0.0, 4.0))
     assert gap(plain, noisy) > 1e-3
 

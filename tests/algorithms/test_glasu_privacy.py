@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedweave.core import random
-from fedweave.privacy.gaussian import GaussianRows, epsilon
+from fedweave.core.mechanism import Clipped, Cost, Gaussian
+from fedweave.privacy.gaussian import GaussianRows, epsilon, total_epsilon
 
 
 def delta_of(mu: float, eps: float) -> float:
@@ -47,11 +48,19 @@ def test_rows_are_clipped_and_noised() -> None:
 
 
 def test_the_ledger_is_told() -> None:
-    assert GaussianRows().mechanism(3) == "none"
+    assert GaussianRows().mechanisms == ()
     rows = GaussianRows(0.5, 4.0)
-    assert rows.mechanism() == "clipped to 0.5, Gaussian noise of sigma 2 (μ = 0.5)"
-    assert rows.mechanism(2) == f"{rows.mechanism()}: a row's ε is 2.943 at δ = 1e-05 after 2 releases"
-    assert delta_of(2 / 4 * math.sqrt(2), 2.943) == pytest.approx(1e-5, rel=0.01)
+    assert rows.mechanisms == (Clipped(0.5), Gaussian(2.0, 1.0, "row", 1e-5))
+    assert rows.mechanisms[1].mu == rows.mu == 0.5
+
+
+def test_costs_make_one_epsilon() -> None:
+    """Two releases with μ = 1/2 are one of √½, whose ε is 2.943; pure ones are added to it."""
+    assert delta_of(math.sqrt(0.5), 2.943) == pytest.approx(1e-5, rel=0.01)
+    assert total_epsilon(Cost(squared_mu=2 * 0.5**2), 1e-5) == pytest.approx(2.943, abs=1e-3)
+    assert total_epsilon(Cost(1.5, 2 * 0.5**2, unbounded=7), 1e-5) == pytest.approx(4.443, abs=1e-3)
+    assert total_epsilon(Cost(1.5), 1e-5) == 1.5
+    assert total_epsilon(Cost(squared_mu=math.inf), 1e-5) == math.inf
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.vertical.release import Release
 from fedweave.core import random
-from fedweave.core.federation import Federation
+from fedweave.core.federation import Federation, StepInfo
+from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import UserError
@@ -102,8 +104,8 @@ def test_what_is_sent_is_masked_and_said(monkeypatch: pytest.MonkeyPatch) -> Non
     for h in seen:
         assert h.dtype == torch.int32
         assert float(h.double().abs().mean()) == pytest.approx(2**30, rel=0.1)  # of uniform words
-    said = {row["mechanism"] for row in rows(fed, direction="up", key="h")}
-    assert all(text.startswith("secure sum of 3: ") and "Gaussian noise of sigma 1 (μ = 2)" in text for text in said)
+    said = {row["applied"] for row in rows(fed, direction="up", key="h")}
+    assert [read_applied(text) for text in said] == [("h", (Clipped(1.0), Gaussian(1.0, 2.0), SecureSum(2)))]
     assert all(row["reveals"].startswith("nothing by itself; ") for row in rows(fed, direction="up", key="h"))
     secrets = rows(fed, direction="peer", key="secret")
     assert [(row["client"], row["to"]) for row in secrets] == [
@@ -125,20 +127,25 @@ def test_what_cannot_be_hidden_is_refused() -> None:
 
 def test_a_policy_can_demand_it() -> None:
     rules, reply = Rules(secure_sum=("h",)), {"h": torch.zeros(2)}
-    check_reply(rules, Spent(), reply, 8, {"h": f"{secure_sum.mechanism(3)}, {GaussianRows(1, 2).mechanism(4)}"})
-    check_reply(rules, Spent(), {"nodes": torch.zeros(2)}, 8, {})
+    hidden = declared(Release(GaussianRows(1, 2), masked=True))
+    check_reply(rules, Spent(), reply, 8, hidden)
+    check_reply(rules, Spent(), {"nodes": torch.zeros(2)}, 8, StepInfo.of({"nodes": "nodes"}))
     with pytest.raises(PolicyViolation, match=r"policy.secure_sum: h may only leave in a secure sum.*'none'"):
-        check_reply(rules, Spent(), reply, 8, {})
+        check_reply(rules, Spent(), reply, 8, StepInfo.of({"h": "a secure sum"}))
+
+
+def declared(release: Release) -> StepInfo:
+    return StepInfo.of(release.sends("rows"))
 
 
 def test_a_cap_on_epsilon_counts_every_release_of_noised_rows() -> None:
     """With σ = 4 four releases come to what the accountant says of four, and a fifth does not leave."""
     noised = GaussianRows(1.0, 4.0)
     rules, spent, reply = Rules(epsilon=noised.epsilon(4) + 1e-6), Spent(), {"h": torch.zeros(2)}
+    info = declared(Release(noised, masked=False))
     for releases in range(1, 5):
-        said = {"h": noised.mechanism(releases)}
-        check_reply(rules, spent, reply, 8, said)
-        spent = spent.after(8, said)
+        check_reply(rules, spent, reply, 8, info)
+        spent = spent.after(8, info.applied(reply))
         assert spent.epsilon == pytest.approx(noised.epsilon(releases))
     with pytest.raises(PolicyViolation, match=r"policy\.epsilon: ε = "):
-        check_reply(rules, spent, reply, 8, {"h": noised.mechanism(5)})
+        check_reply(rules, spent, reply, 8, info)

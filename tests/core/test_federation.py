@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedweave.core.federation import Client, StepInfo, on_client, step_info, step_name
+from fedweave.core.federation import Client, Sends, StepInfo, on_client, step_info, step_name
+from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.random import generator
 from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, ravel
@@ -190,9 +191,29 @@ class Made:
 
 
 def test_steps_declare_what_they_send() -> None:
-    assert step_info(count) == StepInfo({"n": "how many"}, False)
-    assert step_info(Made("y").step) == StepInfo({"y": "a word"}, True)
+    assert step_info(count) == StepInfo({"n": Sends("how many")}, False)
+    assert step_info(Made("y").step) == StepInfo({"y": Sends("a word")}, True)
     assert (step_name(count), step_name(Made().step)) == ("count", "Made.step")
+
+
+def test_the_nearest_declaration_speaks_for_a_leaf() -> None:
+    mixed, noised = Mixup(4), Gaussian(0.5)
+    told = {"egos": Sends("egos", mixed), "egos/x": Sends("rows", (mixed, noised)), "n": "how many", "a/b": "one leaf"}
+    info = StepInfo.of(told)
+    assert [info.covering(path) for path in ("egos/x/0", "egos/y", "egos", "n", "a/b/c", "a/c", "egosx")] == [
+        "egos/x", "egos", "egos", "n", "a/b", None, None,
+    ]  # fmt: skip
+    reply = {"egos": {"x": {"0": 1, "1": 2}, "y": 3, "z": 4}, "n": 5}
+    assert info.applied(reply) == [("egos/x", (mixed, noised)), ("egos", (mixed,)), ("n", ())]
+
+
+def test_a_mechanism_is_a_value_and_no_prose() -> None:
+    assert [Sends("x", own).mechanisms for own in (None, Mixup(2), (Mixup(2), Gaussian(1.0)))] == [
+        (), (Mixup(2),), (Mixup(2), Gaussian(1.0)),
+    ]  # fmt: skip
+    for claim in ("LDP ε=1", ("LDP ε=1",), (Mixup(2), "noise"), Mixup):
+        with pytest.raises(TypeError, match="no mechanism"):
+            Sends("x", claim)  # type: ignore[arg-type]
 
 
 def test_unmarked_functions_are_refused() -> None:

@@ -8,10 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import FRAMING, SCHEMA, Ledger
+from fedweave.core.mechanism import Clipped, Gaussian, read_applied
 from fedweave.core.tree import Tree, encode
 from fedweave.ops.touched import TouchedRows
 
+NOISE = (Clipped(0.5), Gaussian(2.0, 1.0, "client"))
 UP: Tree = {
     "w": {"0": torch.zeros(3, 2), "1": torch.zeros(2, dtype=torch.float64)},
     "n": 5,
@@ -23,7 +26,8 @@ UP: Tree = {
 def two_calls() -> Ledger:
     ledger = Ledger()
     ledger.record(1, 0, "train", ["a", "b"], "down", {"w": torch.zeros(4)})
-    ledger.record(1, 0, "train", ["a", "b"], "up", UP, 0.5, {"w": "noise"}, {"w": "weights", "n": "a count"})
+    info = StepInfo.of({"w": Sends("weights", NOISE), "w/1": "biases", "n": "a count"})
+    ledger.record(1, 0, "train", ["a", "b"], "up", UP, 0.5, info)
     ledger.record(2, 3, "score", ["b"], "up", {})
     return ledger
 
@@ -68,8 +72,11 @@ def test_a_row_says_what_left_and_what_it_reveals() -> None:
     assert [row["key"] for row in rows] == ["w/0", "w/1", "n", "name", "on", FRAMING]
     assert [row["shape"] for row in rows] == ["[3, 2] float32", "[2] float64", "int", "str", "bool", ""]
     assert [row["bytes"] for row in rows[:5]] == [24, 16, 8, 6, 8]
-    assert [row["mechanism"] for row in rows] == ["noise", "noise", "none", "none", "none", "none"]
-    assert [row["reveals"] for row in rows] == ["weights", "weights", "a count", "", "", ""]
+    words = "clipped to L2 norm 0.5, Gaussian noise of sigma 2 (μ = 0.5 per client)"
+    assert [row["mechanism"] for row in rows] == [words, "none", "none", "none", "none", "none"]
+    assert [read_applied(row["applied"]) for row in rows[:1]] == [("w", NOISE)]
+    assert [row["applied"] for row in rows[1:]] == [None] * 5
+    assert [row["reveals"] for row in rows] == ["weights", "biases", "a count", "", "", ""]
     assert [row["seconds"] for row in rows] == [0.5, 0, 0, 0, 0, 0]
     assert {(row["round"], row["call"], row["step"]) for row in rows} == {(1, 0, "train")}
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedweave.core.federation import Client, on_client
+from fedweave.core.federation import Client, Sends, on_client
 from fedweave.core.graph import Graph
+from fedweave.core.mechanism import LDP
 from fedweave.core.tree import Tree, encode
 from fedweave.engines.simulation import MODES, Simulation
 from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused
@@ -26,7 +27,7 @@ def make(request: pytest.FixtureRequest, make_graphs: Callable[..., dict[str, Gr
     return made
 
 
-@on_client(sends={"n": "its size", "v": "a vector", "f": "a number"}, peers=True)
+@on_client(sends={"n": Sends("its size", LDP(2.0, "client")), "v": "a vector", "f": "a number"}, peers=True)
 def tell(client: Client, message: Tree) -> Tree:
     size = client.graph.real.sum()
     return {"n": size * message.get("by", 1), "v": {"x": torch.stack([size, size + 1]).double()}, "f": 2}
@@ -88,7 +89,7 @@ def test_a_missing_peer_is_zeros_and_named(make: Make) -> None:
 
 def test_the_server_is_sent_nothing_and_the_peers_bytes_are_counted_once(make: Make) -> None:
     fed = make()
-    fed.map(hear, received=fed.send(tell, PAIRS, {"by": 3}, protect={"n": "rounded"}))
+    fed.map(hear, received=fed.send(tell, PAIRS, {"by": 3}))
     one = len(encode({"n": torch.tensor(0), "v": {"x": torch.zeros(2).double()}, "f": 2}))
     heard, empty = len(encode({"heard": torch.zeros(2, 4).long()})), len(encode({}))
     assert fed.ledger.bytes_peer == 8 * one
@@ -96,7 +97,7 @@ def test_the_server_is_sent_nothing_and_the_peers_bytes_are_counted_once(make: M
     assert fed.ledger.bytes_down == 4 * (len(encode({"by": 3})) + empty)
     rows = [row for row in fed.ledger.table().to_pylist() if row["key"] == "n"]
     assert {(row["direction"], row["mechanism"], row["reveals"], row["seconds"]) for row in rows} == {
-        ("peer", "rounded", "its size", 0.0)
+        ("peer", "local differential privacy, ε = 2 per client", "its size", 0.0)
     }
     assert sorted((row["client"], row["to"]) for row in rows) == sorted((c, to) for c in PAIRS for to in PAIRS[c])
 

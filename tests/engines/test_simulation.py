@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.federation import Client, on_client
+from fedweave.core.federation import Client, Sends, on_client
 from fedweave.core.graph import Graph
+from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import MODES, Simulation
@@ -46,7 +47,7 @@ def count(client: Client, message: Tree) -> Tree:
     return {"x": client.state["n"]}
 
 
-@on_client(sends={"x": "noise", "y": "noise", "secret": "noise"})
+@on_client(sends={"x": Sends("noise", Gaussian(0.5)), "y": "noise", "secret": "noise"})
 def draw(client: Client, message: Tree) -> Tree:
     return {
         "x": random.uniform(client.key, (3,)),
@@ -501,9 +502,26 @@ def test_every_message_is_metered_as_serialised(make: Make) -> None:
 
 def test_the_mechanism_is_noted_where_it_was_applied(make: Make) -> None:
     fed = make()
-    fed.map(draw, protect={"x": "noise"})
+    fed.map(draw)
     up = {row["key"]: row["mechanism"] for row in fed.ledger.table().to_pylist() if row["direction"] == "up"}
-    assert (up["x"], up["y"]) == ("noise", "none")
+    assert (up["x"], up["y"]) == ("Gaussian noise of sigma 0.5", "none")
+
+
+def test_what_is_said_to_be_drawn_once_must_be_kept(make: Make) -> None:
+    @on_client(sends={"x": Sends("bits", LDP(1.0, "node", release="bits"))})
+    def forget(client: Client, message: Tree) -> Tree:
+        return {"x": client.graph.real.sum()}
+
+    @on_client(sends={"x": Sends("bits", LDP(1.0, "node", release="bits")), "y": "nothing"})
+    def keep(client: Client, message: Tree) -> Tree:
+        client.state.setdefault("bits", client.graph.real.sum())
+        return {"x": client.state["bits"]} if message["send"] else {"y": 0}
+
+    fed = make()
+    with pytest.raises(StepFailed, match=r"forget.*site0.*'bits'.*client.state"):
+        fed.map(forget)
+    fed.map(keep, {"send": 0})
+    fed.map(keep, {"send": 1})
 
 
 # Construction

@@ -20,12 +20,16 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
+from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
+from fedweave.privacy.gaussian import epsilon
 from fedweave.report import figures, tables
 from fedweave.report.cells import measured, number
 from fedweave.report.disclosure import SENSITIVE, disclose
 from fedweave.report.html import render
 from fedweave.report.reading import Run, grouped, read_run, read_runs, spread
+from fedweave.report.spent import bounds
 
 SMALL = """
 rounds = 3
@@ -257,12 +261,12 @@ def test_the_ledger_adds_up_to_what_the_run_sent(page: str, summaries: Any, runs
     assert words + "24 bytes per client in all." in shown.texts
 
 
-def one_ledger(runs: dict[str, Path], *messages: tuple[list[str], dict[str, Any], str, str]) -> tuple[str, ...]:
+def one_ledger(runs: dict[str, Path], *messages: tuple[list[str], dict[str, Any], Any, str]) -> tuple[str, ...]:
     """Sentences about messages (clients, tree, mechanism, what it reveals) of a run of four clients, one per call."""
     ledger = Ledger()
     for call, (clients, tree, mechanism, reveals) in enumerate(messages):
-        both = (dict.fromkeys(tree, text) for text in (mechanism, reveals))
-        ledger.record(1, call, "step", clients, "up", tree, 0.0, *both)
+        info = StepInfo(dict.fromkeys(tree, Sends(reveals, mechanism)))
+        ledger.record(1, call, "step", clients, "up", tree, 0.0, info)
     run = read_run(runs["s0"])
     return disclose(
         Run(**{**_fields(run), "ledger": ledger.table(), "summary": {**run.summary, "clients": 4}})
@@ -271,24 +275,50 @@ def one_ledger(runs: dict[str, Path], *messages: tuple[list[str], dict[str, Any]
 
 def test_sentences_say_what_the_ledger_shows_and_no_more(runs: dict[str, Path]) -> None:
     w = {"w": {"0": torch.zeros(2, 2), "1": torch.zeros(3)}}
-    said = one_ledger(runs, (list("abcd"), w, "none", "weights"), (["a"], w, "none", "weights"))
+    said = one_ledger(runs, (list("abcd"), w, None, "weights"), (["a"], w, None, "weights"))
     sizes = "28 bytes each time, 28 bytes to 56 bytes per client in all."
     assert said[0] == f"Each of the 4 clients sent “weights” (step: w) 1 to 2 times: {sizes}"
     assert "No privacy mechanism was applied to any of it." in said
     assert not any("mentions" in sentence for sentence in said)  # that nothing else left is never claimed
-    said = one_ledger(runs, (list("ab"), {"h": torch.zeros(5)}, "LDP 1.0", "label distribution"))
-    assert said[0] == "2 of the 4 clients sent “label distribution” (step: h) once, LDP 1.0: 20 bytes."
-    assert not any("No privacy" in sentence for sentence in said)
+    said = one_ledger(runs, (list("ab"), {"h": torch.zeros(5)}, LDP(1.0, "node"), "label distribution"))
+    words = "local differential privacy, ε = 1 per node"
+    assert said[0] == f"2 of the 4 clients sent “label distribution” (step: h) once, {words}: 20 bytes."
+    assert not any("No privacy" in sentence or "No ε" in sentence for sentence in said)
     assert any("looked at" in sentence and "step: h (label distribution)" in sentence for sentence in said)
-    said = one_ledger(runs, (["a"], {"x": torch.zeros(5)}, "none", ""))
+    said = one_ledger(runs, (["a"], {"x": torch.zeros(5)}, None, ""))
     assert "The ledger does not say what these reveal: step: x." in said
-    assert one_ledger(runs, (list("abcd"), {}, "none", ""))[0] == "No client sent anything but empty replies."
+    assert one_ledger(runs, (list("abcd"), {}, None, ""))[0] == "No client sent anything but empty replies."
+
+
+def test_what_noise_bounds_is_added_up(runs: dict[str, Path]) -> None:
+    """Client a sends noised rows twice, μ = 3 and 4 are one of μ = 5; the codes are drawn once and cost ε = 2 once."""
+    h, codes = {"h": {"x": torch.zeros(2), "y": torch.zeros(2)}}, {"codes": torch.zeros(2)}
+    drawn = LDP(2.0, "node", release="codes")
+    messages: Any = [
+        (list("ab"), h, (Clipped(1.0), Gaussian(1.0, 3.0)), "rows"),
+        (["a"], h, Gaussian(0.5, 2.0), "rows"),
+    ]
+    messages += [(list("ab"), codes, drawn, "codes")] * 3 + [(list("cd"), codes, Mixup(4), "codes")]
+    said = one_ledger(runs, *messages)
+    rows = f"ε = {epsilon(5.0, 1e-5):.4g} at δ = 1e-05 after 2 messages."
+    assert f"Differential privacy of what was noised, per row: {rows}" in said
+    assert "Differential privacy of what was noised, per node: ε = 2 after 3 messages." in said
+    assert "No ε follows from what was applied to step: codes." in said
+
+
+def test_what_went_to_several_peers_is_one_release_and_a_repeated_round_another() -> None:
+    noised, w = StepInfo({"w": Sends("w", LDP(1.0, "row"))}), {"w": {"0": torch.zeros(1), "1": torch.zeros(1)}}
+    ledger = Ledger()
+    for _ in range(2):  # the round was done again
+        ledger.record(1, 0, "step", list("aab"), "peer", w, 0.0, noised, list("bca"))
+    [bound] = bounds(ledger.table())
+    assert (bound.per, bound.epsilon, bound.delta, bound.messages) == ("row", 2.0, None, 2)
 
 
 def test_what_went_from_client_to_client_is_told_apart(runs: dict[str, Path]) -> None:
     ledger, w = Ledger(), {"w": torch.zeros(5)}
     ledger.record(1, 0, "step", list("ab"), "up", {})
-    ledger.record(1, 0, "step", list("aab"), "peer", w, reveals={"w": "weights"}, to=list("bca"))
+    ledger.record(1, 0, "step", list("aab"), "peer", w, info=StepInfo.of({"w": "weights"}), to=list("bca"))
     run = read_run(runs["s0"])
     shown = Run(**{**_fields(run), "ledger": ledger.table(), "summary": {**run.summary, "clients": 4}})
     said = disclose(shown).sentences

@@ -43,7 +43,7 @@ def test_result_stands_side_by_side_in_80_columns() -> None:
 def test_ledger_adds_up_messages_of_equal_kind() -> None:
     def row(round: int, client: str, direction: str, key: str, size: int, reveals: str) -> tuple[Any, ...]:
         to = "b" if direction == "peer" else None
-        return (round, 0, "Alg.train", client, direction, key, "[2] float32", size, "none", reveals, 0.0, to)
+        return (round, 0, "Alg.train", client, direction, key, "[2] float32", size, "none", reveals, 0.0, to, None)
 
     rows = [
         row(1, "a", "up", "w", 1000, "weights"),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
 from fedweave.runs import files
@@ -81,12 +82,14 @@ def test_what_an_attempt_leaves_does_not_count_as_used(tmp_path: Path) -> None:
     assert files.is_used(tmp_path / "run" / "checkpoint" / "other")
 
 
-def test_a_ledger_from_before_clients_sent_to_peers_is_read_and_continued(tmp_path: Path) -> None:
+@pytest.mark.parametrize("absent", [["to", "applied"], ["applied"]])
+def test_an_older_ledger_is_read_and_continued(tmp_path: Path, absent: list[str]) -> None:
+    """From before clients could send to peers, and before mechanisms were values."""
     ledger = Ledger()
-    ledger.record(1, 0, "A.train", ("a", "b"), "up", {"w": torch.zeros(3)}, reveals={"w": "weights"})
-    files.write_table(tmp_path / files.LEDGER, ledger.table().drop_columns(["to"]))
+    ledger.record(1, 0, "A.train", ("a", "b"), "up", {"w": torch.zeros(3)}, info=StepInfo.of({"w": "weights"}))
+    files.write_table(tmp_path / files.LEDGER, ledger.table().drop_columns(absent))
     old = files.read_table(tmp_path, files.LEDGER)
-    assert old["to"].null_count == len(old) > 0
+    assert all(old[name].null_count == len(old) > 0 for name in absent)
     again = Ledger()
     again.restore(old)
     assert (again.bytes_up, again.table().schema) == (ledger.bytes_up, ledger.table().schema)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.federation import Client
+from fedweave.core.mechanism import Clipped, Mechanism
 from fedweave.core.tree import Tree, map_leaves
 
 
@@ -14,8 +15,8 @@ class Release(Protocol):
     """What a client does to its weights before they leave it."""
 
     @property
-    def mechanism(self) -> str:
-        """The ledger's word for it."""
+    def mechanism(self) -> Mechanism | tuple[Mechanism, ...] | None:
+        """What is declared of it."""
         ...
 
     def apply(self, client: Client, received: Tree, trained: Tree) -> Tree:
@@ -27,7 +28,7 @@ class Release(Protocol):
 class Plain:
     """The trained weights as they are."""
 
-    mechanism = "none"
+    mechanism = None
 
     def apply(self, client: Client, received: Tree, trained: Tree) -> Tree:
         """Unchanged."""
@@ -50,9 +51,9 @@ class Clip:
             raise ValueError(f"norm is {self.norm}; it must be positive")
 
     @property
-    def mechanism(self) -> str:
-        """As the ledger names it."""
-        return f"clipped to L2 norm {self.norm:g} (bounds influence, hides nothing)"
+    def mechanism(self) -> Clipped:
+        """What is declared of it."""
+        return Clipped(self.norm)
 
     def apply(self, client: Client, received: Tree, trained: Tree) -> Tree:
         """w_t + Δ · min(1, norm / ‖Δ‖₂), the norm over all weights together."""

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.federation import Client, Federation, Step
+from fedweave.core.federation import Client, Federation, Sends, Step
+from fedweave.core.mechanism import SecureSum
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.privacy import secure_sum
@@ -63,16 +64,11 @@ class Release:
             given = fed.send(send_mask_seed, to=secure_sum.receivers(fed.clients, turn))
             fed.map(store_mask_seed, received=given)
 
-    def mechanism(self, clients: int, releases: int | None = None) -> str:
-        """What the ledger says of rows, the `releases`-th in training."""
-        own = self.rows.mechanism(releases)
-        if not self.masked:
-            return own
-        return ", ".join([secure_sum.mechanism(clients), *([] if own == "none" else [own])])
-
-    def reveals(self, what: str) -> Mapping[str, str]:
-        """What the server learns from "h" that, sent in the open, is `what`."""
-        return {"h": f"nothing by itself; with all other clients' the mean of: {what}" if self.masked else what}
+    def sends(self, what: str) -> Mapping[str, Sends]:
+        """The declaration of "h" that, sent in the open, is `what`."""
+        masked = (SecureSum(),) if self.masked else ()
+        reveals = f"nothing by itself; with all other clients' the mean of: {what}" if self.masked else what
+        return {"h": Sends(reveals, self.rows.mechanisms + masked)}
 
 
 def _appended(secrets: Tensor | None, own: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.config import Document
 from fedweave.core.federation import Sent, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import Entry, Ledger
+from fedweave.core.ledger import Entry, Ledger, line
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.alignment import MEETING, align
@@ -120,7 +120,7 @@ class Flare:
         self, name: str, tells: Mapping[str, str], request: dict[str, Any], here: Sequence[str], message: Tree
     ) -> Replies:
         blobs, sent = dict.fromkeys(here, encode(message)), dict.fromkeys(here, message)
-        replies, _ = self._call(name, StepInfo(tells, True), request, blobs, sent, self.clients)
+        replies, _ = self._call(name, StepInfo.of(tells, ragged=True), request, blobs, sent, self.clients)
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing)
         return replies
 
@@ -131,14 +131,13 @@ class Flare:
         each: Mapping[str, Tree] | None = None,
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
-        protect: Mapping[str, str] | None = None,
         received: Sent | None = None,
     ) -> Replies:
         """See `core.federation.Federation.map`; a site whose step fails or whose reply is refused counts as missing."""
         name, info = step_name(step), step_info(step)
         check_way(name, info, False)
         chosen = called(name, receivers(name, clients, received), self.clients, quorum)
-        request = self._request("step", name, protect)
+        request = self._request("step", name)
         if received is not None:
             request["received"] = cast(_Post, received).plain(chosen)
         messages, here = Messages(name, shared, each, chosen, self.clients), self._open(chosen)
@@ -156,13 +155,12 @@ class Flare:
         shared: Tree | None = None,
         each: Mapping[str, Tree] | None = None,
         quorum: float = 1.0,
-        protect: Mapping[str, str] | None = None,
     ) -> Sent:
         """See `core.federation.Federation.send`; the server relays what it cannot read."""
         name, info, found = step_name(step), step_info(step), sources(step_name(step), to, self.clients)
         check_way(name, info, True)
         chosen = called(name, list(to), self.clients, quorum)
-        request, here, call = self._request("send", name, protect), self._open(chosen), self._calls
+        request, here, call = self._request("send", name), self._open(chosen), self._calls
         request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
         messages = Messages(name, shared, each, chosen, self.clients)
         replies, notes = self._step(request, StepInfo({}, True), messages, chosen, here)
@@ -175,26 +173,22 @@ class Flare:
                 self._count({site: str(error)}, {site: str(error)})
                 continue
             good.append(site)
-            self._note(receipt, (self.round, call, name, site), request, info)
+            self._note(receipt, (self.round, call, name, site), request["to"][site], info)
         check_quorum(name, min(quorum, self._quorum), len(chosen), missing)
         ordered = {site: missing[site] for site in chosen if site in missing}
         return _Post(name, tuple(good), ordered, found, request["again"])
 
-    def _note(
-        self, receipt: Receipt, where: tuple[int, int, str, str], request: dict[str, Any], info: StepInfo
-    ) -> None:
+    def _note(self, receipt: Receipt, where: tuple[int, int, str, str], to: Sequence[str], info: StepInfo) -> None:
         """Meter what a site sent to others, as its receipt says."""
         round, call, name, site = where
-        peers = tuple(peer for peer in request["to"][site] if peer not in receipt.lost)
-        tops = [(key.split("/")[0], (key, *rest)) for key, *rest in receipt.keys]
-        keys = tuple((*key, request["protect"].get(top, "none"), info.sends.get(top, "")) for top, key in tops)
+        peers = tuple(peer for peer in to if peer not in receipt.lost)
+        keys = tuple(line(*key, info) for key in receipt.keys)
         if peers:
             self.ledger.add(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
 
-    def _request(self, kind: str, name: str, protect: Mapping[str, str] | None) -> dict[str, Any]:
-        again, applied = self._keys.occurrence(name), dict(protect or {})
-        call = {"kind": kind, "step": name, "round": self.round, "again": again}
-        return call | {"saved": self._saved, "protect": applied}
+    def _request(self, kind: str, name: str) -> dict[str, Any]:
+        again = self._keys.occurrence(name)
+        return {"kind": kind, "step": name, "round": self.round, "again": again, "saved": self._saved}
 
     def _step(
         self,
@@ -243,8 +237,7 @@ class Flare:
         missing |= refused
         here = [site for site in chosen if site in good]
         for site in here:
-            seconds, protect = answers[site].seconds, request.get("protect")
-            self.ledger.record(*where, (site,), "up", good[site], seconds, protect, info.sends)
+            self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, info)
         self._calls += 1
         self._count(missing, refused)
         batches = [Batch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]

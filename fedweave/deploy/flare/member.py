@@ -25,6 +25,7 @@ from fedweave.deploy.flare.journal import Journal, entries, journal_path, journa
 from fedweave.deploy.flare.party import Party, read_own
 from fedweave.deploy.flare.peers import Inbox, Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_algorithm, check_reply
+from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules, read_secret, read_site_file
 from fedweave.deploy.flare.steps import find_step
 from fedweave.deploy.flare.store import Store
@@ -145,7 +146,7 @@ class Member:
         """What the site says of itself, from which its policy has already taken what it denies."""
         if self._job is None:
             raise FedweaveError("nothing may leave before the site has joined a job")
-        return self._send(asked, name, told, StepInfo(sends, True), replace(self._job.rules, deny=()))
+        return self._send(asked, name, told, StepInfo.of(sends, ragged=True), replace(self._job.rules, deny=()))
 
     def _step(self, asked: dict[str, Any], blob: bytes) -> tuple[bytes, str]:
         """The reply to the server, and the note that goes with it."""
@@ -153,7 +154,8 @@ class Member:
         if job is None or not isinstance(job.found, Holdings):
             raise FedweaveError("a step was called before the site had joined the job")
         step = find_step(job.algorithm, asked["step"])
-        check_way(asked["step"], step_info(step), asked["kind"] == "send")
+        info = step_info(step)
+        check_way(asked["step"], info, asked["kind"] == "send")
         job.store.enter(round, asked["saved"])
         job.keys.begin(round)
         call = job.keys.step(asked["step"], asked["again"])
@@ -163,10 +165,11 @@ class Member:
         with torch.no_grad():
             reply = check(step(client, decode(blob) | received), f"the reply of {asked['step']}")
             check(client.state, f"the state that {asked['step']} keeps")
+        info = with_fingerprints(asked["step"], info, reply, client.state)
         if asked["kind"] == "send":
-            sent, note = self._deliver(job, asked, reply, step_info(step))
+            sent, note = self._deliver(job, asked, reply, info)
         else:
-            sent, note = self._send(asked, asked["step"], reply, step_info(step)), json.dumps(faults)
+            sent, note = self._send(asked, asked["step"], reply, info), json.dumps(faults)
         if "prediction" in client.state:
             self._foretold(job, client.state.pop("prediction"))
         job.store.keep(client.state)
@@ -203,16 +206,19 @@ class Member:
         rules: Rules | None = None,
         to: Sequence[str] | None = None,
     ) -> bytes:
-        """The reply as it may leave, to the server or to peers, noted in the site's own ledger."""
+        """The reply as it may leave, to the server or to peers, noted in the site's own ledger.
+
+        info: what the site's own algorithm declares; nothing that is said of the reply comes from `asked`.
+        """
         check_declared(name, info, reply)
-        job, protect, blob = self._job, asked.get("protect", {}), encode(reply)
+        job, blob = self._job, encode(reply)
         if job is None:
             raise FedweaveError("nothing may leave before the site has joined a job")
         copies, way = (1, "up") if to is None else (len(to), "peer")
-        check_reply(rules or job.rules, job.spent, reply, copies * len(blob), protect)
+        check_reply(rules or job.rules, job.spent, reply, copies * len(blob), info)
         who = (self._name,) * copies
-        job.ledger.record(asked["round"], 0, name, who, way, reply, 0.0, protect, info.sends, to or ())
-        job.spent.add(job.ledger.last)
+        job.ledger.record(asked["round"], 0, name, who, way, reply, 0.0, info, to or ())
+        job.spent = job.spent.after_entry(job.ledger.last)
         return blob
 
 
@@ -236,10 +242,7 @@ class _Job:
         self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as
         self.keys = Keys(config.general.seed)
         self.store = Store(folder / RUNS / run)
-        self.spent = Spent()
-        for journal in journals(folder):
-            for entry in entries(journal):
-                self.spent.add(entry)
+        self.spent = Spent.of(entry for journal in journals(folder) for entry in entries(journal))
         self.ledger = Journal(journal_path(folder, run))
 
     def begin(self, found: Holdings, width: int) -> None:

@@ -55,8 +55,8 @@ class Receipt(NamedTuple):
         sizes = [size for *_, size in receipt.keys]
         if receipt.size < sum(sizes) or min(sizes, default=0) < 0 or not set(receipt.lost) <= set(peers):
             raise FedweaveError("its receipt contradicts itself")
-        if undeclared := {key.split("/")[0] for key, *_ in receipt.keys} - set(info.sends):
-            raise FedweaveError(f"its receipt names {sorted(undeclared)}, which the step does not declare")
+        if undeclared := [key for key, *_ in receipt.keys if info.covering(key) is None]:
+            raise FedweaveError(f"its receipt names {undeclared[:5]}, which the step does not declare")
         return receipt
 
 

@@ -1,0 +1,272 @@
+"""What is done to a value before it leaves its client, as a value: its fields, what it costs, and a form for files.
+
+Several mechanisms of one key are a tuple in the order in which they are applied: clipped, then noised, then put into a
+secure sum. Nothing here knows tensors; the code that applies a mechanism is elsewhere, mostly in `fedweave.privacy`.
+"""
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from fedweave.errors import FedweaveError
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a receiver may learn of one record at most; the costs of several releases of it add up.
+
+    epsilon:    ε of pure differential privacy (basic composition).
+    squared_mu: μ² of Gaussian differential privacy, which composes exactly (Dong, Roth and Su 2022, "Gaussian
+                Differential Privacy", corollary 3.3).
+    unbounded:  how many releases have no known bound. With one of them the whole has none.
+
+    `privacy.gaussian.total_epsilon` makes one ε of the first two.
+    """
+
+    epsilon: float = 0.0
+    squared_mu: float = 0.0
+    unbounded: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.epsilon + other.epsilon, self.squared_mu + other.squared_mu, self.unbounded + other.unbounded)
+
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(self.epsilon * times, self.squared_mu * times, self.unbounded * times)
+
+
+UNBOUNDED = Cost(unbounded=1)
+
+
+@dataclass(frozen=True)
+class Mixup:
+    """Every row that leaves is the mean of at least `least` records. Bounds no ε."""
+
+    least: int
+
+    def __post_init__(self) -> None:
+        _check("least", self.least, int, 1)
+
+    def __str__(self) -> str:
+        return f"mixup of {self.least} or more"
+
+    def cost(self) -> Cost:
+        """Of one release."""
+        return UNBOUNDED
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Scaled down to the L2 norm `norm` at most. Bounds influence and no ε."""
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        _check("norm", self.norm)
+
+    def __str__(self) -> str:
+        return f"clipped to L2 norm {self.norm:g}"
+
+    def cost(self) -> Cost:
+        """Of one release."""
+        return UNBOUNDED
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Every number gets noise of the standard deviation `sigma`.
+
+    sensitivity: by how much another record changes what leaves in L2 norm at most; None if nothing limits it, and then
+                 no ε follows.
+    per:         what a record is: "row", "node", "client".
+    delta:       δ at which its ε is stated.
+    release:     see `LDP`.
+    """
+
+    sigma: float
+    sensitivity: float | None = None
+    per: str = "row"
+    delta: float = 1e-5
+    release: str = ""
+
+    def __post_init__(self) -> None:
+        _check("sigma", self.sigma)
+        if self.sensitivity is not None:
+            _check("sensitivity", self.sensitivity)
+        _check("delta", self.delta)
+        if self.delta >= 1:
+            raise ValueError(f"delta is {self.delta}; it must lie between 0 and 1, such as 1e-5")
+        _check_words(self.per, self.release)
+
+    def __str__(self) -> str:
+        bound = "" if self.mu is None else f" (μ = {self.mu:.4g} per {self.per})"
+        return f"Gaussian noise of sigma {self.sigma:g}{bound}{_once(self.release)}"
+
+    @property
+    def mu(self) -> float | None:
+        """μ of one release (Gaussian differential privacy)."""
+        return None if self.sensitivity is None else self.sensitivity / self.sigma
+
+    def cost(self) -> Cost:
+        """Of one release."""
+        return UNBOUNDED if self.mu is None else Cost(squared_mu=self.mu * self.mu)
+
+
+@dataclass(frozen=True)
+class LDP:
+    """ε-local differential privacy: whatever the record was, every output is at most e^ε times as likely as for any
+    other.
+
+    epsilon: of all that leaves of one record in one release.
+    per:     what a record is: "node", "pair of nodes".
+    release: what is drawn once and then sent again costs nothing more (permanent randomised response, Erlingsson et al.
+             2014, "RAPPOR"). Names the entry of `Client.state` that holds what was drawn, so that drawing it again is
+             seen and counted again. Empty: every message is drawn anew.
+    """
+
+    epsilon: float
+    per: str
+    release: str = ""
+
+    def __post_init__(self) -> None:
+        _check("epsilon", self.epsilon)
+        _check_words(self.per, self.release)
+
+    def __str__(self) -> str:
+        return f"local differential privacy, ε = {self.epsilon:g} per {self.per}{_once(self.release)}"
+
+    def cost(self) -> Cost:
+        """Of one release."""
+        return Cost(epsilon=self.epsilon)
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """Masked by secrets between the clients, so that the receiver learns the sum of at least `least` clients' values
+    alone. Bounds no ε."""
+
+    least: int = 2
+
+    def __post_init__(self) -> None:
+        _check("least", self.least, int, 2)
+
+    def __str__(self) -> str:
+        return f"secure sum of {self.least} clients or more, of which the receiver learns the sum alone"
+
+    def cost(self) -> Cost:
+        """Of one release."""
+        return UNBOUNDED
+
+
+Mechanism: TypeAlias = Mixup | Clipped | Gaussian | LDP | SecureSum
+Mechanisms: TypeAlias = tuple[Mechanism, ...]
+KINDS: dict[str, type[Mechanism]] = {
+    "mixup": Mixup,
+    "clipped": Clipped,
+    "gaussian": Gaussian,
+    "ldp": LDP,
+    "secure_sum": SecureSum,
+}
+_NAMES = {kind: name for name, kind in KINDS.items()}
+
+
+class Applied(NamedTuple):
+    """The mechanisms of what a message holds under one declared key; none if it is the empty tuple."""
+
+    key: str
+    mechanisms: Mechanisms
+
+    def __str__(self) -> str:
+        """The line for ledgers and pages."""
+        return ", ".join(map(str, self.mechanisms)) or "none"
+
+    def text(self) -> str | None:
+        """The form for files, which `read_applied` undoes; None without mechanisms."""
+        if not self.mechanisms:
+            return None
+        return json.dumps({"key": self.key, "mechanisms": [_plain(own) for own in self.mechanisms]}, ensure_ascii=False)
+
+
+@lru_cache(maxsize=1024)
+def read_applied(text: str) -> Applied:
+    """Undo `Applied.text`.
+
+    Raises:
+        FedweaveError: it is not of this form: a mechanism or field is unknown, absent or out of range.
+    """
+    try:
+        given = json.loads(text)
+        if not isinstance(given, dict) or given.keys() != {"key", "mechanisms"}:
+            raise ValueError("it is not {key, mechanisms}")
+        key, listed = given["key"], given["mechanisms"]
+        if not isinstance(key, str) or not isinstance(listed, list) or not listed:
+            raise ValueError("its key is no word, or its mechanisms are no list")
+        return Applied(key, tuple(map(_mechanism, listed)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FedweaveError(
+            f"{text!r} states no mechanism that is known here: {error}. Use the version of fedweave that wrote it."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Account:
+    """What one holder's releases cost together, and which of them cost nothing more when they are sent again."""
+
+    cost: Cost = Cost()
+    released: frozenset[tuple[str, Mechanism]] = frozenset()
+
+    def after(self, applied: Applied, times: int = 1) -> "Account":
+        """With a release that was sent `times` times.
+
+        Each of several bounding mechanisms is counted, although one would do.
+        """
+        bounding = [own for own in applied.mechanisms if own.cost() != UNBOUNDED]
+        if not bounding:
+            return dataclasses.replace(self, cost=self.cost + UNBOUNDED * times)
+        cost, released = self.cost, self.released
+        for own in bounding:
+            if not release_of(own):
+                cost += own.cost() * times
+            elif (applied.key, own) not in released:
+                cost, released = cost + own.cost(), released | {(applied.key, own)}
+        return Account(cost, released)
+
+
+def release_of(mechanism: Mechanism) -> str:
+    """Its release id, see `LDP`; empty if every message is drawn anew."""
+    return mechanism.release if isinstance(mechanism, Gaussian | LDP) else ""
+
+
+def _plain(mechanism: Mechanism) -> dict[str, Any]:
+    return {"kind": _NAMES[type(mechanism)], **dataclasses.asdict(mechanism)}
+
+
+def _mechanism(given: Any) -> Mechanism:
+    if not isinstance(given, dict):
+        raise ValueError(f"{given!r} is no mechanism")
+    fields = dict(given)
+    kind = fields.pop("kind", None)
+    if kind not in KINDS:
+        raise ValueError(f"the kind {kind!r} is not one of {', '.join(KINDS)}")
+    return KINDS[kind](**fields)
+
+
+def _check(name: str, value: Any, kind: type = float, least: int | None = None) -> None:
+    """Raise ValueError unless `value` is finite and positive or, with `least`, a whole number of at least that."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if least is not None:
+        if not whole or value < least:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+    elif not (whole or isinstance(value, float)) or not 0 < value <= sys.float_info.max:
+        raise ValueError(f"{name} is {value!r}; it must be a positive number")
+
+
+def _check_words(per: Any, release: Any) -> None:
+    if not isinstance(per, str) or not per or not isinstance(release, str):
+        raise ValueError(f"per is {per!r} and release {release!r}; both are words, and per says what a record is")
+
+
+def _once(release: str) -> str:
+    return ", drawn once" if release else ""
