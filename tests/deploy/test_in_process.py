@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 import torch
 
-from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms import ALGORITHMS, parts
 from fedweave.build import build
 from fedweave.config import resolve
 from fedweave.core import random
 from fedweave.core.ledger import Ledger
+from fedweave.core.mechanism import LDP
 from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare import member as members
 from fedweave.deploy.flare.alignment import widest
@@ -163,7 +164,7 @@ def test_ledger_is_the_simulations_and_redone_rounds_stand_twice(project: Path, 
     list(train(algorithm, fed, 2))
     _, sim = simulated(config)
     rows = [row for row in fed.ledger.table().to_pylist() if row["step"] != "(join)"]
-    columns = ("round", "step", "direction", "key", "shape", "bytes", "mechanism", "reveals")
+    columns = ("round", "step", "direction", "key", "shape", "bytes", "mechanism", "reveals", "applied")
     names = dict(zip(sim.clients, SITES, strict=True))
     wanted = sorted((names[r["client"]], *(r[c] for c in columns)) for r in sim.ledger.table().to_pylist())
     assert sorted((row["client"], *(row[c] for c in columns)) for row in rows) == wanted
@@ -246,14 +247,15 @@ def test_a_policy_stops_its_site_and_says_so_on_both_sides(project: Path, policy
     assert link.members["bank-b"].answer("{}", b"").final
 
 
-def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path) -> None:
+def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deny(project, "epsilon = 2.5")
+    monkeypatch.setattr(parts.Plain, "mechanism", LDP(1.0, "client"))
     config = experiment("fedavg")
     reached = []
     for run in ("r1", "r2"):
         fed, algorithm, _ = joined(project, config, run=run, quorum=0.6)
         for _ in range(2):
-            replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]}, protect={"w": "LDP ε=1"})
+            replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
             reached.append("bank-b" in replies.clients)
     assert reached == [True, True, False, False]
 
@@ -301,7 +303,7 @@ def test_a_step_that_raises_keeps_its_words_at_home(project: Path, monkeypatch: 
 def test_only_marked_steps_can_be_called(project: Path) -> None:
     _, algorithm, link = joined(project, experiment("fedavg"))
     for name in ("FedAvg.round", "FedAvg._loss", "FedAvg.__class__", "os.system", "exec"):
-        request = {"kind": "step", "step": name, "round": 1, "again": 0, "saved": -1, "protect": {}}
+        request = {"kind": "step", "step": name, "round": 1, "again": 0, "saved": -1}
         member = InProcess(fed_project(link)).members["bank-a"]
         member.answer(json.dumps({"kind": "join", "run": "r9", "document": experiment().plain(), "round": -1}), b"")
         assert member.answer(json.dumps(request), encode({})).refusal

@@ -26,7 +26,7 @@ from tests.deploy.test_in_process import deny, joined, project, simulated
 from tests.deploy.test_sites import Watcher
 
 __all__ = ["project"]
-INFO = StepInfo({"w": "weights"}, False)
+INFO = StepInfo.of({"w": "weights"})
 
 
 def weights(project: Path, run: str = "r1") -> dict[str, Any]:
@@ -115,7 +115,7 @@ def test_the_policy_holds_for_peers(project: Path, policy: str, said: str) -> No
 
 def test_a_server_that_asks_for_what_is_for_peers_is_refused(project: Path) -> None:
     fed, algorithm, link = joined(project, experiment("dfedgnn"))
-    asked = {"kind": "step", "step": "DFedGNN.train", "round": 1, "again": 0, "saved": -1, "protect": {}}
+    asked = {"kind": "step", "step": "DFedGNN.train", "round": 1, "again": 0, "saved": -1}
     honest = asked | {"kind": "send", "to": {"bank-b": []}}
     refused, told = (
         link.members[site].answer(json.dumps(request), encode(algorithm.init(fed)))

@@ -28,7 +28,7 @@ from tests.deploy.projects import SITES, InProcess, bring, experiment, tables
 from tests.deploy.test_in_process import cut_again, deny, joined, private, project, renamed, simulated
 
 __all__ = ["project"]
-INFO = StepInfo({"h": "representations"}, False)
+INFO = StepInfo.of({"h": "representations"})
 KEY = bytes(range(32))
 
 
@@ -233,7 +233,7 @@ def test_wrong_data_of_a_party_is_for_its_owner_alone(
 
 
 def ask(link: InProcess, kind: str, message: Tree, **more: Any) -> Any:
-    request = {"kind": kind, "round": 1, "step": "GLASU.begin", "again": 0, "saved": -1, "protect": {}} | more
+    request = {"kind": kind, "round": 1, "step": "GLASU.begin", "again": 0, "saved": -1} | more
     return link.members["bank-a"].answer(json.dumps(request), encode(message))
 
 

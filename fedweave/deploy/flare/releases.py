@@ -18,6 +18,7 @@ def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> St
         FedweaveError: the state has no such entry.
     """
     check_permanent(step, info, reply, state)
+    permanent = {key: own for key, own in info.sends.items() if any(map(release_of, own.mechanisms))}
 
     def marked(mechanism: Mechanism) -> Mechanism:
         name = release_of(mechanism)
@@ -26,7 +27,7 @@ def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> St
         mark = hashlib.blake2b(encode({name: state[name]}), digest_size=16).hexdigest()
         return dataclasses.replace(mechanism, release=f"{name}:{mark}")  # type: ignore[arg-type]
 
-    sends = {
-        key: dataclasses.replace(own, mechanism=tuple(map(marked, own.mechanisms))) for key, own in info.sends.items()
+    found = {
+        key: dataclasses.replace(own, mechanism=tuple(map(marked, own.mechanisms))) for key, own in permanent.items()
     }
-    return dataclasses.replace(info, sends=sends)
+    return dataclasses.replace(info, sends={**info.sends, **found})

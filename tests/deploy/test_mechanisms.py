@@ -1,0 +1,258 @@
+"""A site believes its own algorithm and nobody else: servers that lie about what is done, and what journals count."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.algorithms import parts
+from fedweave.core.federation import Client, Sends, StepInfo
+from fedweave.core.ledger import Entry, Line
+from fedweave.core.mechanism import LDP, Account, Clipped, Cost, Gaussian, Mixup, SecureSum, read_applied
+from fedweave.core.tree import Tree
+from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.journal import Journal, entries, mechanisms_in
+from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
+from fedweave.deploy.flare.releases import with_fingerprints
+from fedweave.deploy.flare.sitefile import Rules
+from fedweave.errors import ClientsMissing, FedweaveError
+from fedweave.privacy.gaussian import GaussianRows, epsilon
+from fedweave.rounds import train
+from tests.deploy.projects import InProcess, experiment
+from tests.deploy.test_in_process import cut_again, deny, joined, project
+
+__all__ = ["project"]
+LIE = "mixup of 64 or more, clipped to 0.1, Gaussian noise of sigma 9 (μ = 0.001), secure sum of 9"
+CLAIM = {"kind": "gaussian", "sigma": 9.0, "sensitivity": 0.009, "per": "row", "delta": 1e-5, "release": "old"}
+
+
+class Lying(InProcess):
+    """Adds to every call what an old server told of mechanisms, and what a new one might try."""
+
+    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
+        asked = json.loads(request)
+        for name in ("protect", "mechanism", "mechanisms", "applied"):
+            asked[name] = {"w": LIE, "h": LIE}
+        asked["sends"] = {key: {"reveals": "nothing", "mechanism": [CLAIM]} for key in ("w", "h")}
+        return super().exchange(json.dumps(asked), blobs)
+
+
+def journal(project: Path, site: str = "bank-b") -> list[Entry]:
+    return entries(project / site / "ledgers/r1.jsonl")
+
+
+def lied(project: Path, site: str = "bank-b") -> bool:
+    text = (project / site / "ledgers/r1.jsonl").read_text()
+    return any(word in text for word in ("sigma 9", "9.0", "secure", "mixup", "gaussian", "protect"))
+
+
+@pytest.mark.parametrize(
+    "policy", ["noise = {w = 0.5}", "mixup = {w = 8}", 'secure_sum = ["w"]', 'noise = {"w/0" = 0.5}', "mixup = {n = 2}"]
+)
+def test_what_a_call_claims_satisfies_no_policy(project: Path, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    deny(project, policy)
+    monkeypatch.setattr("tests.deploy.test_in_process.InProcess", Lying)
+    fed, algorithm, link = joined(project, experiment("fedavg"), quorum=0.6)
+    assert isinstance(link, Lying)
+    replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
+    assert replies.clients == ("bank-a", "bank-c")
+    assert f"policy.{policy.split()[0]}" in replies.missing["bank-b"]
+    assert not lied(project)
+    sent = [entry for entry in journal(project, "bank-a") if entry.step == "FedAvg.train"]
+    assert sent
+    assert not lied(project, "bank-a")
+
+
+@pytest.mark.parametrize(
+    ("policy", "agreed", "claimed"),
+    [
+        ('secure_sum = ["h"]', {}, {"secure_sum": True}),
+        ("noise = {h = 1.0}", {}, {"sigma": 9.0}),
+        ("noise = {h = 1.0}", {"sigma": 0.5}, {"sigma": 9.0}),
+        ("noise = {h = 1.0}", {"sigma": 4.0, "clip": 0.2}, {"sigma": 4.0, "clip": 1.0}),
+    ],
+)
+def test_a_server_that_runs_another_algorithm_than_the_sites_agreed_to(
+    project: Path, policy: str, agreed: dict[str, Any], claimed: dict[str, Any]
+) -> None:
+    """It joins with one document and calls, and keeps its ledger, as if with another."""
+    config = experiment("glasu", algorithm_settings=agreed)
+    deny(cut_again(project, config), policy)
+    fed, algorithm, _ = joined(project, config)
+    lying = replace(algorithm, **claimed)
+    with pytest.raises(ClientsMissing, match=rf"bank-b: the policy of the site forbids it: policy.{policy.split()[0]}"):
+        list(train(lying, fed, 1))
+    assert not [line for entry in journal(project) for line in entry.keys if line.key == "h"]
+    [told] = {line.applied for entry in journal(project, "bank-a") for line in entry.keys if line.key == "h"}
+    assert ((told and read_applied(told).mechanisms) or ()) == algorithm.party.release.rows.mechanisms
+
+
+def test_a_site_counts_what_its_own_algorithm_costs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """σ = 4: each of the two aggregated layers costs μ = 1/2; two releases may leave, whatever the server says."""
+    config = experiment("glasu", algorithm_settings={"sigma": 4.0, "steps": 1})
+    deny(cut_again(project, config), f"epsilon = {GaussianRows(1.0, 4.0).epsilon(2) + 1e-6}")
+    monkeypatch.setattr("tests.deploy.test_in_process.InProcess", Lying)
+    fed, algorithm, _ = joined(project, config)
+    with pytest.raises(ClientsMissing, match=r"bank-b: .*policy\.epsilon: ε = "):
+        list(train(replace(algorithm, sigma=400.0), fed, 2))
+    assert Spent.of(journal(project)).account.cost.squared_mu == pytest.approx(2 * 0.5**2)
+
+
+# --- what is drawn once
+
+
+def permanent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAvg whose clients send noisy weights that each draws once."""
+
+    def apply(self: Any, client: Client, received: Tree, trained: Tree) -> Tree:
+        return client.state.setdefault("drawn", {"0": {"weight": client.secret.double()}})
+
+    monkeypatch.setattr(parts.Plain, "mechanism", LDP(2.0, "client", release="drawn"))
+    monkeypatch.setattr(parts.Plain, "apply", apply)
+
+
+def spent(project: Path) -> float:
+    return Spent.of(journal(project)).account.cost.epsilon
+
+
+def test_what_is_drawn_once_is_paid_for_once_and_what_is_drawn_again_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    permanent(monkeypatch)
+    deny(project, "epsilon = 3.0")
+    config = experiment("fedavg")
+    fed, algorithm, _ = joined(project, config, quorum=0.6)
+    w = algorithm.init(fed)["w"]
+    for number in (1, 2, 3):
+        fed.begin(number)
+        assert "bank-b" in fed.map(algorithm.train, {"w": w}).clients
+    assert spent(project) == 2.0
+    again, _, _ = joined(project, config, after=2, quorum=0.6)  # back to a state that has it
+    again.begin(3)
+    assert "bank-b" in again.map(algorithm.train, {"w": w}).clients
+    assert spent(project) == 2.0
+    again, _, _ = joined(project, config, after=0, quorum=0.6)  # back to before it was drawn
+    again.begin(1)
+    assert "policy.epsilon: ε = 2 is spent, 2 more exceed 3" in again.map(algorithm.train, {"w": w}).missing["bank-b"]
+    assert spent(project) == 2.0
+
+
+def test_the_fingerprint_is_that_of_what_the_state_holds() -> None:
+    info = StepInfo.of({"codes": Sends("codes", (Mixup(2), LDP(1.0, "node", release="drawn"))), "n": "a count"})
+    reply: Tree = {"codes": torch.zeros(2), "n": 1}
+
+    def release(drawn: Tree) -> Any:
+        found = with_fingerprints("step", info, reply, {"drawn": drawn, "other": torch.rand(1)})
+        assert found.sends["codes"].mechanisms[0] == Mixup(2)
+        assert found.sends["n"] == info.sends["n"]
+        return found.sends["codes"].mechanisms[1]
+
+    one, other = release({"a": torch.zeros(3), "b": 1}), release({"a": torch.ones(3), "b": 1})
+    assert one == release({"b": 1, "a": torch.zeros(3)})
+    assert one != other
+    assert one.release.startswith("drawn:")
+    with pytest.raises(FedweaveError, match=r"step declares a release 'drawn'.*client\.state"):
+        with_fingerprints("step", info, reply, {"other": torch.zeros(1)})
+    assert with_fingerprints("step", info, {"n": 1}, {}) == info
+
+
+# --- rules
+
+
+@pytest.mark.parametrize(
+    ("rules", "allowed"),
+    [
+        (Rules(noise={"egos/embedding": 0.1}), True),
+        (Rules(noise={"egos": 0.1}), False),  # the labels leave without noise
+        (Rules(noise={"egos/embedding": 0.2}), False),
+        (Rules(noise={"egos/embed": 9.0}), True),  # no such key
+        (Rules(mixup={"egos": 4}), True),
+        (Rules(mixup={"egos": 5}), False),
+        (Rules(deny=("egos/label",)), False),
+        (Rules(deny=("egos/lab", "ego")), True),
+    ],
+)
+def test_a_rule_for_a_key_is_one_for_all_below_it(rules: Rules, allowed: bool) -> None:
+    mixed = Mixup(4)
+    info = StepInfo.of({"egos/embedding": Sends("means", (mixed, Gaussian(0.15))), "egos/label": Sends("y", mixed)})
+    reply: Tree = {"egos": {"embedding": {"0": torch.zeros(2)}, "label": torch.zeros(2)}}
+    if allowed:
+        return check_reply(rules, Spent(), reply, 8, info)
+    with pytest.raises(PolicyViolation, match=r"policy\.(noise|mixup|deny): egos"):
+        check_reply(rules, Spent(), reply, 8, info)
+
+
+# --- journals
+
+
+def test_a_journal_gives_back_what_was_spent(tmp_path: Path) -> None:
+    noisy = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(2.0, 2.0), SecureSum())), "n": "a count"})
+    codes = StepInfo.of({"c/a": Sends("codes", LDP(1.0, "node")), "c/b": Sends("codes", LDP(1.0, "node"))})
+    book, spent = Journal(tmp_path / "r1.jsonl"), Spent()
+    for info, reply in ((noisy, {"h": {"0": torch.zeros(2), "1": torch.zeros(2)}, "n": 1}), (noisy, {"n": 1})):
+        book.record(1, 0, "step", ("a",), "up", reply, 0.0, info)
+        spent = spent.after_entry(book.last)
+        assert spent.account == Account(spent.account.cost)
+    book.record(1, 0, "step", ("a", "a"), "peer", {"c": {"a": 1, "b": 2}}, 0.0, codes, ("b", "c"))
+    spent = spent.after_entry(book.last)
+    assert Spent.of(entries(tmp_path / "r1.jsonl")) == spent
+    assert spent.account.cost == Cost(2.0, 1.0, 2)
+    assert spent.epsilon == pytest.approx(2.0 + epsilon(1.0, 1e-5))
+    assert Journal(tmp_path / "r1.jsonl").table() == book.table()
+
+
+@pytest.mark.parametrize(
+    ("words", "cost"),
+    [
+        ("none", Cost(unbounded=1)),
+        ("mixup of 8 or more, Gaussian noise of sigma 0.15", Cost(unbounded=1)),
+        ("LDP ε=1", Cost(epsilon=1.0)),
+        ("randomised response, ε = 0.25 per bit", Cost(epsilon=0.25)),
+        ("clipped to 1, Gaussian noise of sigma 4 (μ = 0.5): a row's ε is 2.9 at δ = 1e-05 after 2 releases",
+         Cost(squared_mu=0.25)),
+        ("secure sum of 3: masked, clipped to 1, Gaussian noise of sigma 2e+3 (μ = 1e-03)", Cost(squared_mu=1e-6)),
+        ("ε = none of your business, μ = -3", Cost(unbounded=1)),
+        ("ε = 1e999", Cost(unbounded=1)),
+    ],
+)  # fmt: skip
+def test_the_words_of_an_old_journal_are_counted(tmp_path: Path, words: str, cost: Cost) -> None:
+    """As versions wrote them that kept no mechanisms but in words: five columns for each key."""
+    keys = [["h/0", "[2] float32", 8, words, "rows"], ["h/1", "[2] float32", 8, words, "rows"]]
+    old = {"round": 1, "call": 0, "step": "A.infer", "clients": ["a"], "direction": "up", "keys": keys, "size": 99}
+    path = tmp_path / "old.jsonl"
+    path.write_text(json.dumps(old | {"seconds": 0.0, "to": []}, ensure_ascii=False) + "\n", encoding="utf-8")
+    [entry] = entries(path)
+    assert [line.mechanism for line in entry.keys] == [words] * 2
+    spent = Spent.of([entry])
+    assert (spent.bytes, spent.account.cost) == (99, cost)
+    assert all(isinstance(own, LDP | Gaussian) for own in mechanisms_in(words))
+
+
+def test_an_old_journal_counts_against_the_cap(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deny(project, "epsilon = 2.5")
+    monkeypatch.setattr(parts.Plain, "mechanism", LDP(1.0, "client"))
+    keys = [["w/0/weight", "[2] float32", 8, "LDP ε=2", "weights"]]
+    old = {"round": 1, "call": 0, "step": "A.b", "clients": ["bank-b"], "direction": "up", "keys": keys, "size": 9}
+    (project / "bank-b/ledgers").mkdir(exist_ok=True)
+    (project / "bank-b/ledgers/r0.jsonl").write_text(json.dumps(old | {"seconds": 0.0}) + "\n")
+    fed, algorithm, _ = joined(project, experiment("fedavg"), quorum=0.6)
+    replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
+    assert "policy.epsilon: ε = 2 is spent, 1 more exceed 2.5" in replies.missing["bank-b"]
+
+
+def test_a_journal_of_a_later_version_stops_the_site(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    line = Line("h", "[2] float32", 8, "shuffled", "rows", '{"key": "h", "mechanisms": [{"kind": "shuffled"}]}')
+    (project / "bank-b/ledgers").mkdir(exist_ok=True)
+    entry = Entry(1, 0, "A.b", ("bank-b",), "up", (line,), 9, 0.0)
+    (project / "bank-b/ledgers/r0.jsonl").write_text(json.dumps(vars(entry)) + "\n")
+    fed, algorithm, _ = joined(project, experiment("fedavg"), quorum=0.6)
+    replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
+    assert "bank-b" in replies.missing
+    said = [record.getMessage() for record in caplog.records]
+    assert any("r0.jsonl, line 1" in text and "'shuffled' is not one of" in text for text in said)
