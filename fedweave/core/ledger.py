@@ -50,8 +50,11 @@ def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
     key = info.covering(path)
     if key is None:
         return Line(path, shape, size)
-    applied = Applied(key, info.sends[key].mechanisms)
-    return Line(path, shape, size, str(applied), info.sends[key].reveals, applied.text())
+    told = info.sends[key]
+    if not told.mechanisms:
+        return Line(path, shape, size, reveals=told.reveals)
+    applied = Applied(key, told.mechanisms)
+    return Line(path, shape, size, str(applied), told.reveals, applied.text())
 
 
 @dataclass
