@@ -109,6 +109,7 @@ def test_another_algorithm_says_what_it_drops(small: Path) -> None:
         (["small.toml", "--set", "algorithm.objective=['proximal']"], "algorithm: objective has no term"),
         (["small.toml", "--set", "partition.clients=61"], "61"),
         (["small.toml", "--set", "data={path = 'nowhere'}"], "nowhere"),
+        (["small.toml", "--set", "data={name = 'cora', path = '.'}"], ". holds small.toml. Name another path"),
         (["small.toml", "--algorithm", "fedavgg"], "Did you mean 'fedavg'?"),
         (["smal.toml"], "Did you mean 'small.toml'?"),
         (["small.toml", "--out", "small.toml/run"], "--out"),

@@ -8,8 +8,10 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.digits import Digits
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.heritage import HERITAGE
+from fedweave.datasets.lookup import NotHeld
 from fedweave.datasets.parties import Parties
 from fedweave.datasets.public import PUBLIC
+from fedweave.datasets.recognise import found
 from fedweave.datasets.synthetic import Synthetic
 from fedweave.errors import ConfigError, DataError
 
@@ -30,7 +32,8 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Da
 
     Raises:
         ConfigError: the name or a parameter is not known or not allowed.
-        DataError: `path` does not exist, or the data is missing or refused.
+        DataError: `path` does not exist or holds other data than `name` (says what, and which name to set), or the data
+            is missing or refused.
     """
     kind = _kind(name)
     known = [field.name for field in fields(kind)]
@@ -40,7 +43,28 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Da
     root = None if path is None else Path(path).expanduser()
     if root is not None and not root.exists():
         raise DataError(f"[data] path: {root} does not exist. Name an existing folder or file, or leave path out.")
-    return kind(**params).load(root, seed)
+    if root is None:
+        return kind(**params).load(None, seed)
+    try:
+        return _same(kind(**params).load(root, seed), name, root)
+    except NotHeld as error:
+        what, names = found(root, DATASETS)
+        use = f"set name = {' or '.join(map(repr, names))} to use that, " if names else ""
+        remedy = f"{use}name another path, or leave path out."
+        raise DataError(f"[data] path: {error}; {root} {what}. {remedy[0].upper()}{remedy[1:]}") from None
+
+
+def _same(data: Dataset, name: str, root: Path) -> Dataset:
+    """`data`, unless it has the published counts of another data set than `name`."""
+    published = {other: kind.facts[:2] for other, kind in DATASETS.items() if hasattr(kind, "facts")}
+    counts = (data.nodes, data.edges.shape[1] // 2)
+    others = [other for other, facts in published.items() if facts == counts]
+    if name not in published or not others or name in others:
+        return data
+    raise DataError(
+        f"[data] path: {root} holds {others[0]} ({counts[0]:,} nodes, {counts[1]:,} edges), not {name}. Set "
+        f"name = {others[0]!r}, or name another path."
+    )
 
 
 def describe(name: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact
+from fedweave.datasets.lookup import NotHeld
 from fedweave.errors import ConfigError
 
 
@@ -28,7 +29,9 @@ class Digits:
             raise ConfigError(f"neighbours = {self.neighbours} is not in 1..1796 (there are 1797 images).")
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The graph: 1,797 nodes, 64 features, 10 classes."""
+        """The graph: 1,797 nodes, 64 features, 10 classes; `root` must be None, `seed` is not used."""
+        if root is not None:
+            raise NotHeld("digits")
         from sklearn.datasets import load_digits
         from sklearn.neighbors import kneighbors_graph
 

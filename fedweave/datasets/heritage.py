@@ -13,7 +13,7 @@ from typing import ClassVar
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_counts, refuse
 from fedweave.datasets.features import check_normalise
-from fedweave.datasets.lookup import Facts, cache, given
+from fedweave.datasets.lookup import Facts, NotHeld, cache, shared
 from fedweave.datasets.parties import Parties
 from fedweave.errors import DataError
 
@@ -25,8 +25,8 @@ BLOCKS = {"social": 365, "spatial": 102, "temporal": 512}
 class HeriGraph:
     """Base of the three cities, each a folder `<name>` of the parties social, spatial and temporal (see `parties`).
 
-    It is looked for in `root` (`<root>/<name>`, or `root` is the folder), then likewise in $FEDWEAVE_DATA, then in the
-    cache; there is no download.
+    It is looked for in `root` (`<root>/<name>`, or `root` is the folder) and nowhere else; without `root` likewise in
+    $FEDWEAVE_DATA, then in the cache. There is no download.
 
     normalise: see `features.normalise`.
     """
@@ -44,6 +44,7 @@ class HeriGraph:
         """The posts as nodes, the parties in order of name; `seed` is not used.
 
         Raises:
+            NotHeld: it is not in `root`.
             DataError: the folder is nowhere (lists all places), is refused by `parties.Parties`, or does not hold the
                 published counts.
         """
@@ -56,10 +57,15 @@ class HeriGraph:
         return dataset
 
     def _find(self, root: Path | None) -> Path:
-        places = [place for base in given(root) for place in (base / self.name, base)] + [cache() / self.name]
+        base = root or shared()
+        places = [] if base is None else [base / self.name, base]
+        if root is None:
+            places.append(cache() / self.name)
         for place in places:
             if all((place / party).is_dir() for party in BLOCKS):
                 return place
+        if root is not None:
+            raise NotHeld(self.name, places)
         looked = "".join(f"\n  {place}" for place in places)
         raise DataError(
             f"{self.name}: there is no folder {self.name} with the parties {', '.join(BLOCKS)}.\nLooked at:{looked}\n"

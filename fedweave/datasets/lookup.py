@@ -1,7 +1,7 @@
 """How a published graph is found: on disk as `.npz`, else fetched once from its public home."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -31,8 +31,9 @@ class Public:
     """Base of the data sets in `public`.
 
     The file `<name>.npz` is looked for in `root` (`<root>/<name>/<name>.npz`, `<root>/<name>.npz`, or `root` is the
-    file), then likewise in $FEDWEAVE_DATA, then in the cache ($FEDWEAVE_CACHE, else $XDG_CACHE_HOME/fedweave, else
-    ~/.cache/fedweave). If it is nowhere and PyTorch Geometric can fetch it, it is downloaded into the cache.
+    file) and nowhere else; without `root` likewise in $FEDWEAVE_DATA, then in the cache ($FEDWEAVE_CACHE, else
+    $XDG_CACHE_HOME/fedweave, else ~/.cache/fedweave). If it is in neither and PyTorch Geometric can fetch it, it is
+    downloaded into the cache.
 
     normalise: see `features.normalise`; over all nodes, before any partition. The default "none" keeps the published
                values (0/1 words, counts, TF-IDF): scaling rows is a choice that papers make differently.
@@ -53,6 +54,7 @@ class Public:
         """The whole graph; `seed` is not used.
 
         Raises:
+            NotHeld: it is not in `root`.
             DataError: the file is nowhere and could not be downloaded (lists all places), is refused by `npz.read`, or
                 has other counts than it must.
         """
@@ -68,6 +70,8 @@ class Public:
         for place in places:
             if place.is_file():
                 return place
+        if root is not None:
+            raise NotHeld(self.name, places)
         try:
             return download.fetch(self.name, self.facts, places[-1])
         except DataError as error:
@@ -78,19 +82,28 @@ class Public:
             ) from error
 
     def _places(self, root: Path | None) -> Iterator[Path]:
-        for base in given(root):
-            if base.suffix == ".npz":
-                yield base
-            else:
-                yield base / self.name / f"{self.name}.npz"
-                yield base / f"{self.name}.npz"
-        yield cache() / self.name / f"{self.name}.npz"
+        base = root or shared()
+        if base is not None and base.suffix == ".npz":
+            yield base
+        elif base is not None:
+            yield base / self.name / f"{self.name}.npz"
+            yield base / f"{self.name}.npz"
+        if root is None:
+            yield cache() / self.name / f"{self.name}.npz"
 
 
-def given(root: Path | None) -> list[Path]:
-    """The user's folders of data: `root` ([data] path), then $FEDWEAVE_DATA, as far as they are named."""
+class NotHeld(DataError):
+    """The user's path does not hold the data set `name`, which would be at one of `places`; none if it has no file."""
+
+    def __init__(self, name: str, places: Iterable[Path] = ()) -> None:
+        looked = " or ".join(map(str, places))
+        super().__init__(f"{name} is not at {looked}" if looked else f"{name} is computed and not read from a path")
+
+
+def shared() -> Path | None:
+    """The folder of data sets $FEDWEAVE_DATA, if it is set."""
     named = os.environ.get("FEDWEAVE_DATA")
-    return [base for base in (root, Path(named).expanduser() if named else None) if base]
+    return Path(named).expanduser() if named else None
 
 
 def cache() -> Path:

@@ -10,6 +10,7 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact
+from fedweave.datasets.lookup import NotHeld
 from fedweave.datasets.pairs import Blocks, draw_pairs
 from fedweave.errors import ConfigError
 
@@ -69,11 +70,13 @@ class Synthetic:
             raise ConfigError("synthetic: sens_* parameters have no effect without sensitive = true; set it.")
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """One draw for `seed`; `root` is not used.
+        """One draw for `seed`; `root` must be None.
 
         Raises:
             ConfigError: the graph has fewer pairs of some kind than edges of that kind are asked for.
         """
+        if root is not None:
+            raise NotHeld("synthetic")
         y = generator(seed, "synthetic labels").permutation(np.arange(self.nodes) % self.classes)
         sens = self._sens(y, generator(seed, "synthetic groups")) if self.sensitive else None
         return Dataset(

@@ -62,10 +62,13 @@ def test_where_it_is_looked_for(folder: Path, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("kind", HERITAGE)
-def test_absence_says_what_is_wanted_where(kind: Any, folder: Path, tmp_path: Path) -> None:
+def test_absence_says_what_is_wanted_where(
+    kind: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "suzhou" / "temporal").rename(tmp_path / "elsewhere")  # two parties are none
+    monkeypatch.setenv("FEDWEAVE_DATA", str(folder))
     with pytest.raises(DataError) as refusal:
-        load(kind.name, str(folder))
+        load(kind.name)
     message = str(refusal.value)
     assert message.splitlines()[0] == (
         f"{kind.name}: there is no folder {kind.name} with the parties social, spatial, temporal."

@@ -164,7 +164,7 @@ def test_lookup_order(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         put(given / "cora" / "cora.npz", 5),
     ]
     for mark, path in reversed(list(enumerate(later_first, 1))):
-        assert dense(load("cora", str(given)).x)[0, 0] == mark
+        assert dense(load("cora", str(given) if given in path.parents else None).x)[0, 0] == mark
         path.unlink()
     single = put(tmp_path / "mine.npz", 6)
     assert dense(load("cora", str(single)).x)[0, 0] == 6
@@ -176,17 +176,15 @@ def test_lookup_order(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_absent_and_offline_names_every_place_quickly(
     name: str, nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, env = tmp_path / "given", tmp_path / "env"
-    given.mkdir()
+    env = tmp_path / "env"
     monkeypatch.setenv("FEDWEAVE_DATA", str(env))
     start = time.monotonic()
     with pytest.raises(DataError) as refusal:
-        load(name, str(given))
+        load(name)
     assert time.monotonic() - start < 5
     message = str(refusal.value)
-    for folder in (given, env):
-        assert f"{folder / name / name}.npz" in message
-        assert f"{folder / name}.npz" in message
+    assert f"{env / name / name}.npz" in message
+    assert f"{env / name}.npz" in message
     assert f"{nowhere / name / name}.npz" in message
     assert ("could not be reached" in message) == (name in download.SOURCES)
     assert ("no public download" in message) == (name not in download.SOURCES)
@@ -281,7 +279,7 @@ def test_reddit_is_read_like_the_others_but_no_thinned_version_of_it(
     with pytest.raises(
         DataError, match=r"published with GraphSAGE; .* docs/data-format\.md turns that into reddit\.npz"
     ):
-        load("reddit", str(tmp_path))
+        load("reddit")
 
 
 def test_another_column_order_of_the_sensitive_attribute_is_refused(tmp_path: Path) -> None:
@@ -308,3 +306,74 @@ def test_registry_names_and_parameters() -> None:
         describe("corra")
     with pytest.raises(ConfigError, match=r"dataset 'cora' has no parameter normalize; it has normalise\."):
         load("cora", normalize="row")
+
+
+GRAPH = {"nodes.csv": "id,label,f\na,0,1\nb,1,2\n", "edges.csv": "source,target\na,b\n"}
+
+
+def lay(root: Path, what: str) -> Path:
+    """A path that does not hold Cora."""
+    root.mkdir()
+    if what == "tables":
+        for name, text in GRAPH.items():
+            (root / name).write_text(text)
+    elif what == "parties":
+        for party in ("bank", "clinic"):
+            lay(root / party, "tables")
+    elif what == "another set":
+        (root / "german").mkdir()
+        npz.write(tiny(), root / "german" / "german.npz")
+    elif what == "archive":
+        npz.write(tiny(), root / "german.npz")
+    elif what == "others":
+        for i in range(7):
+            (root / f"{i}.txt").touch()
+    elif what == "file":
+        (root / "mine.csv").write_text("a,b")
+        return root / "mine.csv"
+    return root
+
+
+@pytest.mark.parametrize(
+    ("what", "found", "names"),
+    [
+        ("empty", "is an empty folder", ""),
+        ("tables", "is a folder with nodes.csv and edges.csv", "'folder'"),
+        ("parties", "is a folder of the parties bank, clinic", "'parties'"),
+        ("another set", "holds german/", "'german'"),
+        ("archive", "holds german.npz", "'german'"),
+        ("others", "holds 0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 more", ""),
+        ("file", "is a file of kind '.csv'", ""),
+    ],
+)
+@pytest.mark.parametrize("name", ["cora", "suzhou", "digits"])
+def test_a_path_without_the_named_data_is_refused_though_it_is_elsewhere(
+    what: str, found: str, names: str, name: str, nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (nowhere, tmp_path / "env"):
+        folder.mkdir()
+        npz.write(tiny(), folder / "cora.npz")
+    monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path / "env"))
+    root = lay(tmp_path / "mine", what)
+    with pytest.raises(DataError) as refusal:
+        load(name, str(root))
+    message = str(refusal.value)
+    assert message.startswith(f"[data] path: {name} is ")
+    assert f"; {root} {found}. " in message
+    assert (f"Set name = {names} to use that, " in message) if names else ("Set name" not in message)
+    assert not list(nowhere.rglob("*/*.npz")), "nothing was downloaded"
+
+
+@pytest.mark.parametrize("place", ["cora/cora.npz", "cora.npz", "mine.npz"])
+def test_another_published_graph_under_the_name_is_refused(
+    place: str, nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine" / "cora").mkdir(parents=True)
+    path = tmp_path / "mine" / place
+    npz.write(tiny(), path)
+    root = path if place == "mine.npz" else tmp_path / "mine"
+    assert load("cora", str(root)).nodes == 2, "another version of it"
+    monkeypatch.setattr(DATASETS["dblp"], "facts", Facts(2, 1, 6, 2))
+    assert load("dblp", str(path)).nodes == 2
+    with pytest.raises(DataError, match=r"holds dblp \(2 nodes, 1 edges\), not cora\. Set name = 'dblp'"):
+        load("cora", str(root))

@@ -1,0 +1,48 @@
+"""What a user's path holds, in words, for the refusal of a path that does not hold the named data."""
+
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+TABLES = (".csv", ".parquet")
+_SHOWN = 5
+
+
+def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """What the existing path `root` is or holds ("is …", "holds …"), and the values of `[data] name` with which it can
+    be read; `names` are those of all data sets."""
+    known = set(names)
+    if root.is_file():
+        return f"is {_file(root)}", (root.stem,) if root.suffix == ".npz" and root.stem in known else ()
+    inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
+    if tables := _tables(root):
+        return f"is a folder with {' and '.join(tables)}", ("folder",)
+    parties = [path.name for path in inside if path.is_dir() and _tables(path)]
+    if parties:
+        return f"is a folder of the parties {', '.join(parties)}", ("parties",)
+    if held := [path for path in inside if path.stem in known and (path.is_dir() or path.suffix == ".npz")]:
+        return f"holds {_listed(held)}", tuple(dict.fromkeys(path.stem for path in held))
+    return (f"holds {_listed(inside)}" if inside else "is an empty folder"), ()
+
+
+def _file(path: Path) -> str:
+    """An archive by its counts, any other file by its kind."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            nodes, (_, features) = len(held["y"]), held["x_shape"]
+            return f"an .npz of {nodes:,} nodes with {features:,} features"
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile):
+        return f"a file of kind {path.suffix!r}" if path.suffix else "a file without an extension"
+
+
+def _tables(folder: Path) -> list[str]:
+    """The files of nodes and edges in `folder`; none unless both are there."""
+    held = [[f"{stem}{kind}" for kind in TABLES if (folder / f"{stem}{kind}").is_file()] for stem in ("nodes", "edges")]
+    return [found[0] for found in held] if all(held) else []
+
+
+def _listed(paths: list[Path]) -> str:
+    shown = [f"{path.name}/" if path.is_dir() else path.name for path in paths[:_SHOWN]]
+    return ", ".join(shown) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
