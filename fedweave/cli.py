@@ -43,6 +43,7 @@ class Kind(StrEnum):
     partitions = "partitions"
     models = "models"
     engines = "engines"
+    parts = "parts"
 
 
 SECTIONS = {kind: kind.removesuffix("s") for kind in Kind} | {Kind.datasets: "data"}
@@ -122,11 +123,9 @@ def run(
 @app.command("list")
 def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show parameters, defaults, meanings and parts.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show parameters, defaults and meanings.")] = False,
 ) -> None:
-    """List the algorithms, datasets, partitions, models or engines there are."""
+    """List the algorithms, their parts, datasets, partitions, models or engines there are."""
     from fedweave import config
     from fedweave.report.listing import Row, meanings, one_line, show_list
     from fedweave.report.terminal import screen

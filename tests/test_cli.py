@@ -1,6 +1,5 @@
 """The command line as its user meets it: exit codes, messages, and files or their absence."""
 
-import itertools
 import json
 import os
 import shlex
@@ -16,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave import config
-from fedweave.algorithms import parts
 from fedweave.cli import app
 from fedweave.report import terminal
 
@@ -103,10 +101,10 @@ def test_another_algorithm_says_what_it_drops(small: Path) -> None:
         (["small.toml", "--set", "algorithm.local_step=3"], "Did you mean 'local_steps'?"),
         (["small.toml", "--set", "algorithm.local_steps=0"], "local_steps is 0"),
         (["small.toml", "--set", "algorithm.lr=-1"], "algorithm: lr is -1.0"),
-        (["small.toml", "--set", "algorithm.release={name='clip', norm=-1.0}"], "algorithm.release: norm is -1.0"),
-        (["small.toml", "--set", "algorithm.start={name='mixed', alpha=2}"], "algorithm.start: alpha is 2.0"),
-        (["small.toml", "--set", "algorithm.objective=[{name='proximal', mu=-1}]"], "algorithm.objective: mu is -1.0"),
-        (["small.toml", "--set", "algorithm.objective=['proximal']"], "algorithm: objective has no term"),
+        (["small.toml", "--set", "algorithm.parts=[{name='clip', norm=-1.0}]"], "algorithm.parts: norm is -1.0"),
+        (["small.toml", "--set", "algorithm.parts=[{name='mixed_start', alpha=2}]"], "algorithm.parts: alpha is 2.0"),
+        (["small.toml", "--set", "algorithm.parts=[{name='proximal', mu=-1}]"], "algorithm.parts: mu is -1.0"),
+        (["small.toml", "--set", "algorithm.parts=['by_size', 'uniform']"], "BySize and Uniform both decide"),
         (["small.toml", "--set", "partition.clients=61"], "61"),
         (["small.toml", "--set", "data={path = 'nowhere'}"], "nowhere"),
         (["small.toml", "--set", "data={name = 'cora', path = '.'}"], ". holds small.toml. Name another path"),
@@ -163,7 +161,7 @@ def test_ledger_of_a_run(small: Path) -> None:
     assert "nowhere/ledger.parquet" in err
 
 
-@pytest.mark.parametrize("kind", ["algorithms", "datasets", "partitions", "models", "engines"])
+@pytest.mark.parametrize("kind", ["algorithms", "datasets", "partitions", "models", "engines", "parts"])
 def test_list_names_everything_in_one_line_each(kind: str) -> None:
     section = "data" if kind == "datasets" else kind.removesuffix("s")
     code, out, _ = fedweave("list", kind)
@@ -176,15 +174,11 @@ def test_list_verbose_shows_types_defaults_and_parts() -> None:
     lines = [line.strip() for line in fedweave("list", "algorithms", "-v")[1].splitlines()]
     assert "optimizer: 'adam' | 'sgd' = 'adam'" in lines
     assert "local_steps: int = 3" in lines
-    assert any(line.startswith("weigh: size | uniform") and line.endswith("= size") for line in lines)
-    assert any(line.startswith("objective: list of ") and line.endswith("= [cross_entropy]") for line in lines)
-    assert lines[lines.index("local_steps: int = 3") + 1] == "full-batch steps per round."
+    assert any(line.startswith("parts: list of parts") and line.endswith("= []") for line in lines)
+    assert lines[lines.index("local_steps: int = 3") + 1].startswith("optimiser steps per round, each on all")
     assert not any(line.startswith("model:") for line in lines)
-    for family, choices in parts.PARTS.items():
-        at = next(n for n, line in enumerate(lines) if line.startswith(f"{family}, given by name"))
-        below = itertools.takewhile(bool, lines[at + 1 :])
-        assert {line.split()[0] for line in below if ": " not in line} >= choices.keys()
-    assert {"mu: float = 0.01", "alpha: float = 0.5", "norm: float = 1.0"} <= set(lines)
+    parts = [line.strip() for line in fedweave("list", "parts", "-v")[1].splitlines()]
+    assert {"mu: float = 0.01", "alpha: float = 0.5", "norm: float = 1.0"} <= set(parts)
     code, _, err = fedweave("list", "algorithm")
     assert code == 2
     assert "algorithms" in err
@@ -225,10 +219,13 @@ def test_digits_runs_without_any_file(small: Path, monkeypatch: pytest.MonkeyPat
 PARTS_TABLE = """
 [algorithm]
 local_steps = 1
-objective = ["cross_entropy", {name = "proximal", mu = 0.1}]
-weigh = "uniform"
-start = {name = "mixed", alpha = 0.3}
-release = {name = "clip", norm = 1.0}
+parts = [
+    "cross_entropy",
+    {name = "proximal", mu = 0.1},
+    "uniform",
+    {name = "mixed_start", alpha = 0.3},
+    {name = "clip", norm = 1.0},
+]
 """
 
 
@@ -242,22 +239,25 @@ def test_composed_algorithm_is_repeated_by_its_resolved_config(small: Path) -> N
     assert (small / "one/config.toml").read_text() == (small / "two/config.toml").read_text()
     saved, _ = config.read(small / "two/config.toml")
     wanted = tomllib.loads(PARTS_TABLE)["algorithm"]
-    wanted["objective"][1]["adaptive"] = False  # the default, written out
+    wanted["parts"][1]["adaptive"] = False  # the default, written out
     assert {key: saved.plain()["algorithm"][key] for key in wanted} == wanted
     ledger = pq.read_table(small / "one/ledger.parquet").to_pylist()
     sent = [row for row in ledger if row["direction"] == "up" and row["step"] == "FedAvg.train"]
-    treated = {row["mechanism"] for row in sent if row["key"].startswith("w")}
+    treated = {row["mechanism"] for row in sent if row["key"].startswith("update/")}
     assert treated == {"clipped to L2 norm 1"}
     assert not [row for row in sent if row["key"] == "n"], "the plain mean asks for no sizes"
 
 
-@pytest.mark.parametrize(
-    "part", ["objective=['cross_entropy']", "weigh='size'", "start='global'", "release='plain'"], ids=lambda p: p[:5]
-)
+@pytest.mark.parametrize("part", ["proximal", "uniform", "mixed_start", "clip"])
 def test_every_part_has_an_effect(small: Path, part: str) -> None:
+    chosen = tomllib.loads(PARTS_TABLE.replace("1.0", "0.01"))["algorithm"]["parts"]
+    rest = [one for one in chosen if part not in (one, one["name"] if isinstance(one, dict) else "")]
     (small / "small.toml").write_text(SMALL.replace("[algorithm]\nlocal_steps = 1", PARTS_TABLE.replace("1.0", "0.01")))
     losses = []
-    for out, change in (("whole", "algorithm.local_steps=2"), ("without", f"algorithm.{part}")):
+    for out, change in (
+        ("whole", "algorithm.local_steps=2"),
+        ("without", f"algorithm.parts={config.dumps({'x': rest})[4:]}"),
+    ):
         changes = ["partition={name='dirichlet', clients=3}", "algorithm.local_steps=2", change]
         assert fedweave("run", "small.toml", *(f"--set={text}" for text in changes), "--out", out, "-q")[0] == 0
         losses.append(json.loads((small / out / "summary.json").read_text())["metrics"]["local/loss"])

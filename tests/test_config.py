@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import pytest
 
 from fedweave import config
 from fedweave.algorithms import parts
+from fedweave.algorithms.fedprox import Proximal
 from fedweave.config import plugins
 from fedweave.errors import ConfigError
 
@@ -53,18 +54,17 @@ class Mean:
     model: Any
     lr: float = 0.1
     kind: Literal["adam", "sgd"] = "adam"
-    objective: tuple[Any, ...] = (parts.CrossEntropy(),)
-    weigh: Any = field(default_factory=parts.BySize)
+    parts: tuple[Any, ...] = (parts.CrossEntropy(),)
 
 
 @dataclass(frozen=True)
 class Other:
-    """Another algorithm, which shares `lr` and `weigh` with `Mean`."""
+    """Another algorithm, which shares `lr` and `parts` with `Mean`."""
 
     model: Any
     lr: float = 0.5
     steps: int = 4
-    weigh: Any = field(default_factory=parts.Uniform)
+    parts: tuple[Any, ...] = (parts.Uniform(),)
 
 
 DATASETS = {"grid": Grid, "folder": Folder}
@@ -110,8 +110,7 @@ def test_missing_sections_take_defaults() -> None:
             "name": "fedavg",
             "lr": 0.1,
             "kind": "adam",
-            "objective": ["cross_entropy"],
-            "weigh": "size",
+            "parts": ["cross_entropy"],
         },
         "engine": {
             "name": "simulation",
@@ -128,13 +127,13 @@ def test_missing_sections_take_defaults() -> None:
 def test_values_and_parts_reach_the_plugins() -> None:
     found = resolved(
         'seed = 3\n[data]\nname = "grid"\nlabel = "a"\n[partition]\nshares = [1, 0.25]\n[algorithm]\nlr = 1\n'
-        'objective = ["cross_entropy", {name = "proximal", mu = 0.5}]\nweigh = "uniform"\n'
+        'parts = ["cross_entropy", {name = "proximal", mu = 0.5}, "uniform"]\n'
     )
     assert found.general.seed == 3
     assert found.data.make() == Grid(3, "a")
     assert found.partition.make() == Cut(2, (1.0, 0.25))
     assert found.algorithm.make("the model") == Mean(
-        "the model", 1.0, "adam", (parts.CrossEntropy(), parts.Proximal(mu=0.5)), parts.Uniform()
+        "the model", 1.0, "adam", (parts.CrossEntropy(), Proximal(mu=0.5), parts.Uniform())
     )
 
 
@@ -143,7 +142,7 @@ def test_resolved_config_resolves_to_itself() -> None:
         'rounds = 7\neval_every = 0\n[data]\nname = "grid"\n'
         'label = "tab\\t \\"quoted\\" back\\\\slash \\u007f é \\n"\n'
         "[partition]\nshares = [1e-12, 0.1]\n[algorithm]\n"
-        'objective = ["cross_entropy", {name = "proximal", mu = 1e22}]\n'
+        'parts = ["cross_entropy", {name = "proximal", mu = 1e22}]\n'
     )
     one = resolved(text)
     written = config.dumps(one.plain())
@@ -166,15 +165,15 @@ def test_own_folder_needs_no_name_and_survives_the_round_trip() -> None:
         ("[model]\nhidden = '8'", ["model.hidden:", "integer", "'8'"]),
         ("[model]\nhidden = 2020-01-01", ["model.hidden:", "type"]),
         ("[algorithm]\nkind = 'adma'", ["algorithm.kind:", "'adam' or 'sgd'", "'adma'"]),
-        ("[algorithm]\nlrr = 1", ["algorithm.lrr:", "unknown", "kind, objective, weigh", "Did you mean 'lr'?"]),
+        ("[algorithm]\nlrr = 1", ["algorithm.lrr:", "unknown", "kind, parts", "Did you mean 'lr'?"]),
         ("[algorithm]\nmodel = 1", ["algorithm.model:", "unknown"]),
         ("[algorithm]\nname = 'fedavgg'", ["algorithm.name:", "fedavg, other", "Did you mean 'fedavg'?"]),
         ("[algorithm]\nname = 3", ["algorithm.name:", "3", "fedavg, other"]),
-        ("[algorithm]\nweigh = 'sise'", ["algorithm.weigh:", "size, uniform", "Did you mean 'size'?"]),
-        ("[algorithm]\nweigh = {mu = 1}", ["algorithm.weigh:", "no name", "size, uniform"]),
-        ("[algorithm]\nobjective = [{name = 'proximal', mu = 'x'}]", ["algorithm.objective.mu:", "number", "'x'"]),
-        ("[algorithm]\nobjective = [{name = 'proximal', nu = 1}]", ["algorithm.objective.nu:", "Did you mean 'mu'?"]),
-        ("[algorithm]\nobjective = [{name = 'proximal', mu = -1}]", ["algorithm.objective:", "negative"]),
+        ("[algorithm]\nparts = ['by_sise']", ["algorithm.parts:", "by_size, uniform", "Did you mean 'by_size'?"]),
+        ("[algorithm]\nparts = [{mu = 1}]", ["algorithm.parts:", "no name", "by_size, uniform"]),
+        ("[algorithm]\nparts = [{name = 'proximal', mu = 'x'}]", ["algorithm.parts.mu:", "number", "'x'"]),
+        ("[algorithm]\nparts = [{name = 'proximal', nu = 1}]", ["algorithm.parts.nu:", "Did you mean 'mu'?"]),
+        ("[algorithm]\nparts = [{name = 'proximal', mu = -1}]", ["algorithm.parts:", "negative"]),
         ("[partition]\nclients = 0", ["[partition] clients = 0", "at least 1"]),
         ("[engine]\nname = 'flair'", ["engine.name:", "simulation"]),
         ("[engine]\nchunk = -1", ["engine.chunk:", "greater than or equal to 0", "-1"]),
@@ -215,8 +214,8 @@ def test_refusal_at_top_level(text: str, words: list[str]) -> None:
         ("partition.shares=[1, 0.0]", ("partition", "shares"), [1.0, 0.0]),
         ("data.path=/some/where", ("data", "path"), "/some/where"),
         ("data.label=a=b", ("data", "label"), "a=b"),
-        ("algorithm.weigh={name = 'uniform'}", ("algorithm", "weigh"), "uniform"),
-        ("algorithm.weigh.name=uniform", ("algorithm", "weigh"), "uniform"),
+        ("algorithm.parts=[{name = 'uniform'}]", ("algorithm", "parts"), ["uniform"]),
+        ("algorithm.parts=uniform", ("algorithm", "parts"), ["uniform"]),
     ],
 )
 def test_set_takes_toml_or_bare_words(
@@ -252,10 +251,10 @@ def test_error_elsewhere_does_not_blame_the_flag(toml: Callable[[str], Path]) ->
 
 
 def test_another_algorithm_keeps_shared_keys_and_names_the_dropped(toml: Callable[[str], Path]) -> None:
-    path = toml(GRID + "[algorithm]\nlr = 0.2\nkind = 'sgd'\nobjective = ['cross_entropy']\n")
+    path = toml(GRID + "[algorithm]\nlr = 0.2\nkind = 'sgd'\nparts = ['cross_entropy']\n")
     found, dropped = config.read(path, ["algorithm.steps=9"], algorithm="other")
-    assert found.plain()["algorithm"] == {"name": "other", "lr": 0.2, "steps": 9, "weigh": "uniform"}
-    assert dropped == ("kind", "objective")
+    assert found.plain()["algorithm"] == {"name": "other", "lr": 0.2, "steps": 9, "parts": ["cross_entropy"]}
+    assert dropped == ("kind",)
 
 
 def test_another_algorithm_does_not_hide_a_typo(toml: Callable[[str], Path]) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from fedweave.algorithms import FedAvg
+from fedweave.algorithms.parts import Uniform
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
@@ -24,14 +26,17 @@ def test_the_readme_trains_and_shows_the_ledger(capsys: Any) -> None:
     assert float(rounds[-1].split()[1]) > 0.8
 
 
-def test_the_algorithm_of_the_architecture_page_is_gradient_descent() -> None:
+def test_the_part_of_the_architecture_page_weighs_by_loss() -> None:
     space: dict[str, Any] = {}
     exec(code("ARCHITECTURE.md"), space)
     ends = []
     for mode in ("loop", "vmap"):
         fed = federation(mode=mode, dtype=torch.float64)
-        *_, last = train(space["FedSGD"](model(dropout=0.0), lr=0.5), fed, 30)
+        *_, last = train(space["LossWeighted"](model(), q=2.0), fed, 30)
         ends.append(last)
-    assert distance(ends[0].state, ends[1].state) <= 1e-12
-    first, *_ = train(space["FedSGD"](model(dropout=0.0), lr=0.5), federation(dtype=torch.float64), 1)
-    assert ends[0].summary["global/loss"] < first.summary["global/loss"]
+    assert distance(ends[0].state, ends[1].state) <= 1e-9
+    plain, even = (
+        train(made, federation(dtype=torch.float64), 3)
+        for made in (FedAvg(model(), parts=(Uniform(),)), space["LossWeighted"](model(), q=0.0))
+    )
+    assert distance([*plain][-1].state["w"], [*even][-1].state["w"]) <= 1e-12

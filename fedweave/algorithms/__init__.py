@@ -1,19 +1,37 @@
-"""Algorithms, one paper per file. `ALGORITHMS` is the registry: name on the command line -> frozen dataclass."""
+"""Algorithms, one paper per file.
 
+`ALGORITHMS` is the registry: name on the command line -> frozen dataclass, or preset of FedAvg. `PARTS` are what the
+FedAvg family is made of: name in `[algorithm] parts` -> frozen dataclass.
+"""
+
+from typing import Any
+
+from fedweave.algorithms import parts
 from fedweave.algorithms.centralized import Centralized
+from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
 from fedweave.algorithms.dfedgnn import DFedGNN
+from fedweave.algorithms.ditto import Ditto, PersonalModel
+from fedweave.algorithms.dw import DW, SizeValue
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
-from fedweave.algorithms.fedprox import FedProx
+from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
+from fedweave.algorithms.fedprox import FedProx, Proximal
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.local import Local
+from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
 
-ALGORITHMS: dict[str, type] = {
+ALGORITHMS: dict[str, Any] = {
     "local": Local,
     "centralized": Centralized,
     "fedavg": FedAvg,
     "fedprox": FedProx,
+    "qfedavg": QFedAvg,
+    "fedadam": FedAdam,
+    "fedavgm": FedAvgM,
+    "ditto": Ditto,
+    "cgsv": CGSV,
+    "dw": DW,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "glasu": GLASU,
@@ -24,18 +42,43 @@ ALGORITHMS: dict[str, type] = {
     "pooled_gnn": PooledGNN,
 }
 
+PARTS: dict[str, type[parts.Part]] = {
+    "cross_entropy": parts.CrossEntropy,
+    "ego_cross_entropy": parts.EgoCrossEntropy,
+    "proximal": Proximal,
+    "mixed_start": parts.MixedStart,
+    "by_size": parts.BySize,
+    "uniform": parts.Uniform,
+    "fair_by_loss": FairByLoss,
+    "clip": parts.Clip,
+    "normalised": parts.Normalised,
+    "server_momentum": ServerMomentum,
+    "server_adam": ServerAdam,
+    "personal_model": PersonalModel,
+    "cosine_value": CosineValue,
+    "size_value": SizeValue,
+    "sparse_reward": SparseReward,
+}
+
 __all__ = [
     "ALGORITHMS",
+    "CGSV",
+    "DW",
     "GLASU",
+    "PARTS",
     "VFGNN",
     "VFL",
     "Centralized",
     "DFedGNN",
+    "Ditto",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
     "FedEgo",
     "FedProx",
     "Local",
     "PooledGNN",
+    "QFedAvg",
     "SimulatedCentralized",
     "Standalone",
 ]

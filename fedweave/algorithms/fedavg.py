@@ -1,146 +1,211 @@
-"""FedAvg: McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data",
-algorithm 1.
+"""The FedAvg family: McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data",
+algorithm 1, as one ordered list of parts.
 
-Deviations: optimisers other than SGD are allowed and start afresh each round; a client's epoch is one full-batch step,
-because its graph is one sample (one mini-batch with the objective `ego_cross_entropy`).
+Clients send updates Δ_i = w_i − w_t, and the server adds their weighted sum to its weights; with weights n_i / Σ n_k
+that is FedAvg. Deviations: optimisers other than SGD are allowed, and their state is kept at the client from round to
+round; a local step takes all of a client's training examples unless a part draws mini-batches.
 """
 
-import math
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedweave.algorithms import parts
-from fedweave.algorithms.scoring import SCORES, on_global_test, score
+from fedweave.algorithms.participation import places, sample
+from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy, Objective, Part, Round, has
+from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
+from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
-from fedweave.core import random
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.federation import Client, Federation, Sends, on_client
-from fedweave.core.graph import Graph
 from fedweave.core.model import Model
-from fedweave.core.tree import Tree
-from fedweave.learn import OPTIMISERS, check_training, fit
+from fedweave.core.stacked import Stacked
+from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
+
+_UPDATE = "change of the model weights by local training"
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """Weighted averaging of locally trained weights, made of exchangeable parts (see `algorithms.parts`).
+    """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
 
-    local_steps:   full-batch steps per round.
-    participation: share of the clients sampled per round, at least one.
-    quorum:        share of the sampled clients that must reply.
-    optimizer:     of the local training.
-    lr:            its learning rate.
-    weight_decay:  its weight decay.
-    objective:     terms of the training loss.
-    start:         where a client's training starts.
-    weigh:         each client's share in the average.
-    release:       what is done to an update before it leaves its client.
-    reward:        what the clients get back.
+    local_steps:     optimiser steps per round, each on all of a client's training examples.
+    optimizer:       of the local training.
+    lr:              its learning rate.
+    weight_decay:    its weight decay.
+    optimizer_state: its state is "kept" at the client from round to round, or "fresh" in each.
+    participation:   share of the clients sampled per round, at least one.
+    quorum:          share of the sampled clients that must reply.
+    share:           patterns of the weights that are shared, such as "0/*" for the first layer's; others stay at home.
+    parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
+        other parts decide these.
     """
 
     model: Model
     local_steps: int = 3
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: OptimizerName = "adam"
     lr: float = 0.01
     weight_decay: float = 5e-4
+    optimizer_state: OptimizerState = "kept"
     participation: float = 1.0
     quorum: float = 1.0
-    objective: tuple[parts.Objective, ...] = (parts.CrossEntropy(),)
-    start: parts.Start = field(default_factory=parts.GlobalStart)
-    weigh: parts.Weigh = field(default_factory=parts.BySize)
-    release: parts.Release = field(default_factory=parts.Plain)
-    reward: parts.Reward = field(default_factory=parts.SameForAll)
+    share: tuple[str, ...] = ("*",)
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
-        check_training(self.lr, self.weight_decay, local_steps=self.local_steps)
         for name in ("participation", "quorum"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
-        if all(term.loss is None for term in self.terms):
-            raise ValueError("objective has no term that depends on data; add cross_entropy")
-        for term in self.terms:
-            term.check(self.model)
+        if not self.share:
+            raise ValueError("share is empty, so nothing would be learnt together; choose the algorithm local for that")
+        if self.composed.personal and (owner := self.composed.owner("step")):
+            raise ValueError(f"parts: {owner} makes one global step, but every client has weights of its own")
+        self.objective  # noqa: B018  refuses what cannot be trained
 
-    @property
-    def terms(self) -> tuple[parts.Objective, ...]:
-        """The terms of the local objective."""
-        return self.objective
+    @cached_property
+    def composed(self) -> Composition:
+        """The parts by name, with the defaults for what none of them decides."""
+        return Composition.of(self.parts, defaults={"loss": CrossEntropy(), "weigh": BySize()})
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The local objective and how it is trained."""
+        training = Training(
+            self.model, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
+        )
+        return Objective(self.composed, training)
+
+    # --- server ------------------------------------------------------------------------------------------------------
 
     def init(self, fed: Federation) -> Tree:
-        """w_0, and the state of the objective's terms."""
-        return {
-            "w": models.init(self.model, fed.key("init"), fed.dtype),
-            "objective": {str(i): term.init() for i, term in enumerate(self.terms)},
-        }
+        """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
+        w = self._shared(models.init(self.model, fed.key("init"), fed.dtype))
+        state: Tree = {"parts": {name: part.init(fed, w) for name, part in self.composed.items()}}
+        if self._own_weights:
+            state["init"] = fed.key("init")
+        if not self.composed.personal:
+            state["w"] = w
+        elif not self.composed.owner("reward"):
+            state["own"] = map_leaves(lambda leaf: leaf.expand(len(fed.clients), *leaf.shape).clone(), w)
+        return state
 
     def round(self, state: Tree, fed: Federation) -> Tree:
-        """w_{t+1} = Σ_i weight_i · w_i over the sampled clients that replied."""
-        chosen, terms = sample(fed, self.participation), state.get("objective", {})
-        replies = fed.map(
-            self.train,
-            shared=self.reward.shared(state) | {"objective": terms},
-            each=self.reward.each(state, chosen),
-            clients=chosen,
-            quorum=self.quorum,
-        )
-        weights = self.weigh.weights(replies)
-        after = {"w": replies.weighted_sum("w", weights), "objective": terms}
-        if any(term.needs_loss for term in self.terms):
-            after["loss"] = float(weights @ replies.stack("loss").double())
-            change = after["loss"], state.get("loss", math.nan)
-            after["objective"] = {str(i): t.update(terms.get(str(i), {}), *change) for i, t in enumerate(self.terms)}
-        return after
+        """w_{t+1} = w_t + Σ_i weight_i · Δ_i over the sampled clients that replied."""
+        chosen = sample(fed, self.participation)
+        replies = fed.map(self.train, *self._download(state, chosen, fed), clients=chosen, quorum=self.quorum)
+        memory = self._memory(state)
+        round = Round(replies, places(fed, replies.clients), state.get("w", {}))
+        round = replace(round, weights=self.composed.decided("weigh", memory, round))
+        if not self.composed.personal:
+            round = replace(round, delta=replies.weighted_sum("update", round.weights))
+        round = replace(round, value=self.composed.decided("value", memory, round))
+        after, memory = self._stepped(state, round, memory)
+        return state | after | {"parts": {n: p.update(memory[n], round) for n, p in self.composed.items()}}
 
-    def _sends(self) -> dict[str, Sends | str]:
-        told: dict[str, Sends | str] = {"w": Sends("model weights after local training", self.release.mechanism)}
-        return told | {"loss": "mean training loss before the last local step"} | dict(self.weigh.sends)
+    def _memory(self, state: Tree) -> Tree:
+        return {name: state.get("parts", {}).get(name, {}) for name in self.composed}
 
-    @on_client(sends=_sends)
+    def _download(self, state: Tree, clients: Sequence[str], fed: Federation) -> tuple[Tree, Stacked | None]:
+        """What all called clients get, and what each of them does."""
+        at, memory = places(fed, clients), self._memory(state)
+        shared: Tree = {key: state[key] for key in ("w", "init") if key in state}
+        each: Tree = {}
+        own: Tree = {}
+        for name, part in self.composed.items():
+            to_all, to_each = part.download(memory[name], at)
+            shared |= {name: to_all} if to_all else {}
+            own |= {name: to_each} if to_each else {}
+            each |= {"w": part.reward(memory[name], at)} if has(part, "reward") else {}
+        each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
+        each |= {"each": own} if own else {}
+        return shared, Stacked(tuple(clients), each) if each else None
+
+    def _stepped(self, state: Tree, round: Round, memory: Tree) -> tuple[Tree, Tree]:
+        """The weights after a round, and the parts' states with that of the server's optimiser."""
+        if self.composed.personal:
+            return {"own": mixed(state["own"], round)} if "own" in state else {}, memory
+        owner = self.composed.owner("step")
+        if not owner:
+            return {"w": add(round.w, round.delta)}, memory
+        w, after = self.composed[owner].step(memory[owner], round.w, round.delta)
+        return {"w": w}, memory | {owner: after}
+
+    # --- client ------------------------------------------------------------------------------------------------------
+
+    @on_client(sends=lambda self: {"update": Sends(_UPDATE, self.composed.mechanism)} | self.composed.sends)
     def train(self, client: Client, message: Tree) -> Tree:
-        """`local_steps` steps from `start`; replies with the released weights."""
-        received = message["w"]
-        w, loss, _ = fit(
-            self._loss,
-            self.start.begin(client, received),
-            client.graph,
-            client.key,
-            OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
-            self.local_steps,
-            args={"states": message.get("objective", {})},
-            batches={"minibatch": parts.draw(self.terms, self.model, client.graph, client.key, self.local_steps)},
-            penalty=self._penalty if any(term.penalty for term in self.terms) else None,
-            anchor=received,
-            rows=models.feature_rows(self.model),
-        )
-        self.start.keep(client, w)
-        reply = {"w": self.release.apply(client, received, w), **self.weigh.report(client)}
-        return reply | {"loss": loss} if any(term.needs_loss for term in self.terms) else reply
+        """`local_steps` steps; replies with the released update and what the parts report."""
+        ctx, kept = self._context(client, message), self.optimizer_state == "kept"
+        given = {name: ctx.at(name).given for name in self.composed}
+        state = client.state.get("optimizer") if kept else None
+        fitted = self.objective.fit(ctx.start, client, client.key, given, anchor=ctx.received, state=state)
+        client.state |= {"w": fitted.w} | ({"optimizer": fitted.state} if kept else {})
+        ctx = replace(ctx, trained=fitted.w, last_loss=fitted.loss)
+        update, reply = self._shared(ctx.update), Tree()
+        for name, part in self.composed.items():
+            part.after(ctx.at(name))
+            update = part.release(ctx.at(name), update)
+            reply |= part.report(ctx.at(name))
+        return {"update": update} | reply
 
-    def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        return parts.loss(self.terms, w, self.model, graph, key, args)
+    def _context(self, client: Client, message: Tree) -> Context:
+        """What was received, and where training starts."""
+        ctx = Context(client, self.objective, message)
+        ctx = replace(ctx, received=self.composed.of_client("receive", ctx, self._whole))
+        return replace(ctx, start=self.composed.of_client("start", ctx, lambda ctx: ctx.received))
 
-    def _penalty(self, w: Tensor, received: Tensor, args: Tree) -> Tensor:
-        terms = [(term, args.get("states", {}).get(str(i), {})) for i, term in enumerate(self.terms)]
-        return sum(term.penalty(w, received, state) for term, state in terms if term.penalty)  # type: ignore[return-value]
+    def _whole(self, ctx: Context) -> Tree:
+        """The received weights, and the client's own in the places that are not shared."""
+        received = ctx.message["w"]
+        if not self._own_weights:
+            return received
+        return nest(dict(leaves(ctx.own)) | dict(leaves(received)))
+
+    # --- evaluation --------------------------------------------------------------------------------------------------
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
-        """Each client's model on its own nodes; the global model on the global test graph."""
-        replies = fed.map(
-            self.score, self.reward.shared(state), self.reward.each(state, fed.clients), quorum=self.quorum
-        )
-        return Evaluation(replies, on_global_test(self.model, state["w"], fed))
+        """Each client's model on its own nodes; the global model or, where there is none, every client's, on the global
+        test graph."""
+        whole = not self.composed.personal and not self._own_weights
+        step = self.score if whole else self.score_personal
+        replies = fed.map(step, *self._download(state, fed.clients, fed), quorum=self.quorum)
+        return Evaluation(replies, on_global_test(self.model, state["w"], fed) if whole else None)
 
     @on_client(sends=SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
-        """The model that the client would start from, on its own nodes."""
-        return score(self.model, self.start.begin(client, message["w"]), client)
+        """The client's model on its own nodes."""
+        return score(self.model, self._judged(client, message), client)
+
+    @on_client(sends=PERSONAL_SCORES)
+    def score_personal(self, client: Client, message: Tree) -> Tree:
+        """The client's model on its own nodes and on the global test graph."""
+        return personal_score(self.model, self._judged(client, message), client)
+
+    def _judged(self, client: Client, message: Tree) -> Tree:
+        return self.composed.of_client("judged", self._context(client, message), lambda ctx: ctx.start)
+
+    # --- shared weights ----------------------------------------------------------------------------------------------
+
+    @property
+    def _own_weights(self) -> bool:
+        """Whether clients have weights that the server does not send them."""
+        return self.share != ("*",) or bool(self.composed.owner("reward"))
+
+    def _shared(self, w: Tree) -> Tree:
+        """The leaves of `w` that are shared."""
+        if self.share == ("*",):
+            return w
+        return nest({path: leaf for path, leaf in leaves(w) if any(fnmatchcase(path, p) for p in self.share)})
 
 
-def sample(fed: Federation, share: float) -> list[str]:
-    """round(share · P) clients, at least one, without replacement, in client order."""
-    count = max(1, round(share * len(fed.clients)))
-    order = torch.argsort(random.bits(fed.key("participation"), len(fed.clients)))
-    return [fed.clients[at] for at in sorted(order[:count].tolist())]
+def mixed(own: Tree, round: Round) -> Tree:
+    """Every client's weights, leaves [N, …], after a round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P clients."""
+
+    def mix(path: str, leaf: Tensor) -> Tensor:
+        now = leaf[round.at] + round.replies.stack(f"update/{path}")
+        return leaf.index_copy(0, round.at, torch.tensordot(round.weights, now.double(), 1).to(leaf.dtype))
+
+    return nest({path: mix(path, leaf) for path, leaf in leaves(own)})

@@ -3,15 +3,71 @@
 Deviations: the local problem is solved by a fixed number of steps rather than to a given inexactness γ.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedweave.algorithms import parts
-from fedweave.algorithms.fedavg import FedAvg
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.preset import preset
+from fedweave.core.federation import Federation, Sends
+from fedweave.core.tree import Tree
 
 
 @dataclass(frozen=True)
-class FedProx(FedAvg):
-    """FedAvg whose local objective has the proximal term μ/2 ‖w − w_t‖² added (`parts.Proximal`).
+class Proximal(Part):
+    """FedProx's term μ/2 ‖w − w_t‖² (Li et al. 2020, eq. 2).
+
+    mu:       its strength.
+    adaptive: μ moves over {.001, .01, .1, 1}: up by ten when the mean training loss rose since the last round, down by
+        ten when it fell. FedEgo (section 5.2) names the grid and "the fluctuation of the loss"; the last round's loss
+        as threshold is our reading.
+    """
+
+    mu: float = 0.01
+    adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise ValueError(f"mu is {self.mu}; it must not be negative")
+
+    @property
+    def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
+        """The loss, only to adapt."""
+        return {"loss": "mean training loss before the last local step"} if self.adaptive else {}
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """μ as a tensor, for a number that changes would be a new computation to record, and the last round's loss."""
+        return {"mu": torch.tensor(self.mu, dtype=torch.float64), "loss": math.nan}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """μ."""
+        return {"mu": state["mu"]}, {}
+
+    def penalty(self, w: Tensor, received: Tensor, given: Tree) -> Tensor:
+        """μ/2 Σ (w − w_t)² over one leaf."""
+        return 0.5 * given["mu"] * ((w - received) ** 2).sum()
+
+    def report(self, ctx: Context) -> Tree:
+        """The loss, only to adapt."""
+        return {"loss": ctx.last_loss} if self.adaptive else {}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """μ for the next round; unchanged after the first."""
+        if not self.adaptive:
+            return state
+        loss, last = round.mean("loss"), state["loss"]
+        if loss == last or math.isnan(last):
+            return state | {"loss": loss}
+        return {"mu": (state["mu"] * (10.0 if loss > last else 0.1)).clamp(0.001, 1.0), "loss": loss}
+
+
+@preset
+@dataclass(frozen=True)
+class FedProx:
+    """FedAvg whose local objective has the proximal term μ/2 ‖w − w_t‖² added.
 
     mu:       strength of the pull.
     adaptive: FedEgo's variant, which moves μ over {.001, .01, .1, 1} with the training loss.
@@ -20,7 +76,6 @@ class FedProx(FedAvg):
     mu: float = 0.01
     adaptive: bool = False
 
-    @property
-    def terms(self) -> tuple[parts.Objective, ...]:
-        """FedAvg's terms and the proximal one."""
-        return (*self.objective, parts.Proximal(self.mu, self.adaptive))
+    def parts(self) -> tuple[Part, ...]:
+        """The proximal term."""
+        return (Proximal(self.mu, self.adaptive),)

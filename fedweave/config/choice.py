@@ -66,7 +66,7 @@ def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -
     for key, parameter in own.items():
         path = prefix + key
         if parameter.family is not None:
-            values[key] = _parts(path, given.get(key, parameter.default), parameter.family, parameter.many)
+            values[key] = _parts(path, given.get(key, parameter.default), parameter.family)
         elif key in given:
             values[key] = _checked(path, given[key], parameter.hint)
         elif parameter.default is dataclasses.MISSING:
@@ -87,18 +87,12 @@ def _checked(path: str, value: Any, hint: Any) -> Any:
         raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}") from error
 
 
-def _parts(path: str, value: Any, family: Mapping[str, type], many: bool) -> Any:
-    if not many:
-        return _part(path, value, family)
+def _parts(path: str, value: Any, family: Mapping[str, type]) -> tuple[Any, ...]:
     return tuple(_part(path, item, family) for item in (value if isinstance(value, list | tuple) else [value]))
 
 
 def _part(path: str, value: Any, family: Mapping[str, Any]) -> Any:
     """A part from its TOML form, or from the instance that is an algorithm's default."""
-    if value is None:
-        return None
-    if value is dataclasses.MISSING:
-        raise ConfigError(f"{path}: is missing; choose one of {', '.join(family)}")
     for name, kind in family.items():
         if type(value) is kind:
             return Choice(path, name, kind, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import KINDS, Applied, Mechanism
 from fedweave.core.replies import Replies
+from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError
 
@@ -170,12 +171,13 @@ class Federation(Protocol):
         self,
         step: Step,
         shared: Tree | None = None,
-        each: Mapping[str, Tree] | None = None,
+        each: Mapping[str, Tree] | Stacked | None = None,
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
         received: Sent | None = None,
     ) -> Replies:
-        """Run `step` on `clients` (all if None) with the message `shared | each[client]`.
+        """Run `step` on `clients` (all if None) with the message `shared | each[client]`, where `each` is a tree per
+        client or, better, `Stacked` trees.
 
         quorum: the share of the called clients that must reply. received: call those who sent then (or some of them),
         and give each in its message "received", {"0": tree, "1": …} of its peers as `sources` orders them, and
@@ -193,7 +195,7 @@ class Federation(Protocol):
         step: Step,
         to: Mapping[str, Sequence[str]],
         shared: Tree | None = None,
-        each: Mapping[str, Tree] | None = None,
+        each: Mapping[str, Tree] | Stacked | None = None,
         quorum: float = 1.0,
     ) -> Sent:
         """Run `step` on the clients that `to` names and deliver each one's reply to its peers `to[client]`, not to the

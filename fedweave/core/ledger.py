@@ -9,6 +9,7 @@ import pyarrow as pa
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
 from fedweave.core.tree import Tree, encoded_size, leaves
+from fedweave.ops.sparsified import Sparsified
 
 SCHEMA = pa.schema(
     [
@@ -133,6 +134,9 @@ class Ledger:
 
 
 def _measure(leaf: Any) -> tuple[str, int]:
+    if isinstance(leaf, Sparsified):
+        kind = str(leaf.dtype).removeprefix("torch.")
+        return f"{list(leaf.shape)} {kind}, sparse", leaf.count * (4 + leaf.dtype.itemsize)
     if hasattr(leaf, "shape"):
         return f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}", leaf.shape.numel() * leaf.dtype.itemsize
     return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import FedweaveError
+from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows, materialize_stacked
 
 
@@ -129,10 +130,12 @@ def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
     total += own[:-1] + untouched * leaf.rest.double()
 
 
-def row_of(leaf: Any, row: int) -> Any:
-    """One client's part of a stacked leaf."""
+def row_of(leaf: Any, row: Any) -> Any:
+    """One client's part of a stacked leaf; of tensors, also several clients' parts (int64 [P])."""
     if isinstance(leaf, TouchedRows):
         return TouchedRows(leaf.rest, leaf.rows[row], leaf.values[row])
+    if isinstance(leaf, Sparsified):
+        return Sparsified(leaf.dense[row])
     return leaf[row] if isinstance(leaf, Tensor) else leaf
 
 

@@ -14,15 +14,17 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedweave.errors import ReplyRefused
+from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows, elementwise, materialize, total
 
-Leaf: TypeAlias = Tensor | TouchedRows | float | int | str
+Leaf: TypeAlias = Tensor | TouchedRows | Sparsified | float | int | str
 Tree: TypeAlias = dict[str, Any]  # dict[str, Tree | Leaf]; the recursive form cannot be narrowed by type checkers
 
 _DTYPES = {
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
 }  # fmt: skip
+_SPARSE = "sparse "
 _SIZES: dict[tuple[Any, ...], int] = {}
 
 
@@ -63,6 +65,13 @@ def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 def clone(tree: Tree) -> Tree:
     """The tree with tensors of its own."""
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def map_stored(function: Callable[[Any], Any], tree: Tree) -> Tree:
+    """Apply `function` to every leaf as it is stored."""
+    return {
+        key: map_stored(function, value) if isinstance(value, dict) else function(value) for key, value in tree.items()
+    }
 
 
 def add(one: Tree, other: Tree) -> Tree:
@@ -144,7 +153,7 @@ def check(tree: Any, what: str) -> Tree:
 
 def _fault(leaf: Any) -> str:
     """What is wrong with a leaf; empty if nothing is."""
-    if isinstance(leaf, TouchedRows):
+    if isinstance(leaf, TouchedRows | Sparsified):
         return ""
     if isinstance(leaf, Tensor):
         dense = leaf.layout == torch.strided and leaf.dtype in _DTYPES
@@ -162,8 +171,9 @@ def encode(tree: Tree) -> bytes:
     """Serialise to the pickle-free wire and disk form.
 
     A safetensors blob with one tensor per leaf, named by its path; numbers and strings are 0-d float64/int64 and 1-d
-    uint8 tensors whose Python type is noted in the metadata field "python". The length depends on names, shapes and
-    dtypes alone (and on a string's length), never on values.
+    uint8 tensors whose Python type is noted in the metadata field "python", and so are `Sparsified` leaves. The length
+    depends on names, shapes and dtypes alone (and on a string's length and the number of sparse entries), never on
+    values.
     """
     tensors: dict[str, Tensor] = {}
     python: dict[str, str] = {}
@@ -171,6 +181,9 @@ def encode(tree: Tree) -> bytes:
         if isinstance(leaf, Tensor | TouchedRows):
             # cloned, because views of one stack share memory
             tensors[path] = materialize(leaf).detach().cpu().contiguous().clone()
+        elif isinstance(leaf, Sparsified):
+            python[path] = _SPARSE + leaf.form
+            tensors[path] = leaf.packed()
         else:
             python[path] = _kind(leaf)
             tensors[path] = _wrap(leaf)
@@ -204,6 +217,8 @@ def encoded_size(tree: Tree) -> int:
 def _shape_of(leaf: Leaf) -> tuple[Any, ...]:
     if isinstance(leaf, Tensor | TouchedRows):
         return tuple(leaf.shape), leaf.dtype
+    if isinstance(leaf, Sparsified):
+        return leaf.form, leaf.count
     return _kind(leaf), len(leaf.encode()) if isinstance(leaf, str) else 8
 
 
@@ -221,6 +236,8 @@ def _wrap(value: float | int | str) -> Tensor:
 def _unwrap(tensor: Tensor, kind: str | None) -> Leaf:
     if kind is None:
         return tensor
+    if kind.startswith(_SPARSE):
+        return Sparsified.unpacked(tensor, kind.removeprefix(_SPARSE))
     if kind == "str":
         return bytes(tensor.tolist()).decode()
     return {"float": float, "int": int, "bool": bool}[kind](tensor.item())

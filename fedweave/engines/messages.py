@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, check, clone, leaves, map_leaves, materialize, nest
 from fedweave.errors import FedweaveError
+from fedweave.ops.sparsified import Sparsified
 
 RECEIVED, PRESENT = "received", "present"  # keys of a message that holds what peers sent
 
@@ -15,8 +17,8 @@ RECEIVED, PRESENT = "received", "present"  # keys of a message that holds what p
 class Messages:
     """`shared | each[client] | peers[client]` for every called client.
 
-    peers: what `peer_messages` makes of the peers' trees. Numbers in `each` become 0-d tensors (float64, int64, bool),
-    in every mode alike.
+    each: {client: tree}, or trees stacked. peers: what `peer_messages` makes of the peers' trees. Numbers in `each`
+    become 0-d tensors (float64, int64, bool), in every mode alike.
 
     Raises:
         FedweaveError: `each` names an unknown client, leaves out a called one, or gives clients different keys; or a
@@ -28,24 +30,29 @@ class Messages:
         self,
         step: str,
         shared: Tree | None,
-        each: Mapping[str, Tree] | None,
+        each: Mapping[str, Tree] | Stacked | None,
         called: Sequence[str],
         known: Sequence[str],
         peers: Mapping[str, Tree] | None = None,
     ) -> None:
         self.peers = peers or {}
         self.shared = check(shared or {}, f"the message of {step}")
+        self.rows = Stacked((), {})
+        if isinstance(each, Stacked):
+            check(each.tree, f"the message of {step}")
+            self.rows, each = each, None
         self.each = {c: check(tree, f"the message of {step} to {c!r}") for c, tree in (each or {}).items()}
-        given = {*self.shared, *(key for tree in self.each.values() for key in tree)}
+        given = {*self.shared, *self.rows.tree, *(key for tree in self.each.values() for key in tree)}
         if self.peers and (taken := given & {RECEIVED, PRESENT}):
             raise FedweaveError(f"the message of {step} has the keys {sorted(taken)}, which are of what peers sent.")
-        if not self.each:
+        owners = self.each.keys() or set(self.rows.clients)
+        if not owners:
             return
-        if absent := set(called) - set(self.each):
+        if absent := set(called) - owners:
             raise FedweaveError(
                 f"`each` of {step} has no part for {sorted(absent)}; give one to every called client or to none."
             )
-        if unknown := set(self.each) - set(known):
+        if unknown := owners - set(known):
             raise FedweaveError(f"`each` of {step} names {sorted(unknown)}, which are no clients of this federation.")
         kinds = {tuple(sorted(path for path, _ in leaves(tree))) for tree in self.each.values()}
         if len(kinds) > 1:
@@ -58,13 +65,18 @@ class Messages:
         shapes = {tuple(_shape(leaf) for _, leaf in leaves(self._own(client))) for client in owners}
         return len(shapes) > 1 or any(str in shape for shape in shapes)
 
+    @property
+    def varied(self) -> bool:
+        """Whether the serialised messages of clients may differ in length."""
+        return self.ragged or any(isinstance(leaf, Sparsified) for _, leaf in leaves(self.rows.tree))
+
     def common(self) -> Tree:
         """The shared part, in dicts of its own."""
         return nest(dict(leaves(self.shared)))
 
     def down(self, client: str) -> Tree:
         """What the server sends to one client, in dicts of its own."""
-        return self.common() | _tensors(self.each.get(client, {}))
+        return self.common() | (self.rows.one(client) if self.rows.clients else _tensors(self.each.get(client, {})))
 
     def one(self, client: str) -> Tree:
         """One client's message, in dicts of its own; a peer's tree is a copy, for another client may hear it too."""
@@ -73,14 +85,16 @@ class Messages:
     def stacked(self, group: Sequence[str]) -> Tree:
         """The clients' own parts, stacked."""
         flats = [dict(leaves(self._own(client))) for client in group]
-        return nest({path: torch.stack([_tensor(flat[path]) for flat in flats]) for path in flats[0]})
+        own = nest({path: torch.stack([_tensor(flat[path]) for flat in flats]) for path in flats[0]})
+        return own | self.rows.of(group) if self.rows.clients else own
 
     def _own(self, client: str) -> Tree:
         return {**self.each.get(client, {}), **self.peers.get(client, {})}
 
     def versions(self) -> list[int]:
-        """Counters that rise when a tensor of the shared part is changed in place."""
-        return [leaf._version for _, leaf in leaves(self.shared) if isinstance(leaf, Tensor)]
+        """Counters that rise when a tensor of the server's is changed in place."""
+        sent = (leaf for tree in (self.shared, self.rows.tree) for _, leaf in leaves(tree))
+        return [leaf._version for leaf in sent if isinstance(leaf, Tensor)]
 
 
 def peer_messages(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:

@@ -16,6 +16,7 @@ from fedweave.core.federation import Client, Sent, Step, StepInfo, step_info, st
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch, Replies, as_row, row_of
+from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, check, leaves, map_leaves, materialize, nest
 from fedweave.engines.batching import Batches
 from fedweave.engines.calls import (
@@ -89,7 +90,7 @@ class Simulation:
         self,
         step: Step,
         shared: Tree | None = None,
-        each: Mapping[str, Tree] | None = None,
+        each: Mapping[str, Tree] | Stacked | None = None,
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
         received: Sent | None = None,
@@ -104,7 +105,7 @@ class Simulation:
         step: Step,
         to: Mapping[str, Sequence[str]],
         shared: Tree | None = None,
-        each: Mapping[str, Tree] | None = None,
+        each: Mapping[str, Tree] | Stacked | None = None,
         quorum: float = 1.0,
     ) -> Sent:
         """See `core.federation.Federation.send`."""
@@ -116,7 +117,7 @@ class Simulation:
         self,
         call: "_Call",
         shared: Tree | None,
-        each: Mapping[str, Tree] | None,
+        each: Mapping[str, Tree] | Stacked | None,
         clients: Sequence[str] | None,
         quorum: float,
         peers: Mapping[str, Tree] | None = None,
@@ -198,7 +199,7 @@ class Simulation:
                 "Mark it @on_client(…, ragged=True) if its shapes depend on data."
             ) from error
         call.refuse_changes(before, messages)
-        own = _Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared)) if isinstance(leaf, Tensor)])
+        own = _Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared, mine)) if isinstance(leaf, Tensor)])
         self._states.put(group, map_leaves(own.copy, state))
         return nest({path: own.copy(_settled(leaf)) for path, leaf in leaves(reply)})
 
@@ -231,7 +232,7 @@ class Simulation:
         reply = nest({path: row_of(leaf, 0) for path, leaf in leaves(tree)})
         check_declared(call.name, call.info, reply)
         where = (self.round, self._calls, call.name)
-        for part in [(client,) for client in group] if messages.ragged else [group]:
+        for part in [(client,) for client in group] if messages.varied else [group]:
             self.ledger.record(*where, part, "down", messages.down(part[0]))
         if call.to is None:
             self.ledger.record(*where, group, "up", reply, seconds, call.info)

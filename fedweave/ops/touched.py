@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fedweave.ops.sparsified import Sparsified
+
 
 class TouchedRows:
     """A tensor [F, ...] of which a client changed only some rows in a way of its own.
@@ -51,8 +53,8 @@ class TouchedRows:
 
 
 def materialize(leaf: Any) -> Any:
-    """The leaf itself, or the whole tensor of a partly stored one."""
-    return leaf.materialize() if isinstance(leaf, TouchedRows) else leaf
+    """The leaf itself, or the whole tensor of one that is stored or sent in another form."""
+    return leaf.materialize() if isinstance(leaf, TouchedRows | Sparsified) else leaf
 
 
 def picked_rows(tensor: Tensor, rows: Tensor) -> Tensor:

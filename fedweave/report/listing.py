@@ -1,5 +1,4 @@
-"""The plug-ins there are, for the terminal: their parameters with what they mean, and the parts that algorithms are
-made of."""
+"""The plug-ins there are, for the terminal: their parameters with what they mean."""
 
 import dataclasses
 import inspect
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from rich.console import Console
 
-from fedweave.config import Parameter, own_parameters
+from fedweave.config import Parameter
 
 _WIDTH = 100  # of a meaning's lines, with what is before them
 _NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
@@ -27,30 +26,22 @@ class Row(NamedTuple):
 
 
 def show_list(console: Console, kinds: Iterable[Row], verbose: bool) -> None:
-    """Name and one line for each plug-in; with `verbose` its parameters, their types, defaults and meanings, and after
-    all plug-ins the parts that they can be made of."""
-    rows = list(kinds)
-    for line in _lines(rows, verbose):
-        _print(console, line)
-    families = {key: p.family for row in rows for key, p in row.parameters.items() if p.family is not None}
-    for key, family in families.items() if verbose else ():
-        _print(console, f'\n{key}, given by name or as {{name = "…", key = value}}:')
-        parts = [Row(name, one_line(kind), own_parameters(kind), meanings(kind)) for name, kind in family.items()]
-        for line in _lines(parts, verbose):
-            _print(console, f"  {line}")
+    """Name and one line for each plug-in; with `verbose` its parameters, their types, defaults and meanings."""
+    for line in _lines(list(kinds), verbose):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def one_line(kind: type) -> str:
+def one_line(kind: Any) -> str:
     """The first sentence of a plug-in's docstring."""
-    paragraph = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+    paragraph = " ".join((inspect.cleandoc(kind.__doc__ or "")).partition("\n\n")[0].split())
     return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]  # "et al. 2017" does not end a sentence
 
 
-def meanings(kind: type) -> dict[str, str]:
+def meanings(kind: Any) -> dict[str, str]:
     """What the docstrings of a plug-in and of its bases say of parameters: lines "name: text" or "name, name: text",
     with indented lines that go on."""
     found: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed(getattr(kind, "documents", None) or kind.__mro__):
         names: list[str] = []
         for line in inspect.cleandoc(base.__doc__ or "").splitlines():
             if match := _NAMED.fullmatch(line):
@@ -75,13 +66,9 @@ def _lines(rows: list[Row], verbose: bool) -> Iterable[str]:
                 yield f"{'':<{width}}        {line}"
 
 
-def _print(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
 def _type_name(parameter: Parameter) -> str:
     if parameter.family is not None:
-        return f"{'list of ' if parameter.many else ''}{' | '.join(parameter.family)}"
+        return 'list of parts, each "name" or {name = "…", key = value} (see `fedweave list parts`)'
     return _hint_name(parameter.hint)
 
 
@@ -100,7 +87,5 @@ def _default(parameter: Parameter, value: Any) -> str:
     if value is None:
         return "(none)"
     if parameter.family is not None:
-        values = value if isinstance(value, tuple) else (value,)
-        names = [name for one in values for name, kind in parameter.family.items() if type(one) is kind]
-        return f"[{', '.join(names)}]" if parameter.many else names[0]
+        return f"[{', '.join(name for one in value for name, kind in parameter.family.items() if type(one) is kind)}]"
     return repr(list(value) if isinstance(value, tuple) else value)

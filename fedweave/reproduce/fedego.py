@@ -40,11 +40,11 @@ MODEL = {"name": "ego", "hidden": 256, "layers": 2, "dropout": 0.0}
 DESCENT = {"optimizer": "adam", "lr": 3e-4, "weight_decay": 0.0}
 EGOS = {"batch": 32, "hops": 2, "fan_out": 6}
 ALGORITHM = {"name": "fedego", "batches": 5, "epochs": 5, "server_epochs": 5, "gamma": 0.125} | EGOS | DESCENT
-ON_EGOS = {"local_steps": 25, "objective": [{"name": "ego_cross_entropy"} | EGOS]} | DESCENT
+ON_EGOS = {"local_steps": 25, "parts": [{"name": "ego_cross_entropy"} | EGOS, "uniform"]} | DESCENT
 METHODS: dict[str, dict[str, Document]] = {
     "Local Only": {"algorithm": {"name": "local"} | ON_EGOS},
-    "FedAvg": {"algorithm": {"name": "fedavg", "weigh": "uniform"} | ON_EGOS},
-    "FedProx": {"algorithm": {"name": "fedprox", "weigh": "uniform", "adaptive": True} | ON_EGOS},
+    "FedAvg": {"algorithm": {"name": "fedavg"} | ON_EGOS},
+    "FedProx": {"algorithm": {"name": "fedprox", "adaptive": True} | ON_EGOS},
     "GraphFL": {"algorithm": {"name": "graphfl"}},
     "D-FedGNN": {"algorithm": {"name": "dfedgnn"} | ON_EGOS},
     "FedGCN": {"model": {"name": "gcn", "hidden": 256, "layers": 2}, "algorithm": {"name": "fedgcn"}},

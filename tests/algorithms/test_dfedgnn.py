@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedweave.algorithms import DFedGNN, FedAvg
 from fedweave.algorithms.dfedgnn import ring
-from fedweave.algorithms.parts import Proximal, Uniform
+from fedweave.algorithms.parts import Uniform
 from fedweave.build import build
 from fedweave.config import resolve
 from fedweave.core.federation import Client, on_client
@@ -117,7 +117,7 @@ def test_three_clients_end_a_round_as_uniform_fedavg_does() -> None:
     clients = dict(list(graphs(torch.float64).items())[:3])
     after, _ = trained(DFedGNN(model(dropout=0.0)), clients=clients)
     averaged = federation(dtype=torch.float64, clients=clients)
-    *_, last = train(FedAvg(model(dropout=0.0), local_steps=5, weigh=Uniform()), averaged, 1)
+    *_, last = train(FedAvg(model(dropout=0.0), local_steps=5, parts=(Uniform(),)), averaged, 1)
     assert all(distance(w, last.state["w"]) < 1e-9 for w in after.values())
 
 
@@ -152,9 +152,7 @@ def test_a_client_that_rejoins_goes_on_from_its_own_weights() -> None:
     assert distance(states[1], states[2]) > 0
 
 
-@pytest.mark.parametrize(
-    "changes", [{"quorum": 0.0}, {"local_steps": 0}, {"objective": (Proximal(),)}, {"objective": ()}]
-)
+@pytest.mark.parametrize("changes", [{"quorum": 0.0}, {"local_steps": 0}, {"quorum": 1.5}])
 def test_senseless_parameters_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
         DFedGNN(model(), **changes)
@@ -178,4 +176,4 @@ def test_neighbours_help_on_digits() -> None:
 def test_fedegos_column_runs_on_ego_graphs() -> None:
     column, local = (resolve(experiment("Cora", name) | {"seed": 0}) for name in ("D-FedGNN", "Local Only"))
     assert column.plain()["algorithm"] | {"name": "local"} == local.plain()["algorithm"]
-    assert column.plain()["algorithm"]["objective"][0]["name"] == "ego_cross_entropy"
+    assert column.plain()["algorithm"]["parts"][0]["name"] == "ego_cross_entropy"

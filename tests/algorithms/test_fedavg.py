@@ -1,17 +1,18 @@
 """FedAvg and its parts against arithmetic done here."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from fedweave.algorithms import FedAvg, FedProx
-from fedweave.algorithms.fedavg import sample
-from fedweave.algorithms.parts import Clip, CrossEntropy, MixedStart, Proximal, Uniform
+from fedweave.algorithms.fedprox import Proximal
+from fedweave.algorithms.participation import sample
+from fedweave.algorithms.parts import Clip, CrossEntropy, MixedStart, Uniform
 from fedweave.core import model as models
-from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
-from fedweave.core.tree import Tree, leaves, map_leaves
+from fedweave.core.tree import Tree, add, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
 from tests.contract.federations import distance, federation, graphs, model
 
@@ -38,12 +39,12 @@ def one_round(algorithm: FedAvg, fed: Simulation, rounds: int = 1) -> tuple[Tree
 
 def gradient(w: Tree, client: str, fed: Simulation) -> Tree:
     net, graph = model(dropout=0.0), fed._graphs[client]
-    return torch.func.grad(lambda w: CrossEntropy().loss(w, net, graph, torch.tensor(0)))(w)
+    return torch.func.grad(lambda w: CrossEntropy().loss(w, net, graph, torch.tensor(0), {}, {}))(w)
 
 
 @pytest.mark.parametrize("weigh", ["size", "uniform"])
 def test_one_step_of_sgd_is_a_step_along_the_weighted_mean_gradient(weigh: str) -> None:
-    parts = {"weigh": Uniform()} if weigh == "uniform" else {}
+    parts = {"parts": (Uniform(),)} if weigh == "uniform" else {}
     fed = federation(**DOUBLE)
     before, after = one_round(
         FedAvg(model(0.0), local_steps=1, optimizer="sgd", lr=0.5, weight_decay=0.0, **parts), fed
@@ -67,23 +68,22 @@ def test_fedprox_pulls_to_the_received_weights() -> None:
         twice = map_leaves(
             lambda w, g, start: w - 0.5 * (g + 0.3 * (w - start)), once, gradient(once, client, fed), received
         )
-        assert distance(map_leaves(lambda leaf: leaf, fed.heard[client]["w"]), twice) <= 1e-12
+        assert distance(add(received, fed.heard[client]["update"]), twice) <= 1e-12
 
 
 def test_fedprox_is_fedavg_with_a_proximal_term_and_at_zero_it_is_fedavg() -> None:
-    net = model(0.0)  # the two draw dropout differently, for their steps have different names
-    built = FedAvg(net, objective=(CrossEntropy(), Proximal(mu=0.2)))
+    net = model()
+    built = FedAvg(net, parts=(Proximal(mu=0.2),))
     assert distance(*(one_round(a, federation(), 3)[1] for a in (FedProx(net, mu=0.2), built))) == 0
     plain, none = (one_round(a, federation(), 3)[1] for a in (FedAvg(net), FedProx(net, mu=0.0)))
-    assert distance(plain["w"], none["w"]) <= 1e-7
+    assert distance(plain["w"], none["w"]) == 0
 
 
 def test_adaptive_mu_moves_on_the_grid() -> None:
     term = Proximal(mu=0.01, adaptive=True)
-    state, seen = term.init(), []
-    losses = [1.0, 1.5, 2.0, 3.0, 2.9, 2.9, 2.0, 1.0, 0.5, 0.1]
-    for last, loss in zip([float("nan"), *losses], losses, strict=False):
-        state = term.update(state, loss, last)
+    state, seen = term.init(None, {}), []  # type: ignore[arg-type]
+    for loss in [1.0, 1.5, 2.0, 3.0, 2.9, 2.9, 2.0, 1.0, 0.5, 0.1]:
+        state = term.update(state, SimpleNamespace(mean=lambda key, loss=loss: loss))  # type: ignore[arg-type]
         seen.append(state["mu"])
     assert seen == pytest.approx([0.01, 0.1, 1.0, 1.0, 0.1, 0.1, 0.01, 0.001, 0.001, 0.001])
 
@@ -95,8 +95,8 @@ def test_only_what_adapts_sends_its_loss() -> None:
         assert ("loss" in fed.heard["site-0"]) == adaptive
         sent = {str(key) for key, way in zip(*fed.ledger.table().select(["key", "direction"]), strict=True)
                 if str(way) == "down"}  # fmt: skip
-        assert {key for key in sent if key.startswith("objective")} == {"objective/1/mu"}
-        assert (after["objective"]["1"]["mu"] != 0.01) == adaptive
+        assert {key for key in sent if key.startswith("Proximal")} == {"Proximal/mu"}
+        assert (after["parts"]["Proximal"]["mu"] != 0.01) == adaptive
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.01, 1), (0.4, 2), (0.5, 2), (0.6, 3), (1.0, 5)])
@@ -122,18 +122,18 @@ def test_absent_from_the_sample_means_no_message() -> None:
 
 
 def test_clipping_bounds_the_update_and_leaves_small_ones_alone() -> None:
-    received = {"a": torch.zeros(3), "b": {"c": torch.ones(1)}}
-    trained = {"a": torch.tensor([3.0, 0.0, 0.0]), "b": {"c": torch.tensor([5.0])}}  # the update's norm is 5
-    client = Client(*[None] * 4)  # type: ignore[arg-type]
-    clipped = Clip(norm=1.0).apply(client, received, trained)
-    assert distance(clipped, {"a": torch.tensor([0.6, 0.0, 0.0]), "b": {"c": torch.tensor([1.8])}}) <= 1e-6
-    assert distance(Clip(norm=5.5).apply(client, received, trained), trained) <= 1e-6
-    assert distance(Clip(norm=1.0).apply(client, received, received), received) == 0
+    update = {"a": torch.tensor([3.0, 0.0, 0.0]), "b": {"c": torch.tensor([4.0])}}  # of norm 5
+    ctx: Any = None
+    clipped = Clip(norm=1.0).release(ctx, update)
+    assert distance(clipped, {"a": torch.tensor([0.6, 0.0, 0.0]), "b": {"c": torch.tensor([0.8])}}) <= 1e-6
+    assert distance(Clip(norm=5.5).release(ctx, update), update) <= 1e-6
+    nothing = map_leaves(torch.zeros_like, update)
+    assert distance(Clip(norm=1.0).release(ctx, nothing), nothing) == 0
 
 
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_a_clipped_round_moves_the_model_no_further(mode: str) -> None:
-    before, after = one_round(FedAvg(model(), release=Clip(norm=0.01)), federation(mode=mode))
+    before, after = one_round(FedAvg(model(), parts=(Clip(norm=0.01),)), federation(mode=mode))
     moved = [(x - dict(leaves(before["w"]))[path]).square().sum() for path, x in leaves(after["w"])]
     assert 0.001 < float(sum(moved)) ** 0.5 <= 0.01 + 1e-6
 
@@ -141,17 +141,17 @@ def test_a_clipped_round_moves_the_model_no_further(mode: str) -> None:
 def test_a_mixed_start_is_the_stated_mix() -> None:
     fed = federation(engine=Recorder, **DOUBLE)
     algorithm = FedAvg(
-        model(0.0), local_steps=1, optimizer="sgd", lr=0.5, weight_decay=0.0, start=MixedStart(alpha=0.3)
+        model(0.0), local_steps=1, optimizer="sgd", lr=0.5, weight_decay=0.0, parts=(MixedStart(alpha=0.3),)
     )
     one_round(algorithm, fed)
-    kept, states = {c: fed.heard[c]["w"] for c in fed.clients}, fed.snapshot()
-    assert all(distance(states[client]["w"], kept[client]) == 0 for client in fed.clients)
+    kept = {client: state["w"] for client, state in fed.snapshot().items()}
     whole = federation(engine=Recorder, **DOUBLE)
     before, _ = one_round(algorithm, whole, 2)
     for client in whole.clients:
         start = map_leaves(lambda w, own: 0.3 * w + 0.7 * own, before["w"], kept[client])
         expected = map_leaves(lambda w, g: w - 0.5 * g, start, gradient(start, client, whole))
-        assert distance(whole.heard[client]["w"], expected) <= 1e-12
+        assert distance(whole.snapshot()[client]["w"], expected) <= 1e-12
+        assert distance(add(before["w"], whole.heard[client]["update"]), expected) <= 1e-12
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_mixed_start_is_the_stated_mix() -> None:
         ({"weight_decay": -1.0}, "weight_decay is -1.0"),
         ({"participation": 0.0}, "participation is 0.0"),
         ({"quorum": 1.5}, "quorum is 1.5"),
-        ({"objective": (Proximal(),)}, "no term that depends on data"),
+        ({"share": ()}, "share is empty"),
     ],
 )
 def test_impossible_parameters_are_refused(wrong: dict[str, Any], message: str) -> None:

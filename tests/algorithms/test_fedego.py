@@ -416,9 +416,9 @@ def test_facts_are_what_the_states_say() -> None:
 
 
 BASELINES: dict[str, Callable[..., Any]] = {
-    "fedavg": lambda **o: FedAvg(net(), objective=(EgoCrossEntropy(4, 2, 2),), **o),
-    "fedprox": lambda **o: FedProx(net(), objective=(EgoCrossEntropy(4, 2, 2),), adaptive=True, **o),
-    "local": lambda **o: Local(net(), objective=(EgoCrossEntropy(4, 2, 2),), **o),
+    "fedavg": lambda **o: FedAvg(net(), parts=(EgoCrossEntropy(4, 2, 2),), **o),
+    "fedprox": lambda **o: FedProx(net(), parts=(EgoCrossEntropy(4, 2, 2),), adaptive=True, **o),
+    "local": lambda **o: Local(net(), parts=(EgoCrossEntropy(4, 2, 2),), **o),
     "fedego": lambda local_steps, **o: fedego(batches=local_steps, **o),
 }
 
@@ -440,10 +440,10 @@ def test_a_model_without_reduction_layers_is_refused() -> None:
 
 def test_sage_trains_on_egos_when_a_layer_is_left_for_the_nodes() -> None:
     deep, flat = (MODELS["sage"](hidden=8, layers=n, dropout=0.0).build(FEATURES, CLASSES) for n in (3, 2))
-    state = after(FedAvg(deep, objective=(EgoCrossEntropy(4, 2, 2),)), federation(), 1)
+    state = after(FedAvg(deep, parts=(EgoCrossEntropy(4, 2, 2),)), federation(), 1)
     assert all(leaf.isfinite().all() for _, leaf in leaves(state["w"]))
     with pytest.raises(ValueError, match=r"'sage' with more layers than algorithm\.hops"):
-        FedAvg(flat, objective=(EgoCrossEntropy(4, 2, 2),))
+        FedAvg(flat, parts=(EgoCrossEntropy(4, 2, 2),))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ OTHER_MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego", "layers": 2
 OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
     "fedego": {"batch": 4, "batches": 2, "epochs": 1, "server_epochs": 1, "fan_out": 2, "lr": 0.01, "sigma": 0.01}
 }
+OTHER_PARAMETERS["fedavgm"] = {
+    "server_lr": 0.1
+}  # the default takes steps ten times as long, for which the losses here oscillate
 OTHER_PARAMETERS |= {
     name: {"batch": 16, "lr": 0.1} | ({} if name == "vfl" else {"fan_out": 2}) for name in sorted(VERTICAL)
 }

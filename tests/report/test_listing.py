@@ -3,12 +3,12 @@
 import pytest
 
 from fedweave import config
-from fedweave.algorithms.parts import PARTS
+from fedweave.algorithms import PARTS
 from fedweave.config.plugins import REGISTRIES
 from fedweave.report.listing import meanings, one_line
 
 KINDS = {f"{section} {name}": kind for section in REGISTRIES for name, kind in config.registry(section).items()}
-KINDS |= {f"{family} {name}": kind for family, kinds in PARTS.items() for name, kind in kinds.items()}
+KINDS |= {f"part {name}": kind for name, kind in PARTS.items()}
 
 
 class Cited:

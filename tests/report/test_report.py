@@ -249,7 +249,7 @@ def test_the_ledger_adds_up_to_what_the_run_sent(page: str, summaries: Any, runs
     assert n == [
         "sent",
         "FedAvg.train",
-        "n | number of training nodes",
+        "n | number of training examples",
         "[] int64",
         "none",
         "3",

@@ -120,8 +120,7 @@ def test_baselines_train_as_much_as_fedego_and_with_the_same_optimiser() -> None
         assert {key: its[key] for key in ("lr", "optimizer", "weight_decay")} == {
             key: own[key] for key in ("lr", "optimizer", "weight_decay")
         }
-        [objective] = its["objective"]
-        objective = {"name": objective} if isinstance(objective, str) else objective
+        [objective] = [part for part in its["parts"] if isinstance(part, dict)]
         assert objective["name"] == "ego_cross_entropy"
         assert plain["model"]["name"] == "ego"
 

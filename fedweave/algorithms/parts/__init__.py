@@ -1,42 +1,33 @@
-"""The exchangeable parts of the FedAvg family.
+"""The parts of the FedAvg family: one idea of one paper each, on both sides of the wire (see `part.Part`).
 
-What a client trains for (`objective`), where it starts (`start`), how replies are weighed (`weigh`), what it does to
-its weights before they leave (`release`), and what it gets back (`reward`). Each part is a frozen dataclass; an
-algorithm of the family is a choice of five.
+An algorithm of the family is an ordered list of them. Parts that belong to one paper stand in that paper's file;
+`algorithms.PARTS` names them all.
 """
 
+from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.egos import EgoCrossEntropy
-from fedweave.algorithms.parts.objective import CrossEntropy, Objective, Proximal, draw, loss
-from fedweave.algorithms.parts.release import Clip, Plain, Release
-from fedweave.algorithms.parts.reward import Reward, SameForAll
-from fedweave.algorithms.parts.start import GlobalStart, MixedStart, Start
-from fedweave.algorithms.parts.weigh import BySize, Uniform, Weigh
-
-PARTS: dict[str, dict[str, type]] = {
-    "objective": {"cross_entropy": CrossEntropy, "ego_cross_entropy": EgoCrossEntropy, "proximal": Proximal},
-    "start": {"global": GlobalStart, "mixed": MixedStart},
-    "weigh": {"size": BySize, "uniform": Uniform},
-    "release": {"plain": Plain, "clip": Clip},
-    "reward": {"same": SameForAll},
-}
+from fedweave.algorithms.parts.objective import CrossEntropy, Objective
+from fedweave.algorithms.parts.part import Context, Part, Round, has
+from fedweave.algorithms.parts.release import Clip, Normalised
+from fedweave.algorithms.parts.start import MixedStart
+from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
+from fedweave.algorithms.parts.weigh import BySize, Uniform
 
 __all__ = [
-    "PARTS",
     "BySize",
     "Clip",
+    "Composition",
+    "Context",
     "CrossEntropy",
     "EgoCrossEntropy",
-    "GlobalStart",
     "MixedStart",
+    "Normalised",
     "Objective",
-    "Plain",
-    "Proximal",
-    "Release",
-    "Reward",
-    "SameForAll",
-    "Start",
+    "OptimizerName",
+    "OptimizerState",
+    "Part",
+    "Round",
+    "Training",
     "Uniform",
-    "Weigh",
-    "draw",
-    "loss",
+    "has",
 ]

@@ -1,61 +1,42 @@
-"""How much each client's weights count."""
+"""How much each client's update counts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedweave.core.federation import Client
-from fedweave.core.graph import TRAIN
-from fedweave.core.replies import Replies
+from fedweave.algorithms.parts.part import Context, Part, Round
 from fedweave.core.tree import Tree
 
+EXAMPLES = {"n": "number of training examples"}
 
-class Weigh(Protocol):
-    """How much each client's weights count."""
 
-    @property
-    def sends(self) -> Mapping[str, str]:
-        """What `report` sends, and what it reveals."""
-        ...
-
-    def report(self, client: Client) -> Tree:
-        """What the client adds to its reply for this purpose, declared in `sends`."""
-        ...
-
-    def weights(self, replies: Replies) -> Tensor:
-        """float [P], in the replies' order, summing to 1."""
-        ...
+def by_size(round: Round) -> Tensor:
+    """n_i / Σ n_k, float64 [P], of clients that report "n"; uniform if none has a training example."""
+    n = round.replies.stack("n").double()
+    return n / n.sum() if n.sum() > 0 else torch.full_like(n, 1 / len(n))
 
 
 @dataclass(frozen=True)
-class BySize:
-    """n_i / Σ n_k with n_i training nodes (McMahan et al. 2017)."""
+class BySize(Part):
+    """n_i / Σ n_k with n_i training examples (McMahan et al. 2017)."""
 
-    sends: ClassVar[Mapping[str, str]] = {"n": "number of training nodes"}
+    sends: ClassVar = EXAMPLES
 
-    def report(self, client: Client) -> Tree:
-        """{"n": training nodes}."""
-        return {"n": client.graph.masks[TRAIN].sum()}
+    def report(self, ctx: Context) -> Tree:
+        """{"n": training examples}."""
+        return {"n": ctx.examples}
 
-    def weights(self, replies: Replies) -> Tensor:
-        """Proportional to n; uniform if no client has a training node."""
-        n = replies.stack("n").double()
-        return n / n.sum() if n.sum() > 0 else torch.full_like(n, 1 / len(n))
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """Proportional to n."""
+        return by_size(round)
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Part):
     """1 / P, the plain mean that the code of FedEgo, FedSage, FedGCN and F2GNN takes."""
 
-    sends: ClassVar[Mapping[str, str]] = {}
-
-    def report(self, client: Client) -> Tree:
-        """Nothing."""
-        return {}
-
-    def weights(self, replies: Replies) -> Tensor:
+    def weigh(self, state: Tree, round: Round) -> Tensor:
         """All equal."""
-        return torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
+        return torch.full((len(round.at),), 1 / len(round.at), dtype=torch.float64)

@@ -14,6 +14,7 @@ from fedweave.core.federation import Sent, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Entry, Ledger, line
 from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.alignment import MEETING, align
 from fedweave.deploy.flare.holdings import JOINING
@@ -128,7 +129,7 @@ class Flare:
         self,
         step: Step,
         shared: Tree | None = None,
-        each: Mapping[str, Tree] | None = None,
+        each: Mapping[str, Tree] | Stacked | None = None,
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
         received: Sent | None = None,
@@ -153,7 +154,7 @@ class Flare:
         step: Step,
         to: Mapping[str, Sequence[str]],
         shared: Tree | None = None,
-        each: Mapping[str, Tree] | None = None,
+        each: Mapping[str, Tree] | Stacked | None = None,
         quorum: float = 1.0,
     ) -> Sent:
         """See `core.federation.Federation.send`; the server relays what it cannot read."""
@@ -199,7 +200,7 @@ class Flare:
         here: Sequence[str],
     ) -> tuple[Replies, dict[str, str]]:
         """One call of a step on those of the `chosen` sites that are `here`; replies and notes."""
-        if messages.each:
+        if messages.each or messages.rows.clients:
             sent = {site: messages.one(site) for site in here}
             blobs = {site: encode(tree) for site, tree in sent.items()}
         else:

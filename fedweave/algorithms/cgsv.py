@@ -1,0 +1,118 @@
+"""CGSV: Xu et al. 2021, "Gradient driven rewards to guarantee fairness in collaborative machine learning", algorithm 1.
+
+Deviations: a client's first values r_i are 0, so that the first round's are its alignment alone; a client that misses a
+round misses that round's reward.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Normalised, Part, Round
+from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
+from fedweave.algorithms.preset import preset
+from fedweave.core.federation import Federation
+from fedweave.core.tree import Tree, add, map_leaves
+from fedweave.ops.sparsified import Sparsified
+
+
+@dataclass(frozen=True)
+class CosineValue(Part):
+    """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least `least`, normalised to sum 1; u_N = Σ r_i u_i with the
+    values before the round, by number of examples in the first (eqs. 2-4).
+
+    alpha: how much of the last values goes on.
+    least: the smallest value.
+    """
+
+    alpha: float = 0.95
+    least: float = 1e-3
+    sends = EXAMPLES
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No value yet."""
+        return {"r": torch.zeros(len(fed.clients), dtype=torch.float64)}
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n": training examples}."""
+        return {"n": ctx.examples}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """r, or by size in the first round."""
+        r = state["r"][round.at]
+        return r if r.any() else by_size(round)
+
+    def value(self, state: Tree, round: Round) -> Tensor:
+        """r after the round, of its clients."""
+        whole = round.weights @ round.updates
+        phi = F.cosine_similarity(round.updates, whole[None], eps=1e-30)
+        r = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.least)
+        return r / r.sum()
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The new values of the round's clients."""
+        return {"r": state["r"].index_copy(0, round.at, round.value)}
+
+
+@dataclass(frozen=True)
+class SparseReward(Part):
+    """Client i gets, of every tensor of u_N, the min(⌈q_i n⌉, n − 1) entries of largest magnitude, q_i = tanh(β r_i) /
+    max_j tanh(β r_j), and adds them to the weights that it trained from; its own update is discarded (eq. 5).
+
+    beta: β, how evenly rewards are spread; the larger, the more alike.
+    """
+
+    beta: float = 1.0
+    personal = True
+    needs = ("value",)
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No reward yet."""
+        return {"u": map_leaves(torch.zeros_like, w), "q": torch.zeros(len(fed.clients), dtype=torch.float64)}
+
+    def reward(self, state: Tree, at: Tensor) -> Tree:
+        """The sparse updates, leaves [P, …]."""
+        return map_leaves(lambda u: Sparsified(largest(u, state["q"][at])), state["u"])
+
+    def receive(self, ctx: Context) -> Tree:
+        """The weights that training started from, and the reward."""
+        return add(ctx.memory["w"] if ctx.memory else ctx.first, ctx.message["w"])
+
+    def after(self, ctx: Context) -> None:
+        """Keep what training started from."""
+        ctx.keep({"w": ctx.received})
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """u_N and q after a round."""
+        q = torch.tanh(self.beta * round.value)
+        quota = torch.zeros_like(state["q"]).index_copy(0, round.at, q / q.max())
+        return {"u": round.replies.weighted_sum("update", round.weights), "q": quota}
+
+
+def largest(u: Tensor, quota: Tensor) -> Tensor:
+    """[P, *u.shape]: of u's n entries the min(⌈quota_i n⌉, n − 1) of largest magnitude, 0 elsewhere; quota [P]."""
+    n = u.numel()
+    keep = torch.ceil(quota * n).long().clamp(max=n - 1)
+    rank = torch.argsort(torch.argsort(u.flatten().abs(), descending=True, stable=True), stable=True)
+    return torch.where(rank < keep[:, None], u.flatten(), 0).unflatten(1, u.shape)
+
+
+@preset
+@dataclass(frozen=True)
+class CGSV:
+    """Every client gets as much of the joint update as its own is aligned with it.
+
+    gamma: Γ, norm of the updates that clients send.
+    alpha: how much of the last values goes on.
+    beta:  how evenly rewards are spread.
+    """
+
+    gamma: float = 0.5
+    alpha: float = 0.95
+    beta: float = 1.0
+
+    def parts(self) -> tuple[Part, ...]:
+        """Normalised updates, values by cosine, sparse rewards."""
+        return Normalised(self.gamma), CosineValue(self.alpha), SparseReward(self.beta)

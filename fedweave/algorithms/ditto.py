@@ -1,0 +1,58 @@
+"""Ditto: Li et al. 2021, "Ditto: fair and robust federated learning through personalization", algorithm 1.
+
+Deviations: the personal model takes as many steps per round as the global one, and starts from the client's first
+received weights.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Part
+from fedweave.algorithms.preset import preset
+from fedweave.core import random
+from fedweave.core.tree import Tree
+
+
+@dataclass(frozen=True)
+class PersonalModel(Part):
+    """Every client trains a model of its own besides, v_i ← v_i − lr (∇F_i(v_i) + λ (v_i − w_t)), and uses that.
+
+    lam: λ, the pull to the received weights; 0 is local training.
+    """
+
+    lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.lam < 0:
+            raise ValueError(f"lam is {self.lam}; it must not be negative")
+
+    def after(self, ctx: Context) -> None:
+        """The personal model's steps."""
+        key = random.fold(ctx.client.key, "personal")
+        state = ctx.memory.get("optimizer")
+        v, _, state = ctx.objective.fit(self.judged(ctx), ctx.client, key, ctx.message, ctx.received, state, self._pull)
+        ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
+
+    def _pull(self, v: Tensor, received: Tensor, given: Tree) -> Tensor:
+        """λ/2 ‖v − w_t‖² (eq. 2) over one leaf."""
+        return 0.5 * self.lam * ((v - received) ** 2).sum()
+
+    def judged(self, ctx: Context) -> Tree:
+        """v_i."""
+        return ctx.memory["v"] if ctx.memory else ctx.received
+
+
+@preset
+@dataclass(frozen=True)
+class Ditto:
+    """FedAvg whose clients train personal models besides, which are pulled to the global one.
+
+    lam: λ, the strength of the pull.
+    """
+
+    lam: float = 1.0
+
+    def parts(self) -> tuple[Part, ...]:
+        """The personal model."""
+        return (PersonalModel(self.lam),)

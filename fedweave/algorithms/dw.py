@@ -1,0 +1,47 @@
+"""DW, data-size weighting: the baseline of FairGraphFL's paper whose rewards follow the clients' sizes."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedweave.algorithms.cgsv import SparseReward
+from fedweave.algorithms.parts import Context, Normalised, Part, Round
+from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
+from fedweave.algorithms.preset import preset
+from fedweave.core.tree import Tree
+
+
+@dataclass(frozen=True)
+class SizeValue(Part):
+    """Values r_i = n_i / Σ n_k, which weigh the updates too."""
+
+    sends = EXAMPLES
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n": training examples}."""
+        return {"n": ctx.examples}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """r."""
+        return by_size(round)
+
+    def value(self, state: Tree, round: Round) -> Tensor:
+        """r."""
+        return by_size(round)
+
+
+@preset
+@dataclass(frozen=True)
+class DW:
+    """CGSV with a client's share of the training examples as its value.
+
+    gamma: Γ, norm of the updates that clients send.
+    beta:  how evenly rewards are spread.
+    """
+
+    gamma: float = 0.5
+    beta: float = 1.0
+
+    def parts(self) -> tuple[Part, ...]:
+        """Normalised updates, values by size, sparse rewards."""
+        return Normalised(self.gamma), SizeValue(), SparseReward(self.beta)

@@ -1,0 +1,107 @@
+"""FedAvgM and FedAdam: Hsu, Qi and Brown 2019, "Measuring the effects of non-identical data distribution for federated
+visual classification", and Reddi et al. 2021, "Adaptive federated optimization", algorithm 2."""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedweave.algorithms.parts import Part
+from fedweave.algorithms.preset import preset
+from fedweave.core.federation import Federation
+from fedweave.core.tree import Tree, map_leaves
+
+
+@dataclass(frozen=True)
+class ServerMomentum(Part):
+    """The server's step m ← momentum · m + Δ, w ← w + lr · m.
+
+    server_lr: the server's learning rate.
+    momentum:  how much of the last step goes on.
+    """
+
+    server_lr: float = 1.0
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.server_lr > 0 or not 0 <= self.momentum < 1:
+            raise ValueError(
+                f"server_lr is {self.server_lr} and momentum {self.momentum}; they must be positive, and in [0, 1)"
+            )
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """m = 0."""
+        return {"m": map_leaves(torch.zeros_like, w)}
+
+    def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
+        """One step."""
+        m = map_leaves(lambda m, d: self.momentum * m + d, state["m"], delta)
+        return map_leaves(lambda w, m: w + self.server_lr * m, w, m), {"m": m}
+
+
+@dataclass(frozen=True)
+class ServerAdam(Part):
+    """The server's step m ← β₁ m + (1 − β₁) Δ, v ← β₂ v + (1 − β₂) Δ², w ← w + lr · m / (√v + τ), without bias
+    correction; v starts at τ².
+
+    server_lr: the server's learning rate.
+    beta1:     decay of m.
+    beta2:     decay of v.
+    tau:       τ, the smaller the more adaptive.
+    """
+
+    server_lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not (self.server_lr > 0 and self.tau > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ValueError("server_lr and tau must be positive, beta1 and beta2 at least 0 and below 1")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """m = 0, v = τ²."""
+        return {"m": map_leaves(torch.zeros_like, w), "v": map_leaves(lambda w: torch.full_like(w, self.tau**2), w)}
+
+    def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
+        """One step."""
+        m = map_leaves(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, state["m"], delta)
+        v = map_leaves(lambda v, d: self.beta2 * v + (1 - self.beta2) * d**2, state["v"], delta)
+        return map_leaves(lambda w, m, v: w + self.server_lr * m / (v.sqrt() + self.tau), w, m, v), {"m": m, "v": v}
+
+
+@preset
+@dataclass(frozen=True)
+class FedAvgM:
+    """FedAvg with momentum at the server.
+
+    server_lr: the server's learning rate.
+    momentum:  how much of the last step goes on.
+    """
+
+    server_lr: float = 1.0
+    momentum: float = 0.9
+
+    def parts(self) -> tuple[Part, ...]:
+        """The server's momentum."""
+        return (ServerMomentum(self.server_lr, self.momentum),)
+
+
+@preset
+@dataclass(frozen=True)
+class FedAdam:
+    """FedAvg with Adam at the server.
+
+    server_lr: the server's learning rate.
+    beta1:     decay of the mean update.
+    beta2:     decay of its square.
+    tau:       the smaller, the more adaptive.
+    """
+
+    server_lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def parts(self) -> tuple[Part, ...]:
+        """The server's Adam."""
+        return (ServerAdam(self.server_lr, self.beta1, self.beta2, self.tau),)

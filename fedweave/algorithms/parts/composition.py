@@ -1,0 +1,80 @@
+"""An ordered list of parts as one: their names, and who decides what."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Context, Part, Round, has
+from fedweave.core.federation import Sends
+from fedweave.core.tree import Tree
+
+# Hooks that one part alone may have, and what they decide.
+DECIDES = {
+    "reward": "what each client gets",
+    "weigh": "how updates count",
+    "value": "what an update is worth",
+    "step": "the server's step",
+    "receive": "what a client receives",
+    "start": "where training starts",
+    "judged": "which model a client uses",
+}
+
+
+class Composition(dict[str, Part]):
+    """{name in messages and states: part}: the class's name, numbered where there are several of it.
+
+    Raises:
+        ValueError: two parts decide the same thing, or report the same key with different meanings; names both.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__()
+        for part in parts:
+            name, again = type(part).__name__, sum(type(other) is type(part) for other in self.values())
+            self[f"{name}{again + 1}" if again else name] = part
+        for hook, what in DECIDES.items():
+            if len(owners := [name for name, part in self.items() if has(part, hook)]) > 1:
+                raise ValueError(f"parts: {' and '.join(owners)} both decide {what}; keep one of them")
+        for key in self.sends:
+            meanings = {self[name].sends[key]: name for name in self if key in self[name].sends}
+            if len(meanings) > 1:
+                raise ValueError(f"parts: {' and '.join(meanings.values())} both report {key!r} with other meanings")
+        for name, part in self.items():
+            if missing := [DECIDES[hook] for hook in part.needs if not self.owner(hook)]:
+                raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part]) -> "Composition":
+        """`parts`, and for each of the hooks `defaults` that none of them has, its part."""
+        missing = [part for hook, part in defaults.items() if not any(has(given, hook) for given in parts)]
+        return cls((*missing, *parts))
+
+    def owner(self, hook: str) -> str:
+        """The name of the part that decides `hook`, "" if none does."""
+        return next((name for name, part in self.items() if has(part, hook)), "")
+
+    def decided(self, hook: str, memory: Tree, round: Round) -> Tensor | None:
+        """What the owner of a hook of the server decides; None without one. memory: {part: its state}."""
+        owner = self.owner(hook)
+        return getattr(self[owner], hook)(memory[owner], round) if owner else None
+
+    def of_client(self, hook: str, ctx: Context, default: Callable[[Context], Tree]) -> Tree:
+        """The weights that the owner of a hook of the client decides."""
+        owner = self.owner(hook)
+        return getattr(self[owner], hook)(ctx.at(owner)) if owner else default(ctx)
+
+    @property
+    def personal(self) -> bool:
+        """Whether every client has weights of its own, so that there is no global model."""
+        return any(part.personal for part in self.values())
+
+    @property
+    def sends(self) -> dict[str, Sends | str]:
+        """What the parts report, and what it reveals."""
+        return {key: meaning for part in self.values() for key, meaning in part.sends.items()}
+
+    @property
+    def mechanism(self) -> tuple[Any, ...]:
+        """What protects an update, in the order in which it is applied."""
+        return tuple(part.mechanism for part in self.values() if part.mechanism is not None)

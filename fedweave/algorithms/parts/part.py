@@ -1,0 +1,237 @@
+"""The one shape of all parts of the FedAvg family: hooks on both sides of the wire, of which any may be absent."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.training import Training
+from fedweave.core import model as models
+from fedweave.core.federation import Client, Federation, Sends
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree, sub
+from fedweave.learn import Fit, Penalty, cross_entropy
+
+
+class Trainable(Protocol):
+    """What a client trains for, and how (`objective.Objective`)."""
+
+    @property
+    def training(self) -> Training:
+        """The model and how it is trained."""
+        ...
+
+    def fit(
+        self,
+        w: Tree,
+        client: Client,
+        key: Tensor,
+        given: Tree | None = None,
+        anchor: Tree | None = None,
+        state: Tree | None = None,
+        penalty: Penalty | None = None,
+    ) -> Fit:
+        """Train `w`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a part's hooks see at a client.
+
+    client:    graph, private state, key and secret.
+    objective: what the client trains for, and how.
+    message:   what the server sent.
+    name:      under which the part finds what it sent itself, and keeps its memory.
+    received:  the weights that the server sent; a leaf that is not shared is the client's own.
+    start:     where local training starts. trained: where it ended. last_loss: before its last step (None before it).
+    """
+
+    client: Client
+    objective: Trainable
+    message: Tree
+    name: str = ""
+    received: Tree = field(default_factory=dict)
+    start: Tree = field(default_factory=dict)
+    trained: Tree = field(default_factory=dict)
+    last_loss: Tensor | None = None
+
+    def at(self, name: str) -> "Context":
+        """The same for the part `name`."""
+        return replace(self, name=name)
+
+    @property
+    def training(self) -> Training:
+        """The model and how it is trained."""
+        return self.objective.training
+
+    @property
+    def given(self) -> Tree:
+        """What the part's `download` sent to this client."""
+        return self.message.get(self.name, {}) | self.message.get("each", {}).get(self.name, {})
+
+    @property
+    def own(self) -> Tree:
+        """The weights that the client trained last, at first those that all clients draw."""
+        state = self.client.state
+        return state["w"] if state.get("w") else self.first
+
+    @property
+    def first(self) -> Tree:
+        """The weights that all clients start from where the server sends none."""
+        return models.init(self.training.model, self.message["init"], self.client.graph.x.dtype)
+
+    @property
+    def memory(self) -> Tree:
+        """What the part kept at this client, {} at first."""
+        return self.client.state.get(self.name, {})
+
+    def keep(self, memory: Tree) -> None:
+        """Keep `memory` until the client is called again; it never leaves."""
+        self.client.state[self.name] = memory
+
+    @property
+    def update(self) -> Tree:
+        """Δ_i, the trained weights minus the received ones."""
+        return sub(self.trained, self.received)
+
+    @property
+    def examples(self) -> Tensor:
+        """n_i, the number of training examples: int64 scalar."""
+        return self.client.graph.masks[TRAIN].sum()
+
+    def loss(self, w: Tree) -> Tensor:
+        """F_i(w): mean cross-entropy over the training examples without dropout, scalar; 0 without any."""
+        graph = self.client.graph
+        logits = models.apply(self.training.model, w, graph)
+        return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a part's hooks see at the server once the clients replied.
+
+    replies: of the P clients that did. at: int64 [P], their places among all clients. w: the global weights before.
+    weights: float64 [P] or [P, P], what `weigh` gave. delta: their weighted sum of the updates. value: float64 [P],
+    what `value` gave. Those that are not known yet are None.
+    """
+
+    replies: Replies
+    at: Tensor
+    w: Tree
+    weights: Any = None
+    delta: Any = None
+    value: Any = None
+
+    @cached_property
+    def updates(self) -> Tensor:
+        """The released updates of all shared weights, float64 [P, D]."""
+        return self.replies.matrix("update")
+
+    def mean(self, key: str) -> float:
+        """The mean over clients of what they report as `key`, weighted as their updates are."""
+        share = torch.ones(len(self.at)) if self.weights is None or self.weights.dim() > 1 else self.weights
+        return float(share.double() @ self.replies.stack(key).double() / share.double().sum())
+
+
+class Part:
+    """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
+
+    At the server, in the order of a round: `init`, `download` or `reward`, `weigh`, `value`, `step`, `update`. At a
+    client: `receive`, `start`, `minibatches`, `loss` and `penalty`, `after`, `release`, `report`; and `judged` when
+    models are evaluated. `state` is the part's memory at the server: a tree, saved in checkpoints.
+
+    sends:     {key of what `report` adds: what the receiver learns from it}.
+    mechanism: how `release` protects an update; None if it does not.
+    personal:  True if every client gets weights of its own, so that there is no one global model.
+    needs:     hooks that some other part must decide.
+    """
+
+    sends: ClassVar[Mapping[str, Sends | str]] = {}
+    personal: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def mechanism(self) -> Any:
+        """How `release` protects an update (`core.mechanism`); None if it does not."""
+        return None
+
+    def check(self, training: Training) -> None:
+        """Raise a ValueError if the part does not suit the model or the training."""
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """The part's state before the first round; w: the first weights."""
+        return {}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """What the called clients find in `ctx.given`: a tree for all of them, and one with leaves [P, …] of which each
+        gets its row; at: int64 [P], the clients' places among all."""
+        return {}, {}
+
+    def reward(self, state: Tree, at: Tensor) -> Tree:
+        """What each called client gets in place of the global weights, leaves [P, …] (see `download`); what they stand
+        for, `receive` says. Decides it alone."""
+        return {}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """How the updates count: float64 [P], or [P, P] where row i mixes all clients' weights for client i (then the
+        part is `personal`). They need not sum to 1. Decides it alone."""
+        raise NotImplementedError
+
+    def value(self, state: Tree, round: Round) -> Tensor:
+        """What each client's update is worth, float64 [P]. Decides it alone."""
+        raise NotImplementedError
+
+    def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
+        """The new global weights, and the part's state: the server's optimiser. Decides it alone."""
+        raise NotImplementedError
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The part's state after a round."""
+        return state
+
+    def receive(self, ctx: Context) -> Tree:
+        """The weights that a reward, `ctx.message["w"]`, stands for. Decides it alone."""
+        raise NotImplementedError
+
+    def start(self, ctx: Context) -> Tree:
+        """Where local training starts. Decides it alone."""
+        return ctx.received
+
+    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """What `loss` wants drawn beforehand, leaves [steps, …]; {} if nothing."""
+        return {}
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+        """A term of the local objective that depends on data, scalar; given: as `ctx.given`. Terms add up."""
+        raise NotImplementedError
+
+    def penalty(self, w: Tensor, received: Tensor, given: Tree) -> Tensor:
+        """A term of the local objective that is a sum over the elements of each leaf, given that leaf of the received
+        weights. Terms add up."""
+        raise NotImplementedError
+
+    def after(self, ctx: Context) -> None:
+        """Further work at the client after its training, such as a personal model or a note in `ctx.keep`."""
+
+    def release(self, ctx: Context, update: Tree) -> Tree:
+        """The update as it leaves the client. Parts apply theirs one after the other."""
+        return update
+
+    def report(self, ctx: Context) -> Tree:
+        """What the client sends besides, under the keys of `sends`."""
+        return {}
+
+    def judged(self, ctx: Context) -> Tree:
+        """The weights of the model that the client uses. Decides it alone."""
+        return ctx.start
+
+
+def has(part: Part, hook: str) -> bool:
+    """Whether a part has a hook of its own."""
+    return getattr(type(part), hook) is not getattr(Part, hook)

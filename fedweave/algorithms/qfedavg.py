@@ -1,0 +1,61 @@
+"""q-FedAvg: Li et al. 2020, "Fair resource allocation in federated learning", algorithm 2.
+
+Deviations: the local solver is SGD alone, for L = 1 / lr estimates its curvature.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.preset import preset
+from fedweave.core.tree import Tree
+
+
+@dataclass(frozen=True)
+class FairByLoss(Part):
+    """Clients with a larger loss F_i at the received weights count more: w ← w_t − Σ F_i^q g_i / Σ h_i with
+    g_i = −L Δ_i and h_i = q F_i^{q−1} ‖g_i‖² + L F_i^q.
+
+    q:         0 weighs all clients alike; the larger, the fairer.
+    lipschitz: L, the reciprocal of the local learning rate.
+    """
+
+    q: float = 1.0
+    lipschitz: float = 100.0
+    sends: ClassVar = {"loss": "mean training loss of the received weights"}
+
+    def __post_init__(self) -> None:
+        if self.q < 0 or self.lipschitz <= 0:
+            raise ValueError(f"q is {self.q} and lipschitz {self.lipschitz}; they must be at least 0, and positive")
+
+    def report(self, ctx: Context) -> Tree:
+        """F_i(w_t)."""
+        return {"loss": ctx.loss(ctx.received)}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """L F_i^q / Σ h_k. Losses below 1e-10 count as that, as in the authors' code."""
+        loss = round.replies.stack("loss").double().clamp(min=1e-10)
+        squared = self.lipschitz**2 * round.updates.square().sum(1)  # ‖g_i‖²
+        h = self.q * loss ** (self.q - 1) * squared + self.lipschitz * loss**self.q
+        return self.lipschitz * loss**self.q / h.sum()
+
+
+@preset
+@dataclass(frozen=True)
+class QFedAvg:
+    """FedAvg that favours clients with a large loss, for an even distribution of accuracy.
+
+    q:            how much; 0 is the plain mean of FedAvg.
+    optimizer:    of the local training; only SGD's learning rate says what L is.
+    lr:           its learning rate.
+    """
+
+    q: float = 1.0
+    optimizer: Literal["sgd"] = "sgd"
+    lr: float = 0.1
+
+    def parts(self) -> tuple[Part, ...]:
+        """Weights by loss."""
+        return (FairByLoss(self.q, 1 / self.lr),)

@@ -1,0 +1,86 @@
+"""Tensors of which most entries are 0, and travel without these."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_LARGEST = 1 << 28  # elements; a message of few bytes must not make its receiver allocate more
+
+
+class Sparsified:
+    """A tensor that is serialised as its entries that are not 0: their places in the flattened tensor (int32) and their
+    values. To everything else it is the tensor itself.
+
+    dense: the tensor.
+    """
+
+    def __init__(self, dense: Tensor) -> None:
+        self.dense = dense
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the tensor."""
+        return self.dense.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """dtype of the tensor."""
+        return self.dense.dtype
+
+    @property
+    def count(self) -> int:
+        """How many entries travel."""
+        return int(torch.count_nonzero(self.dense))
+
+    def packed(self) -> Tensor:
+        """Places int32 and then values of the k entries, as bytes: uint8 [k (4 + itemsize)]."""
+        flat = self.dense.flatten()
+        at = flat.nonzero()[:, 0]
+        return torch.cat([at.int().view(torch.uint8), flat[at].view(torch.uint8)])
+
+    @property
+    def form(self) -> str:
+        """What `unpacked` needs to know besides: "float32 3 4"."""
+        return " ".join([str(self.dtype).removeprefix("torch."), *map(str, self.shape)])
+
+    @classmethod
+    def unpacked(cls, packed: Tensor, form: str) -> "Sparsified":
+        """Undo `packed`.
+
+        Raises:
+            ValueError: the bytes do not fit the form, or the tensor would be larger than any model.
+        """
+        kind, *shape = form.split()
+        dtype, size = _DTYPES[kind], math.prod(map(int, shape))
+        count, odd = divmod(len(packed), 4 + dtype.itemsize)
+        if odd or not 0 <= size <= _LARGEST or any(int(n) < 0 for n in shape):
+            raise ValueError(f"{len(packed)} bytes do not fit the sparse form {form!r}")
+        at, values = packed[: 4 * count].view(torch.int32), packed[4 * count :].clone().view(dtype)
+        if count and not (int(at.min()) >= 0 and int(at.max()) < size):
+            raise ValueError(f"the sparse form {form!r} has places outside of the tensor")
+        return cls(values.new_zeros(size).index_copy(0, at.long(), values).view([int(n) for n in shape]))
+
+    def materialize(self) -> Tensor:
+        """The tensor."""
+        return self.dense
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Any torch function sees the tensor."""
+        whole = pytree.tree_map(
+            lambda leaf: leaf.dense if isinstance(leaf, cls) else leaf,
+            (args, kwargs or {}),
+            is_leaf=lambda leaf: isinstance(leaf, cls),
+        )
+        return function(*whole[0], **whole[1])
+
+
+pytree.register_pytree_node(
+    Sparsified,
+    lambda leaf: ([leaf.dense], None),
+    lambda children, _: Sparsified(*children),
+)

@@ -1,0 +1,172 @@
+"""What parts may do, on parts made up here."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
+from fedweave.algorithms.parts import BySize, Clip, Context, MixedStart, Part, Round, Uniform
+from fedweave.core.tree import Tree, leaves, map_leaves, ravel
+from fedweave.rounds import train
+from tests.contract.federations import distance, federation, model
+
+SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
+
+
+def after(algorithm: FedAvg, rounds: int = 3, **options: Any) -> tuple[Tree, Any]:
+    """The server's state and the federation after some rounds."""
+    fed = federation(dtype=torch.float64, **options)
+    *_, last = train(algorithm, fed, rounds)
+    return last.state, fed
+
+
+@dataclass(frozen=True)
+class Mix(Part):
+    """Personal models mixed by a fixed matrix."""
+
+    matrix: tuple[tuple[float, ...], ...]
+    personal: ClassVar[bool] = True
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        return torch.tensor(self.matrix, dtype=torch.float64)[round.at][:, round.at]
+
+
+def rows(*groups: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
+    """Means within groups of the five clients."""
+    own = {i: group for group in groups for i in group}
+    return tuple(tuple(1 / len(own[i]) if j in own[i] else 0.0 for j in range(5)) for i in range(5))
+
+
+def test_a_matrix_of_equal_weights_is_the_plain_mean() -> None:
+    mixed, _ = after(FedAvg(model(), parts=(Mix(rows(tuple(range(5)))),), **SGD))
+    plain, _ = after(FedAvg(model(), parts=(Uniform(),), **SGD))
+    for at in range(5):
+        own = map_leaves(lambda leaf, at=at: leaf[at], mixed["own"])
+        assert distance(own, plain["w"]) <= 1e-12
+
+
+def test_a_diagonal_matrix_is_training_alone() -> None:
+    mixed, fed = after(FedAvg(model(0.0), parts=(Mix(rows(*((i,) for i in range(5)))),), **SGD))
+    for at, state in enumerate(fed.snapshot().values()):
+        assert distance(map_leaves(lambda leaf, at=at: leaf[at], mixed["own"]), state["w"]) <= 1e-12
+
+
+def test_clusters_learn_apart() -> None:
+    """What a cluster holds depends on its own clients alone."""
+    both, _ = after(FedAvg(model(0.0), parts=(Mix(rows((0, 1, 2), (3, 4))),), **SGD))
+    other, _ = after(FedAvg(model(0.0), parts=(Mix(rows((0, 1, 2), (3,), (4,))),), **SGD))
+    first, second = (ravel(map_leaves(lambda leaf: leaf[:3], s["own"])) for s in (both, other))
+    assert (first - second).abs().max() <= 1e-12
+    assert distance(*(map_leaves(lambda leaf: leaf[4], s["own"]) for s in (both, other))) > 1e-3
+
+
+def test_clients_that_were_not_sampled_keep_their_weights() -> None:
+    algorithm = FedAvg(model(), participation=0.4, parts=(Mix(rows((0, 1, 2, 3, 4))),), **SGD)
+    fed = federation(dtype=torch.float64)
+    fed.begin(0)
+    before = algorithm.init(fed)
+    fed.begin(1)
+    own = algorithm.round(before, fed)["own"]
+    moved = [distance(*(map_leaves(lambda leaf, at=at: leaf[at], t) for t in (own, before["own"]))) for at in range(5)]
+    assert sum(move > 0 for move in moved) == 2
+
+
+def test_only_shared_leaves_cross_and_the_others_stay_the_clients_own() -> None:
+    state, fed = after(FedAvg(model(0.0), share=("0/*",), parts=(Uniform(),), **SGD), rounds=1)
+    assert {path.split("/")[0] for path, _ in leaves(state["w"])} == {"0"}
+    table = fed.ledger.table().to_pylist()
+    crossed = {row["key"] for row in table if row["key"].startswith(("w/", "update/"))}
+    assert crossed
+    assert all(key.split("/")[1] == "0" for key in crossed)
+    own = [client["w"] for client in fed.snapshot().values()]
+    assert distance(own[0]["1"], own[1]["1"]) > 1e-3
+    mean = map_leaves(lambda *parts: torch.stack(parts).mean(0), own[0], *own[1:])
+    assert distance(state["w"], {"0": mean["0"]}) <= 1e-12
+    assert torch.isfinite(torch.tensor(0.0))
+
+
+@dataclass(frozen=True)
+class Shift(Part):
+    """Every client gets a number of its own and starts that much off."""
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        return {"scale": torch.tensor(0.1, dtype=torch.float64)}, {"by": at.double()}
+
+    def start(self, ctx: Context) -> Tree:
+        return map_leaves(lambda w: w + ctx.given["scale"] * ctx.given["by"], ctx.received)
+
+    def after(self, ctx: Context) -> None:
+        ctx.keep({"by": ctx.given["by"], "calls": ctx.memory.get("calls", torch.tensor(0)) + 1})
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_what_differs_between_clients_reaches_each(mode: str) -> None:
+    _, fed = after(FedAvg(model(0.0), parts=(Shift(),), **SGD), mode=mode)
+    memory = [client["Shift"] for client in fed.snapshot().values()]
+    assert [float(m["by"]) for m in memory] == [0, 1, 2, 3, 4]
+    assert all(int(m["calls"]) == 3 for m in memory)
+
+
+def test_stacked_downloads_give_the_same_in_both_modes() -> None:
+    ends = [after(FedAvg(model(), parts=(Shift(),)), mode=mode, chunk=chunk) for mode, chunk in
+            (("loop", 0), ("vmap", 0), ("vmap", 2))]  # fmt: skip
+    for state, fed in ends[1:]:
+        assert distance(state, ends[0][0]) <= 1e-9
+        assert distance(fed.snapshot(), ends[0][1].snapshot()) <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("both", "what"),
+    [
+        ((BySize(), Uniform()), "BySize and Uniform both decide how updates count"),
+        ((MixedStart(), Shift()), "MixedStart and Shift both decide where training starts"),
+        ((Uniform(), Uniform()), "Uniform and Uniform2 both decide how updates count"),
+    ],
+)
+def test_two_parts_that_decide_the_same_are_refused_by_name(both: tuple[Part, ...], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        FedAvg(model(), parts=both)
+
+
+@dataclass(frozen=True)
+class Odd(Part):
+    sends: ClassVar = {"n": "number of neighbours"}
+
+    def report(self, ctx: Context) -> Tree:
+        return {"n": ctx.examples}
+
+
+def test_two_meanings_of_one_key_are_refused() -> None:
+    with pytest.raises(ValueError, match="BySize and Odd both report 'n' with other meanings"):
+        FedAvg(model(), parts=(BySize(), Odd()))
+
+
+def test_a_part_that_needs_another_is_refused_without_it() -> None:
+    with pytest.raises(ValueError, match="SparseReward needs another part that decides what an update is worth"):
+        FedAvg(model(), parts=(PARTS["sparse_reward"](),))
+
+
+def test_a_server_step_needs_one_model() -> None:
+    with pytest.raises(ValueError, match="ServerMomentum makes one global step"):
+        ALGORITHMS["fedavgm"](model(), parts=(Mix(rows((0, 1, 2, 3, 4))),))
+
+
+def test_releases_follow_each_other_in_order() -> None:
+    """Clipped to 1 and then to 0.1 is clipped to 0.1, and the ledger says both."""
+    state, fed = after(FedAvg(model(), parts=(Clip(1.0), Clip(0.1))), rounds=1)
+    start = FedAvg(model()).init(federation(dtype=torch.float64))["w"]
+    moved = float((ravel(state["w"]) - ravel(start)).norm())
+    assert 0 < moved <= 0.1 + 1e-9
+    words = {row["mechanism"] for row in fed.ledger.table().to_pylist() if row["key"].startswith("update/")}
+    assert all("1" in word and "0.1" in word for word in words)
+
+
+def test_a_preset_takes_its_papers_fields_and_fedavgs() -> None:
+    made = ALGORITHMS["qfedavg"](model(), q=2.0, lr=0.25, local_steps=7)
+    assert (made.lr, made.local_steps, made.optimizer) == (0.25, 7, "sgd")
+    assert made.composed["FairByLoss"].lipschitz == 4.0
+    with pytest.raises(TypeError, match="momentum"):
+        ALGORITHMS["qfedavg"](model(), momentum=0.9)
