@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import torch
 from rich.console import Console
 
-from fedweave.core.ledger import SCHEMA
+from fedweave.core.federation import Sends, StepInfo
+from fedweave.core.ledger import SCHEMA, Ledger
+from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.report import terminal
 
 SUMMARY: dict[str, Any] = {
@@ -72,3 +75,14 @@ def test_what_passed_between_clients_is_said_where_anything_did() -> None:
     shown = io.StringIO()
     terminal.show_result(Console(width=80, file=shown), SUMMARY | {"bytes_peer": 2_000}, Path("runs/one"))
     assert "clients sent 629.8 kB, received 1.2 MB, sent 2.0 kB to each other" in shown.getvalue()
+
+
+def test_what_noise_bounds_stands_below_the_ledger() -> None:
+    """Two releases with μ = 1/2 have ε = 2.943 at δ = 1e-5 (see `tests/algorithms/test_glasu_privacy.py`)."""
+    ledger, shown = Ledger(), io.StringIO()
+    info = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(4.0, 2.0, "row")))})
+    for call in range(2):
+        ledger.record(1, call, "Alg.infer", ("a", "b"), "up", {"h": torch.zeros(2)}, 0.0, info)
+    terminal.show_ledger(Console(width=200, file=shown), ledger.table())
+    said = "Differential privacy of what was noised, per row: ε = 2.943 at δ = 1e-05 after 2 messages."
+    assert shown.getvalue().splitlines()[-1] == said
