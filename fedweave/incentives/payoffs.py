@@ -1,0 +1,92 @@
+"""How a budget is divided: FairGraphFL's payoffs and the schemes it is compared with. Everything in float64."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.errors import ConfigError, UserError
+from fedweave.incentives.shapley import Value, leave_one_out, shapley
+
+
+class Payoffs(NamedTuple):
+    """pay: float64 [N], summing to the budget; negative is a fine. compensation: float64 [N], the part μ_i of it that
+    is for late contributions, on the same scale."""
+
+    pay: Tensor
+    compensation: Tensor
+
+
+def payoffs(r: Tensor, before: Tensor | None = None, budget: float = 1.0) -> Payoffs:
+    """FairGraphFL's payoffs of a round (Eqs. 5 to 7).
+
+    A value r_i < 0 is a fine of that much; another agent is paid r_i + μ_i, with μ_i = max(r_i - mean of its values in
+    the rounds before, 0). All are scaled to sum to `budget`.
+
+    r:      values [N] of this round t.
+    before: mean [N] over the rounds 1 to t - 1 (without the start value r⁰); None in the first round, where μ = 0.
+
+    Raises:
+        UserError: the sum before scaling is not positive (it is at least Σ r_i, which `values.updated` makes 1), or the
+            budget is negative.
+    """
+    if not 0 <= budget < float("inf"):
+        raise UserError(f"the budget is {budget}; it must be at least 0.")
+    r = r.double()
+    late = torch.zeros_like(r) if before is None else (r - before.double()).relu()
+    late = torch.where(r < 0, 0.0, late)
+    total = (r + late).sum()
+    if not total > 0:
+        raise UserError(f"values {r.tolist()} sum to {float(total)}; a budget can be divided by a positive sum only.")
+    return Payoffs((r + late) / total * budget, late / total * budget)
+
+
+def data_volume(sizes: Tensor) -> Value:
+    """The value function Φ(S) = log(1 + Σ_{i in S} |D_i|) of data sizes [N]."""
+    sizes = sizes.double()
+    return lambda masks: torch.log1p(masks.double() @ sizes)
+
+
+def _equal(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
+    return torch.ones(players, dtype=torch.float64)
+
+
+def _union(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
+    return leave_one_out(value, players)
+
+
+def _individual(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
+    return value(torch.eye(players, dtype=torch.bool)).double()
+
+
+def _shapley(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
+    return shapley(value, players, rng).values
+
+
+SCHEMES: dict[str, Callable[[Value, int, np.random.Generator | None], Tensor]] = {
+    "equal": _equal,
+    "union": _union,
+    "individual": _individual,
+    "shapley": _shapley,
+}
+
+
+def shares(scheme: str, value: Value, players: int, rng: np.random.Generator | None = None) -> Tensor:
+    """Shares of a budget, float64 [N], summing to 1.
+
+    scheme: "equal", 1 / N each; or in proportion to "union", v(everyone) - v(everyone but i), "individual", v({i}), or
+            "shapley", the Shapley value, which takes a generator for more than 12 players (`shapley.shapley`).
+    value:  the value function, such as `data_volume`.
+
+    Raises:
+        ConfigError: no such scheme.
+        UserError: what is to be proportional to does not sum to more than 0; what the scheme's function raises.
+    """
+    if scheme not in SCHEMES:
+        raise ConfigError(f"no payoff scheme {scheme!r}; there are {', '.join(SCHEMES)}.")
+    raw = SCHEMES[scheme](value, players, rng)
+    if not raw.sum() > 0:
+        raise UserError(f"{scheme!r} gives {raw.tolist()}, which sum to {float(raw.sum())}; nothing can be divided so.")
+    return raw / raw.sum()

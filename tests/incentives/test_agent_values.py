@@ -1,0 +1,177 @@
+"""Values, rewards and gradient-based Shapley values, against independent arithmetic and by hand."""
+
+import math
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave.errors import UserError
+from fedweave.incentives import values
+from fedweave.incentives.gradient_shapley import correlation, cosine_value, gradient_shapley
+from fedweave.incentives.shapley import coalitions, leave_one_out
+
+
+def tensor(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def case(seed: int, agents: int = 6, size: int = 50) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Updates with a common direction, values of which one is negative, diversities."""
+    rng = np.random.default_rng(seed)
+    updates = rng.normal(size=(agents, size)) + 0.5 * rng.normal(size=size)
+    r = rng.uniform(0.1, 1, agents)
+    r[seed % agents] *= -0.2
+    return torch.from_numpy(updates), torch.from_numpy(r / r.sum()), torch.from_numpy(rng.uniform(0.1, 0.4, agents))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_values_and_rewards_equal_the_reference(oracles: ModuleType, seed: int) -> None:
+    updates, r, diversity = case(seed)
+    whole, phi, new = oracles.agent_values(r.numpy(), list(updates.numpy()), diversity.numpy(), 0.07, 1.3)
+    ours = values.global_update(updates, r)
+    alignment = values.alignment(updates, ours)
+    after = values.updated(r, alignment, diversity, 0.07, 1.3)
+    np.testing.assert_allclose(ours, whole, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(alignment, phi, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(after.values, new, rtol=0, atol=1e-12)
+    assert after.changed
+    best = int(after.values.argmax())
+    others = [i for i in range(len(r)) if i != best]
+    for beta in (0.5, 1.0, 2.0):
+        expected = np.stack(oracles.reward(whole, new, beta))
+        got = values.reward(ours, values.quota(after.values, len(ours), beta))
+        np.testing.assert_allclose(got[others], expected[others], rtol=0, atol=1e-12)
+        # The best agent's D x / x is exactly D (Eq. 4); evaluated from the left, as there, it can round to below D.
+        assert torch.equal(got[best], ours)
+        assert np.count_nonzero(expected[best]) >= len(ours) - 1
+
+
+def test_a_round_by_hand() -> None:
+    updates = torch.tensor([[3.0, 4.0], [0.0, 2.0], [0.0, -1.0]])
+    r = tensor(0.5, 0.75, -0.25)
+    whole = values.global_update(updates, r)
+    torch.testing.assert_close(whole, tensor(1.2, 2.8))
+    phi = values.alignment(updates, whole)
+    torch.testing.assert_close(phi, tensor(14.8, 14, -14) / tensor(5, 5, 5) / math.sqrt(1.2**2 + 2.8**2))
+    new = r + 0.1 * (phi + 2 * tensor(0.1, 0.2, 0.3))
+    torch.testing.assert_close(values.updated(r, phi, tensor(0.1, 0.2, 0.3), 0.1, 2).values, new / new.sum())
+
+
+def test_without_a_positive_sum_the_round_changes_nothing_and_says_so() -> None:
+    r = tensor(0.75, 0.25)
+    for phi in (tensor(-5, -15), tensor(-100, -100)):  # the sums 0 and below
+        after = values.updated(r, phi, tensor(0, 0))
+        assert not after.changed
+        assert torch.equal(after.values, r)
+
+
+def test_an_update_of_zeros_is_aligned_with_nothing() -> None:
+    updates = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    assert values.alignment(updates, values.global_update(updates, tensor(0.5, 0.5))).tolist() == [
+        0.0,
+        pytest.approx(1.0),
+    ]
+    assert values.alignment(updates, torch.zeros(2)).tolist() == [0.0, 0.0]
+    assert values.scaled(updates, 2.0)[0].tolist() == [0.0, 0.0]
+
+
+def test_scaled_updates_have_the_norm_and_keep_their_direction() -> None:
+    updates, r, _ = case(0)
+    scaled = values.scaled(updates, 0.5)
+    torch.testing.assert_close(scaled.norm(dim=1), torch.full((6,), 0.5, dtype=torch.float64))
+    whole = values.global_update(updates, r)
+    torch.testing.assert_close(values.alignment(scaled, whole), values.alignment(updates, whole))
+
+
+def test_quotas_the_best_gets_all_whatever_the_size_and_the_harmful_nothing() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 49, 24960, 29506, 10**9 + 7):
+        for r in torch.from_numpy(rng.uniform(-0.3, 0.7, (200, 4))):
+            quota = values.quota(r, size)
+            assert int(quota.max()) == (size if (r > 0).any() else 0)
+            assert not quota[r <= 0].any()
+    assert values.quota(tensor(-1.0, 0.0), 5).tolist() == [0, 0]
+
+
+def test_a_larger_beta_gives_more() -> None:
+    r = tensor(0.1, 0.3, 0.6)
+    quotas = torch.stack([values.quota(r, 1000, beta) for beta in (0.5, 1, 2, 50)])
+    assert (quotas.diff(dim=0) >= 0).all()
+    assert quotas[0].tolist() == [int(1000 * math.tanh(0.5 * x) / math.tanh(0.3)) for x in (0.1, 0.3, 0.6)]
+    assert int(quotas[-1].min()) == 999  # tanh 5, all but 1
+
+
+def test_a_reward_keeps_the_largest_entries_and_of_ties_the_first() -> None:
+    whole = torch.tensor([1.0, -3.0, 3.0, 0.0, 1.0])
+    got = values.reward(whole, torch.tensor([0, 1, 3, 5]))
+    assert got.tolist() == [[0] * 5, [0, -3, 0, 0, 0], [1, -3, 3, 0, 0], whole.tolist()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gradient_shapley_equals_the_reference(oracles: ModuleType, seed: int) -> None:
+    updates, r, _ = case(seed)
+    arrays, weights = updates.numpy(), np.maximum(r.numpy(), 0)
+
+    def nu(coalition: frozenset[int]) -> float:
+        mixed = sum(weights[i] * arrays[i] for i in coalition)
+        return oracles.cosine(mixed, weights @ arrays) if np.any(mixed) else 0.0
+
+    expected = oracles.shapley(list(range(6)), nu)
+    found = gradient_shapley(updates, r)
+    np.testing.assert_allclose(found.values, [expected[i] for i in range(6)], rtol=0, atol=1e-12)
+    _, phi, _ = oracles.agent_values(r.numpy(), list(arrays), np.zeros(6))
+    np.testing.assert_allclose(found.cosine, phi, rtol=0, atol=1e-12)
+    assert found.correlation == pytest.approx(np.corrcoef(found.values, phi)[0, 1])
+
+
+def test_gradient_shapley_sums_to_one_and_is_nothing_for_an_agent_without_value() -> None:
+    updates, r, _ = case(3)
+    found = gradient_shapley(updates, r)
+    assert float(found.values.sum()) == pytest.approx(1)
+    assert float(found.values[3]) == 0  # r < 0: it is in no mean
+    assert float(found.cosine[3]) != 0
+
+
+def test_coalitions_whose_updates_cancel_are_worth_nothing() -> None:
+    rng = np.random.default_rng(0)
+    a, b = torch.from_numpy(rng.normal(size=(2, 30000)))
+    value = cosine_value(torch.stack([a, -a, 1e-3 * b]), tensor(0.25, 0.25, 0.5))
+    worth = dict(zip(map(tuple, coalitions(3).long().tolist()), value(coalitions(3)).tolist(), strict=True))
+    assert worth[0, 0, 0] == worth[1, 1, 0] == 0
+    assert worth[0, 0, 1] == pytest.approx(1)
+    assert worth[1, 0, 0] == pytest.approx(-worth[0, 1, 0])
+    nothing = cosine_value(torch.stack([a, -a]), tensor(0.5, 0.5))
+    assert nothing(coalitions(2)).tolist() == [0.0] * 4
+
+
+def test_beyond_twelve_agents_it_is_estimated() -> None:
+    updates, r, _ = case(1, agents=13)
+    found = gradient_shapley(updates, r, np.random.default_rng(0), 400)
+    assert float(found.values.sum()) == pytest.approx(1)
+    assert 0 < float(found.error.max()) < 0.02
+    with pytest.raises(UserError, match="at most 12 players"):
+        gradient_shapley(updates, r)
+
+
+def test_leave_one_out_of_the_cosine() -> None:
+    updates, r, _ = case(0)
+    weights = r.relu()
+    whole = weights @ updates
+    without = [1 - torch.cosine_similarity(whole - weights[i] * updates[i], whole, dim=0) for i in range(6)]
+    torch.testing.assert_close(leave_one_out(cosine_value(updates, r), 6), torch.stack(without))
+
+
+def test_correlation_is_undefined_where_nothing_varies() -> None:
+    assert math.isnan(correlation(tensor(1, 1, 1 + 1e-15), tensor(1, 2, 3)))
+    assert math.isnan(correlation(tensor(0, 0), tensor(1, 2)))
+    assert math.isnan(correlation(tensor(1), tensor(1)))
+    assert correlation(tensor(1, 2, 3), tensor(3, 2, 1)) == pytest.approx(-1)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(UserError, match="no agent has a positive value"):
+        values.global_update(torch.ones(2, 3), tensor(0, -1))
+    with pytest.raises(UserError, match="beta is 0"):
+        values.quota(tensor(1), 3, 0)
