@@ -156,7 +156,8 @@ def _independent(cycles: np.ndarray, coordinates: list[int], wanted: int) -> lis
             chosen.append(number)
             if len(chosen) == wanted:
                 break
-    _project(coordinates, pivots)
+    if pivots:
+        _project(coordinates, pivots)
     return chosen
 
 

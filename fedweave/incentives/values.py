@@ -27,7 +27,7 @@ def global_update(updates: Tensor, r: Tensor) -> Tensor:
     Raises:
         UserError: no value is positive.
     """
-    weights = r.double().relu()
+    weights = r.to(updates.device, torch.float64).relu()
     if not weights.sum() > 0:
         raise UserError(f"no agent has a positive value ({r.tolist()}); there is nothing to average.")
     return weights @ updates.double() / weights.sum()
