@@ -257,7 +257,7 @@ def test_the_ledger_adds_up_to_what_the_run_sent(page: str, summaries: Any, runs
         "8 bytes",
         "72 bytes",
     ]
-    words = "Each of the 3 clients sent “number of training nodes” (FedAvg.train: n) 3 times: 8 bytes each time, "
+    words = "Each of the 3 clients sent “number of training examples” (FedAvg.train: n) 3 times: 8 bytes each time, "
     assert words + "24 bytes per client in all." in shown.texts
 
 
