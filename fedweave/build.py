@@ -11,6 +11,7 @@ import torch
 from fedweave import datasets
 from fedweave.config import Config
 from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
@@ -78,14 +79,17 @@ def width(data: Dataset, partition: Partition) -> int:
 
 
 def client_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> dict[str, Graph]:
-    """{client id: the subgraph that its nodes induce, or its own edges among them}; clients may share nodes.
+    """{client id: the subgraph that its nodes induce, or its own edges among them}, padded to few sizes
+    (`core.sizes.size_classes`); clients may share nodes.
 
     A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
     a client without labels y is -1 everywhere, while its masks still say how the nodes are used.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
+    rows = size_classes([len(part.nodes) for part in partition.parts])
     return {
-        client: graph_of(own, columns, dtype) for client, own in zip(ids, shares(data, partition.parts), strict=True)
+        client: graph_of(own, columns, dtype, size)
+        for client, own, size in zip(ids, shares(data, partition.parts), rows, strict=True)
     }
 
 
@@ -115,15 +119,10 @@ def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
         )
 
 
-def graph_of(own: Dataset, columns: int, dtype: torch.dtype = torch.float32) -> Graph:
-    """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks.
-
-    Where no label is known y is -1 everywhere, while the masks still say how the nodes are used.
-    """
-    withheld = not (own.y >= 0).any()
-    y, masks = np.zeros_like(own.y) if withheld else own.y, np.asarray(own.public)
-    graph = make_graph(_widened(own.x, columns), own.edges, y, masks, own.sens, dtype)
-    return graph._replace(y=torch.full_like(graph.y, -1)) if withheld else graph
+def graph_of(own: Dataset, columns: int, dtype: torch.dtype = torch.float32, rows: int | None = None) -> Graph:
+    """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
+    padded to `rows` (see `make_graph`)."""
+    return make_graph(_widened(own.x, columns), own.edges, own.y, np.asarray(own.public), own.sens, dtype, rows)
 
 
 def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.random import generator
 
@@ -55,6 +56,12 @@ def random_graph(
     masks = np.stack([place < 2, place == 2, place == 3])
     data = sp.csr_matrix(x) if sparse else x
     return make_graph(data, edges, rng.integers(0, classes, nodes), masks, dtype=dtype)
+
+
+def padded_alike(graphs: Sequence[Graph]) -> list[Graph]:
+    """The same graphs, all padded to the rows of the largest, so that they can be stacked."""
+    rows = max(len(graph.y) for graph in graphs)
+    return [make_graph(*graph_arrays(graph), graph.x.dtype, rows) for graph in graphs]
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit
 from fedweave.ops import recording
 from fedweave.ops.touched import TouchedRows
+from tests.conftest import padded_alike
 
 KEY = random.key(3)
 ROWS = frozenset({"0/weight"})
@@ -239,7 +240,7 @@ class Batch:
             penalty,
             steps,
         )
-        self.stacked = stack(self.graphs)
+        self.stacked = stack(padded_alike(self.graphs))
         self.keys = random.fold(KEY, torch.arange(len(graphs)))
 
     def one(self, graph: Graph, key: Tensor, w: Tree, anchor: Tree | None, args: Tree) -> tuple[Tree, Tensor]:
@@ -491,7 +492,7 @@ def test_recorded_parts_are_the_function(
     monkeypatch.setattr(recording, "_SECONDS", seconds)
     monkeypatch.setattr(recording, "_SECONDS_LATER", seconds)
     graphs = list(make_graphs([5, 9], sparse=True).values())
-    both, keys = stack(graphs), torch.stack([KEY, random.fold(KEY, 1)])
+    both, keys = stack(padded_alike(graphs)), torch.stack([KEY, random.fold(KEY, 1)])
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, both)
     for number in (2, 2, 3):
         w = random.normal(random.key(number), (2, graphs[0].x.shape[1], 4)).double()

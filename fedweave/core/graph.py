@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fedweave.core.sizes import BLOCK, least_rows
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.rows import rounded
 from fedweave.ops.sparse import Sparse
 
 TRAIN, VAL, TEST = 0, 1, 2
 SPLITS = ("train", "val", "test")
-
-# Every client's nodes are padded to a multiple of this. Dense kernels sum over nodes in blocks: with whole blocks, one
-# client alone and the same client in a batch were measured to give the same bits on the CPU (see `models.dense`).
-BLOCK = 32
 
 
 class Graph(NamedTuple):
@@ -109,9 +106,9 @@ class Edges:
 
     @classmethod
     def of(cls, members: Sequence[EdgeList]) -> "Edges":
-        """Stack clients, each padded to the largest."""
+        """One client's edges, or those of several of one size, stacked."""
         client_index = torch.arange(len(members)) if len(members) > 1 else torch.tensor(0)
-        return cls(members, max(member.nodes for member in members), client_index, BatchCache())
+        return cls(members, members[0].nodes, client_index, BatchCache())
 
     def operator(self, kind: str) -> Sparse:
         """A message-passing matrix [n, n].
@@ -175,13 +172,22 @@ def make_graph(
     masks: np.ndarray,
     sens: np.ndarray | None = None,
     dtype: torch.dtype = torch.float32,
+    rows: int | None = None,
 ) -> Graph:
     """Build one client's padded `Graph` from arrays of n nodes: x [n, d], edges [2, E], y [n], masks [3, n], sens [n].
 
-    SciPy features stay sparse. `edges` holds both directions.
+    SciPy features stay sparse. `edges` holds both directions. A node without a label is in no mask, unless no node has
+    one: then the masks say how nodes are used whose labels are withheld.
+
+    rows: what the nodes are padded to (see `core.sizes`); the fewest by default.
+
+    Raises:
+        ValueError: `rows` does not fit.
     """
     n = len(y)
-    rows = -(-max(n, 1) // BLOCK) * BLOCK
+    rows = least_rows(n) if rows is None else rows
+    if rows % BLOCK or rows < n:
+        raise ValueError(f"{n} nodes cannot be padded to {rows} rows; take one of core.sizes")
     if sp.issparse(x):
         csr = Csr.of(sp.csr_matrix(x))
         starts = torch.cat([csr.starts, csr.starts[-1:].expand(rows - n)])
@@ -189,41 +195,48 @@ def make_graph(
     else:
         features = _padded(torch.as_tensor(np.asarray(x)).to(dtype), rows, 0)
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
+    known = y >= 0
     return Graph(
         x=features,
         edges=Edges.of([EdgeList(edges, rows, weight)]),
         y=_padded(torch.as_tensor(y, dtype=torch.int64), rows, -1),
-        masks=_padded(torch.as_tensor(masks).bool() & torch.as_tensor(y >= 0), rows, False, dim=1),
+        masks=_padded(torch.as_tensor(masks).bool() & torch.as_tensor(known | ~known.any()), rows, False, dim=1),
         real=torch.arange(rows) < n,
         sens=None if sens is None else _padded(torch.as_tensor(sens, dtype=torch.int64), rows, -1),
     )
 
 
 def stack(graphs: Sequence[Graph]) -> Graph:
-    """Stack P clients' graphs along a new first axis, each padded to the largest.
+    """Stack P clients' graphs of one size along a new first axis.
 
     For `torch.func.vmap`, whose in_dims are then 0 for the tensors and None for the rest.
-    """
-    rows = max(len(graph.y) for graph in graphs)
-    edges = Edges.of([member for graph in graphs for member in graph.edges.members])
-    if isinstance(graphs[0].x, Sparse):
-        members = [graph.x.blocks.members[0] for graph in graphs]  # type: ignore[union-attr]
-        x: Tensor | Sparse = Sparse(StackedCsr(members, rows, graphs[0].x.shape[1]), torch.arange(len(graphs)))
-    else:
-        x = torch.stack([_padded(graph.x, rows, 0) for graph in graphs])  # type: ignore[arg-type]
 
-    def joined(name: str, value: int | bool, dim: int = 0) -> Tensor | None:
+    Raises:
+        ValueError: the graphs have different numbers of rows.
+    """
+    rows = len(graphs[0].y)
+    if odd := {len(graph.y) for graph in graphs} - {rows}:
+        raise ValueError(f"graphs of {rows} and {min(odd)} rows cannot be stacked; pad them alike (core.sizes)")
+    members = [member for graph in graphs for member in graph.edges.members]
+    client_index = torch.arange(len(graphs))
+    if isinstance(graphs[0].x, Sparse):
+        blocks = [graph.x.blocks.members[0] for graph in graphs]  # type: ignore[union-attr]
+        x: Tensor | Sparse = Sparse(StackedCsr(blocks, rows, graphs[0].x.shape[1]), client_index)
+    else:
+        x = torch.stack([graph.x for graph in graphs])  # type: ignore[misc]
+
+    def joined(name: str) -> Tensor | None:
         parts = [getattr(graph, name) for graph in graphs]
-        return None if parts[0] is None else torch.stack([_padded(part, rows, value, dim) for part in parts])
+        return None if parts[0] is None else torch.stack(parts)
 
     return Graph(
         x=x,
-        edges=Edges(edges.members, rows, torch.arange(len(graphs)), BatchCache()),
-        y=joined("y", -1),  # type: ignore[arg-type]
-        masks=joined("masks", False, 1),  # type: ignore[arg-type]
-        real=joined("real", False),  # type: ignore[arg-type]
-        sens=joined("sens", -1),
-        graph_of=joined("graph_of", -1),
+        edges=Edges(members, rows, client_index, BatchCache()),
+        y=joined("y"),  # type: ignore[arg-type]
+        masks=joined("masks"),  # type: ignore[arg-type]
+        real=joined("real"),  # type: ignore[arg-type]
+        sens=joined("sens"),
+        graph_of=joined("graph_of"),
     )
 
 

@@ -2,6 +2,9 @@
 
 A key is an int64 scalar tensor. `fold` derives a new one from it and some purpose; the draws below hash (key, counter)
 (`ops.hashing`). Nothing here or elsewhere touches a global generator. All draws work under `torch.func.vmap`.
+
+An element's draw depends on its number alone: the first rows of a longer array are the shorter array, so that what a
+node draws does not depend on the rows that follow as padding.
 """
 
 import hashlib
@@ -68,9 +71,9 @@ def uniform(source: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def normal(source: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal float32 of the given shape (Box-Muller)."""
-    u = uniform(source, (2, *shape))
-    return torch.sqrt(-2 * torch.log(u[0] + 2.0**-25)) * torch.cos(2 * math.pi * u[1])
+    """Standard normal float32 of the given shape (Box-Muller, two words for each number)."""
+    u = uniform(source, (*shape, 2))
+    return torch.sqrt(-2 * torch.log(u[..., 0] + 2.0**-25)) * torch.cos(2 * math.pi * u[..., 1])
 
 
 def keep(source: Tensor, shape: tuple[int, ...], rate: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which clients run together: of similar size, so that padding stays small, and few enough for memory."""
+"""Which clients run together: those of one size (`core.sizes`), as many as memory allows."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,6 @@ from torch import Tensor
 
 from fedweave.core.graph import Graph, stack
 
-# A further batch costs about as much time as this many padded rows (measured: one vectorised training call of a 2-layer
-# GCN spends about 2 ms outside its kernels).
-_ROWS_PER_BATCH = 4096
 # Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.
 _ROWS_AT_ONCE = 1 << 16
 _KEPT = 64  # plans kept for reuse; every full round uses the same one
@@ -44,18 +41,12 @@ class Batches:
         return self._stacked[batch]
 
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
-        order = {client: at for at, client in enumerate(clients)}
-        batches: list[list[str]] = []
-        largest = padding = 0
-        for client in sorted(clients, key=lambda c: (-self._size[c], order[c])):
-            size = self._size[client]
-            full = batches and len(batches[-1]) >= (self._chunk or max(1, _ROWS_AT_ONCE // largest))
-            if not batches or full or padding + largest - size > _ROWS_PER_BATCH:
-                batches.append([])
-                largest, padding = size, 0
-            batches[-1].append(client)
-            padding += largest - size
-        return [tuple(sorted(batch, key=order.__getitem__)) for batch in batches]
+        batches: list[tuple[str, ...]] = []
+        for size in sorted({self._size[client] for client in clients}, reverse=True):
+            alike = tuple(client for client in clients if self._size[client] == size)
+            most = self._chunk or max(1, _ROWS_AT_ONCE // size)
+            batches += [alike[start : start + most] for start in range(0, len(alike), most)]
+        return batches
 
 
 def _bytes(graph: Graph) -> int:

@@ -58,11 +58,11 @@ class Messages:
         if len(kinds) > 1:
             raise FedweaveError(f"`each` of {step} must give every client the same keys; it gives {sorted(kinds)}.")
 
-    @property
-    def ragged(self) -> bool:
-        """Whether the clients' own parts differ in shape, or hold strings, and so cannot be stacked."""
-        owners = self.each.keys() | self.peers.keys()
-        shapes = {tuple(_shape(leaf) for _, leaf in leaves(self._own(client))) for client in owners}
+    def ragged(self, group: Sequence[str]) -> bool:
+        """Whether the own parts of the group's clients differ in shape, or hold strings, and so cannot be stacked."""
+        if not self.each and not self.peers:
+            return False
+        shapes = {tuple(_shape(leaf) for _, leaf in leaves(self._own(client))) for client in group}
         return len(shapes) > 1 or any(str in shape for shape in shapes)
 
     @property

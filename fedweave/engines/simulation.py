@@ -2,7 +2,7 @@
 clients at once and gives the same numbers."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -126,18 +126,22 @@ class Simulation:
         messages = Messages(call.name, shared, each, [*here, *missing], self.clients, peers)
         place = {client: at for at, client in enumerate(here)}
         batches: list[Batch] = []
-        looped = self.mode == "loop" or call.info.ragged or messages.ragged
         with torch.no_grad():
-            for group in [(client,) for client in here] if looped else self._groups(here):
+            for group, alone in self._groups(call, here, messages):
                 began = time.perf_counter()
-                tree = (self._alone if looped else self._together)(call, group, messages)
+                tree = (self._alone if alone else self._together)(call, group, messages)
                 batches.append(Batch(tuple(place[client] for client in group), tree))
                 self._note(call, group, messages, tree, (time.perf_counter() - began) / len(group))
         self._calls += 1
         return Replies(here, batches, missing)
 
-    def _groups(self, here: list[str]) -> list[Group]:
-        return [part for group in self._batches.plan(here) for part in self._states.split(group)]
+    def _groups(self, call: "_Call", here: list[str], messages: Messages) -> Iterator[tuple[Group, bool]]:
+        """Clients to call at once, and whether it is a plain call of a single one instead."""
+        looped = self.mode == "loop" or call.info.ragged
+        for batch in [tuple(here)] if looped else self._batches.plan(here):
+            for group in [batch] if looped else self._states.split(batch):
+                alone = looped or messages.ragged(group)
+                yield from [((client,), True) for client in group] if alone else [(group, False)]
 
     def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
         chosen = called(name, clients, self.clients, quorum)

@@ -26,6 +26,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError
 from fedweave.models import MODELS
 from fedweave.rounds import train
+from tests.conftest import padded_alike
 from tests.contract.federations import CLASSES, FEATURES, distance, federation, graphs
 
 QUICK: dict[str, Any] = {
@@ -123,7 +124,7 @@ def test_every_train_node_is_in_one_batch(batch: int, least: int) -> None:
 
 def test_batches_are_shuffled_and_do_not_depend_on_padding() -> None:
     alone = [small(n, NOBODY, [0] * n, list(range(0, n, 2)), np.ones((n, 1))) for n in (7, 90, 34)]
-    together = stack(alone)
+    together = stack(padded_alike(alone))
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
     keys = random.bits(random.key(0), 3)
     algorithm = fedego()

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import BLOCK, TEST, TRAIN, VAL, EdgeList, Graph, make_graph, stack
 from fedweave.ops.sparse import Sparse
+from tests.conftest import padded_alike
 
 PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])  # 0 - 1 - 2
 MASKS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], bool)
@@ -116,7 +117,7 @@ def test_a_graph_does_not_follow_its_arrays() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_stacked_clients_equal_each_alone(make_graphs: Callable[..., dict[str, Graph]], sparse: bool) -> None:
     graphs = list(make_graphs([5, 70, 33], sparse=sparse).values())
-    joined = stack(graphs)
+    joined = stack(padded_alike(graphs))
     assert joined.y.shape == (3, 96)
     assert joined.masks.shape == (3, 3, 96)
     w = torch.arange(12, dtype=torch.float64).reshape(6, 2)
@@ -136,22 +137,32 @@ def test_stacked_clients_equal_each_alone(make_graphs: Callable[..., dict[str, G
         assert not joined.real[p, rows:].any()
 
 
-def test_stacking_keeps_what_all_have_and_pads_it() -> None:
-    one, two = (
-        small(sens=np.array([0, 1, 1])),
-        make_graph(np.zeros((40, 2)), PATH, np.zeros(40, int), np.zeros((3, 40), bool), np.ones(40, int)),
-    )
-    joined = stack(
-        [
-            one._replace(graph_of=torch.zeros(BLOCK, dtype=torch.int64)),
-            two._replace(graph_of=torch.ones(64, dtype=torch.int64)),
-        ]
-    )
+def test_stacking_keeps_what_all_have() -> None:
+    sens = np.array([0, 1, 1])
+    joined = stack([small(sens=sens)._replace(graph_of=torch.full((BLOCK,), i)) for i in range(2)])
     assert joined.sens is not None
     assert joined.graph_of is not None
-    assert joined.sens[0].tolist() == [0, 1, 1] + [-1] * 61
-    assert joined.graph_of[0].tolist() == [0] * 32 + [-1] * 32
+    assert joined.sens[:, :4].tolist() == [[0, 1, 1, -1]] * 2
+    assert joined.graph_of[:, 0].tolist() == [0, 1]
     assert stack([small(), small()]).sens is None
+
+
+def test_only_graphs_of_one_size_can_be_stacked() -> None:
+    with pytest.raises(ValueError, match="graphs of 32 and 64 rows cannot be stacked"):
+        stack([small(), small(rows=64)])
+
+
+@pytest.mark.parametrize("rows", [2, 0, 33, 100])
+def test_rows_that_do_not_fit_are_refused(rows: int) -> None:
+    with pytest.raises(ValueError, match=f"3 nodes cannot be padded to {rows} rows"):
+        small(rows=rows)
+
+
+def test_withheld_labels_leave_the_masks() -> None:
+    y, masks = np.full(3, -1), np.eye(3, dtype=bool)
+    graph = make_graph(np.zeros((3, 1)), PATH, y, masks)
+    assert torch.equal(graph.masks[:, :3], torch.eye(3, dtype=torch.bool))
+    assert (graph.y == -1).all()
 
 
 def test_operators_are_built_once() -> None:

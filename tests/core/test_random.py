@@ -1,5 +1,6 @@
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -157,6 +158,38 @@ def test_vmap_draws_what_a_loop_draws(shape: tuple[int, ...]) -> None:
     }
     for name, draw in draws.items():
         assert torch.equal(vmap(draw)(keys), torch.stack([draw(key) for key in keys])), name
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (7, 5)])
+@pytest.mark.parametrize(("few", "many"), [(1, 2), (33, 64), (32, 160)])
+def test_a_row_does_not_depend_on_how_many_follow(shape: tuple[int, ...], few: int, many: int) -> None:
+    """What pads a client's nodes changes nothing of what they draw."""
+    key = random.key(12)
+    draws: dict[str, Callable[[int], Tensor]] = {
+        "bits": lambda rows: random.bits(key, rows),
+        "uniform": lambda rows: random.uniform(key, (rows, *shape)),
+        "normal": lambda rows: random.normal(key, (rows, *shape)),
+        "keep": lambda rows: random.keep(key, (rows, *shape), 0.4),
+        "keep all": lambda rows: random.keep(key, (rows, *shape), 1.0),
+        "dropout": lambda rows: random.dropout(key, torch.ones(rows, *shape), 0.4),
+        "order": lambda rows: random.order(key, torch.ones(rows, dtype=torch.bool)),
+    }
+    for name, draw in draws.items():
+        assert torch.equal(draw(many)[:few], draw(few)), name
+
+
+def test_the_order_of_members_does_not_depend_on_padding() -> None:
+    member = torch.arange(40) % 3 > 0
+    padded = torch.cat([member, torch.zeros(56, dtype=torch.bool)])
+    chosen = int(member.sum())
+    orders = [random.order(random.key(2), mask).argsort()[:chosen] for mask in (member, padded)]
+    assert torch.equal(*orders)
+
+
+def test_normals_of_one_call_are_independent() -> None:
+    z = random.normal(random.key(13), (40_000, 2)).double()
+    for first, second in ((z[:, 0], z[:, 1]), (z[:-1, 1], z[1:, 0])):
+        assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 4.5 / math.sqrt(40_000)
 
 
 def test_nothing_touches_the_global_generators() -> None:

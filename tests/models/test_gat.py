@@ -25,6 +25,7 @@ from fedweave.models import MODELS, gat
 from fedweave.ops import recording
 from fedweave.ops.attention import attend
 from fedweave.ops.sparse import Sparse
+from tests.conftest import padded_alike
 from tests.models.test_gcnii import accuracy
 from tests.models.test_layers import TOLERANCE, graph_of
 
@@ -142,7 +143,7 @@ def test_many_graphs_under_one_model(make_graphs: Callable[..., dict[str, Graph]
     graphs = list(make_graphs([33, 5, 70]).values())
     model = MODELS["gat"](hidden=3, heads=2).build(6, 3)
     w = models.init(model, random.key(1), torch.float64)
-    together = stack(graphs)
+    together = stack(padded_alike(graphs))
     dims = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
     batched = vmap(lambda graph: logits_and_slopes(model, w, graph), in_dims=(dims,))(together)
     for site, graph in enumerate(graphs):

@@ -16,6 +16,7 @@ from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.models import MODELS
 from fedweave.ops.linear import linear
+from tests.conftest import padded_alike
 
 SIZES = (20, 300, 33, 64, 161)
 
@@ -55,7 +56,7 @@ def test_models(name: str, sparse: bool, features: int, classes: int, dtype: tor
     made = MODELS["sage"](share_root_weight=True) if name == "shared" else MODELS[name]()
     model = made.build(features, classes)
     graphs = [client(nodes, features, classes, sparse, dtype) for nodes in SIZES]
-    together = stack(graphs)
+    together = stack(padded_alike(graphs))
     keys = torch.stack([random.fold(random.key(1), site) for site in range(len(SIZES))])
     each = [models.init(model, key, dtype) for key in keys]
     w = pytree.tree_map(lambda *tensors: torch.stack(tensors).requires_grad_(), *each)

@@ -18,7 +18,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.models import MODELS, sage
 from fedweave.sampling import ego
 from fedweave.sampling.egos import Egos
-from tests.conftest import random_graph
+from tests.conftest import padded_alike, random_graph
 
 
 def undirected(*pairs: tuple[int, int]) -> np.ndarray:
@@ -177,7 +177,7 @@ def test_a_client_in_a_padded_batch_has_the_bits_of_the_client_alone(hops: int, 
     model, egos = net(), Egos(batch=20, hops=hops, fan_out=3)
     w = models.init(model, random.key(5))
     keys = random.bits(random.key(6), len(graphs))
-    together = stack(graphs)
+    together = stack(padded_alike(graphs))
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
 
     def sampled(graph: Graph, key: Tensor) -> tuple[Tensor, ...]:
@@ -266,7 +266,7 @@ def test_impossible_samplers_are_refused(wrong: dict[str, int]) -> None:
 def test_neighbours_of_all_clients() -> None:
     graphs = [labelled(4, undirected((0, 1), (0, 2))), labelled(40, undirected((5, 39), (5, 6), (5, 0)))]
     graphs = [graph._replace(x=graph.x[:, :2]) for graph in graphs]  # type: ignore[index]
-    together = stack(graphs)
+    together = stack(padded_alike(graphs))
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
     first, degree, columns = vmap(lambda graph: tuple(graph.edges.neighbours), (dims,))(together)
     for site, graph in enumerate(graphs):

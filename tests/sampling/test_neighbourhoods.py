@@ -12,6 +12,7 @@ from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.ops.rows import rounded
 from fedweave.sampling.neighbourhoods import Bipartite, Sampled, alone, grow, located, rising
+from tests.conftest import padded_alike
 
 NODES = 30
 
@@ -112,7 +113,7 @@ def test_padding_changes_nothing_before_it() -> None:
 def test_all_clients_at_once_are_each_alone() -> None:
     graphs, key = [graph(i, share) for i, share in enumerate((0.1, 0.3, 0.6))], random.key(5)
     keys = torch.stack([random.fold(key, i) for i in range(3)])
-    both = stack(graphs)
+    both = stack(padded_alike(graphs))
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, both)
     out = vmap(lambda g, k: hop_of(g, TARGETS, k, 3), in_dims=(dims, 0))(both, keys)
     for i, g in enumerate(graphs):
