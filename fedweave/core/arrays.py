@@ -39,24 +39,22 @@ def graph_arrays(graph: Graph) -> GraphArrays:
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     """The graph of `arrays`, with the dtype of `graph` and features stored alike, and padded alike while that fits
     (`core.sizes.fits`). The order of edges does not matter."""
-    x = arrays.x
+    x, edges, y, masks, sens = arrays
     if isinstance(graph.x, Sparse):
         x = sp.csr_matrix(x)
-    elif not isinstance(x, np.ndarray):
-        x = x.toarray()
-    edges = arrays.edges[:, np.lexsort(arrays.edges[::-1])]
-    rows, n = len(graph.y), len(arrays.y)
+    else:
+        x = np.ascontiguousarray(x if isinstance(x, np.ndarray) else x.toarray())
+    y, masks = np.ascontiguousarray(y), np.ascontiguousarray(masks)
+    sens = None if sens is None else np.ascontiguousarray(sens)
+    rows, n = len(graph.y), len(y)
     size = rows if fits(rows, n) else size_class(n)
-    return make_graph(x, edges, arrays.y, arrays.masks, arrays.sens, graph.x.dtype, size)
+    return make_graph(x, edges[:, np.lexsort(edges[::-1])], y, masks, sens, graph.x.dtype, size)
 
 
 def graph_tree(graph: Graph) -> Tree:
     """One client's graph as a tree that `encode` takes; undone by `tree_graph`."""
     x, *others = graph_arrays(graph)
-    if isinstance(x, np.ndarray):
-        parts = {"dense": x}
-    else:
-        parts = {"values": x.data, "columns": x.indices, "starts": x.indptr}
+    parts = {"dense": x} if isinstance(x, np.ndarray) else {"values": x.data, "columns": x.indices, "starts": x.indptr}
     named = dict(zip(GraphArrays._fields[1:], others, strict=True))
     tree = {"rows": len(graph.y), "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
     return tree | {name: torch.from_numpy(part) for name, part in named.items() if part is not None}

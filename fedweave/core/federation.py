@@ -1,5 +1,5 @@
 """The one primitive: `fed.map(step, …)` runs a named step on clients and returns their replies; `fed.send(step, …)`
-hands the replies to other clients instead."""
+hands the replies to other clients instead, and `fed.replace_data(step, …)` has the clients change their own data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +39,9 @@ class Client:
 Step = Callable[[Client, Tree], Tree]
 
 
+DATA = "graph"  # the key of a reply under which a step hands over its client's new data; it never leaves
+
+
 @dataclass(frozen=True)
 class Sends:
     """What a part of a reply tells.
@@ -69,17 +72,23 @@ Declaration: TypeAlias = Mapping[str, Sends | str]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step declares: its `sends`, worked out, whether it is `ragged`, and whether it is for `peers` (see
-    `on_client`)."""
+    """What a step declares: its `sends`, worked out, and the rest as `on_client` has it."""
 
     sends: Mapping[str, Sends]
     ragged: bool = False
     peers: bool = False
+    replaces_data: bool = False
+    per_node: frozenset[str] = frozenset()
+
+    @property
+    def way(self) -> str:
+        """The function of a `Federation` that runs the step."""
+        return "send" if self.peers else "replace_data" if self.replaces_data else "map"
 
     @classmethod
-    def of(cls, sends: Declaration, ragged: bool = False, peers: bool = False) -> "StepInfo":
-        """With strings in `sends` written out."""
-        return cls({key: Sends(own) if isinstance(own, str) else own for key, own in sends.items()}, ragged, peers)
+    def of(cls, sends: Declaration, *rest: Any, **named: Any) -> "StepInfo":
+        """With strings in `sends` written out; the other fields as they are."""
+        return cls({key: Sends(own) if isinstance(own, str) else own for key, own in sends.items()}, *rest, **named)
 
     def covering(self, path: str) -> str | None:
         """The key of `sends` that speaks for a leaf: its path, or what is nearest above it; None if nothing does."""
@@ -101,6 +110,8 @@ def on_client(
     sends: Declaration | Callable[[Any], Declaration] | None = None,
     ragged: bool = False,
     peers: bool = False,
+    replaces_data: bool = False,
+    per_node: Sequence[str] = (),
 ) -> Callable[[Any], Any]:
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
@@ -108,11 +119,18 @@ def on_client(
     string is short for what it reveals, without a mechanism), or computes that from the algorithm, at whoever runs the
     step. A key may be a path, "egos/label"; the nearest to a leaf speaks for it. No other key may leave the client.
     `ragged` steps have shapes that depend on data and are never vectorised. What steps for `peers` reply goes to other
-    clients (`Federation.send`) and never to the server, which cannot ask for it.
+    clients (`Federation.send`) and never to the server, which cannot ask for it. A step that `replaces_data`, ragged by
+    its nature, is run by `Federation.replace_data`. `per_node` names the keys of the reply whose tensors have one row
+    per node, padding included: their number differs between clients.
+
+    Raises:
+        ValueError: the step is for peers and replaces data.
     """
+    if peers and replaces_data:
+        raise ValueError("a step either replies to peers or replaces its client's data; make it two steps")
 
     def mark(step: Any) -> Any:
-        step.on_client = (sends or {}, ragged, peers)
+        step.on_client = (sends or {}, ragged or replaces_data, peers, replaces_data, frozenset(per_node))
         return step
 
     return mark
@@ -136,8 +154,8 @@ def step_info(step: Any) -> StepInfo:
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
             "Decorate it and declare what it sends."
         )
-    sends, ragged, peers = declared
-    return StepInfo.of(sends(getattr(step, "__self__", None)) if callable(sends) else sends, ragged, peers)
+    sends, *rest = declared
+    return StepInfo.of(sends(getattr(step, "__self__", None)) if callable(sends) else sends, *rest)
 
 
 @dataclass(frozen=True)
@@ -203,6 +221,28 @@ class Federation(Protocol):
 
         The step is declared for peers. Peers must be among those called, and each be sent to by equally many. Otherwise
         as `map`.
+        """
+        ...
+
+    def replace_data(
+        self,
+        step: Step,
+        shared: Tree | None = None,
+        each: Mapping[str, Tree] | None = None,
+        clients: Sequence[str] | None = None,
+        quorum: float = 1.0,
+        received: Sent | None = None,
+    ) -> Replies:
+        """Run `step`, which `replaces_data`, on `clients`: what it puts into its reply as "graph" (`DATA`) is its
+        client's data from the next call on. Without that the data stays as it is. The rest of the reply is sent.
+
+        The new graph has the features, classes and dtype of the old one (`core.arrays.graph_like` makes such a graph);
+        nodes that were there keep their numbers, and others come behind them. Where the number of its rows changes, the
+        step sees to the rows of `client.state`. The engine keeps the data, and its version, with the client's state.
+        Otherwise as `map`.
+
+        Raises:
+            DataError: a graph is refused; names client and fault. Between organisations that site is missing instead.
         """
         ...
 

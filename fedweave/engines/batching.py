@@ -1,7 +1,7 @@
 """Which clients run together: those of one size (`core.sizes`), as many as memory allows."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
@@ -14,11 +14,13 @@ _BYTES_KEPT = 1 << 30  # stacked batches kept for reuse
 
 
 class Batches:
-    """Plans batches and keeps their stacked graphs."""
+    """Plans batches and keeps their stacked graphs.
+
+    graphs: {client: its graph now}; `renew` says that one has changed.
+    """
 
     def __init__(self, graphs: Mapping[str, Graph], chunk: int) -> None:
         self._graphs, self._chunk = graphs, chunk
-        self._size = {client: len(graph.y) for client, graph in graphs.items()}
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
         self._stacked: OrderedDict[tuple[str, ...], Graph] = OrderedDict()
 
@@ -40,10 +42,17 @@ class Batches:
             self._stacked.popitem(last=False)
         return self._stacked[batch]
 
+    def renew(self, clients: Collection[str]) -> None:
+        """Forget what was made of the data of `clients`, which has changed."""
+        self._plans.clear()
+        for batch in [batch for batch in self._stacked if not set(clients).isdisjoint(batch)]:
+            del self._stacked[batch]
+
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
         batches: list[tuple[str, ...]] = []
-        for size in sorted({self._size[client] for client in clients}, reverse=True):
-            alike = tuple(client for client in clients if self._size[client] == size)
+        sizes = [len(self._graphs[client].y) for client in clients]
+        for size in dict.fromkeys(sizes):
+            alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
             most = self._chunk or max(1, _ROWS_AT_ONCE // size)
             batches += [alike[start : start + most] for start in range(0, len(alike), most)]
         return batches

@@ -104,15 +104,24 @@ def check_quorum(step: str, quorum: float, count: int, missing: dict[str, str]) 
         raise ClientsMissing(step, missing, needed, count)
 
 
-def check_way(step: str, info: StepInfo, peers: bool) -> None:
-    """Refuse to have a reply go to the server that is declared for peers, and the other way round.
+_REPLIES = {
+    "map": "replies to the server",
+    "send": "replies to peers",
+    "replace_data": "replaces its client's data",
+}
+
+
+def check_way(step: str, info: StepInfo, way: str) -> None:
+    """Refuse to run a step by another function of a `Federation` than what it declares.
 
     Raises:
         FedweaveError: names the step.
     """
-    if info.peers != peers:
-        ways = ("to peers, so call it with `send`", "to the server, so call it with `map`")
-        raise FedweaveError(f"step {step} replies {ways[peers]}, or change peers={info.peers} in its @on_client.")
+    if info.way != way:
+        raise FedweaveError(
+            f"step {step} {_REPLIES[info.way]}, so call it with `{info.way}` instead of `{way}`, or change its "
+            "@on_client (peers, replaces_data)."
+        )
 
 
 def check_declared(step: str, info: StepInfo, reply: Tree) -> None:

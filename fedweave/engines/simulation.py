@@ -30,6 +30,7 @@ from fedweave.engines.calls import (
     receivers,
     sources,
 )
+from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages, peer_messages
 from fedweave.engines.states import States
@@ -70,7 +71,8 @@ class Simulation:
         self.clients, self.classes, self.test, self.mode = tuple(graphs), classes, test, mode
         self.dtype = next(iter(graphs.values())).x.dtype
         self.ledger = Ledger()
-        self._graphs, self._absent = dict(graphs), absent
+        self._data, self._absent = ClientData(graphs, classes), absent
+        self._graphs = self._data.graphs
         self._batches = Batches(self._graphs, chunk)
         self._states = States()
         self._keys = Keys(seed)
@@ -96,9 +98,7 @@ class Simulation:
         received: Sent | None = None,
     ) -> Replies:
         """See `core.federation.Federation.map`."""
-        called_on = receivers(step_name(step), clients, received)
-        peers = cast(_Post, received).open() if received else None
-        return self._run(_Call(step, self._keys), shared, each, called_on, quorum, peers)
+        return self._run(_Call(step, self._keys, "map"), shared, each, clients, quorum, received)
 
     def send(
         self,
@@ -110,8 +110,20 @@ class Simulation:
     ) -> Sent:
         """See `core.federation.Federation.send`."""
         found = sources(step_name(step), to, self.clients)
-        replies = self._run(_Call(step, self._keys, to), shared, each, list(to), quorum)
+        replies = self._run(_Call(step, self._keys, "send", to), shared, each, list(to), quorum)
         return _Post(step_name(step), replies.clients, replies.missing, found, replies)
+
+    def replace_data(
+        self,
+        step: Step,
+        shared: Tree | None = None,
+        each: Mapping[str, Tree] | None = None,
+        clients: Sequence[str] | None = None,
+        quorum: float = 1.0,
+        received: Sent | None = None,
+    ) -> Replies:
+        """See `core.federation.Federation.replace_data`."""
+        return self._run(_Call(step, self._keys, "replace_data"), shared, each, clients, quorum, received)
 
     def _run(
         self,
@@ -120,9 +132,10 @@ class Simulation:
         each: Mapping[str, Tree] | Stacked | None,
         clients: Sequence[str] | None,
         quorum: float,
-        peers: Mapping[str, Tree] | None = None,
+        received: Sent | None = None,
     ) -> Replies:
-        here, missing = self._present(call.name, clients, quorum)
+        here, missing = self._present(call.name, receivers(call.name, clients, received), quorum)
+        peers = cast(_Post, received).open() if received else None
         messages = Messages(call.name, shared, each, [*here, *missing], self.clients, peers)
         place = {client: at for at, client in enumerate(here)}
         batches: list[Batch] = []
@@ -160,7 +173,9 @@ class Simulation:
         message = messages.one(client)
         given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
         try:
-            reply = check(call.step(view, message), f"the reply of {call.name} from {client!r}")
+            reply = call.step(view, message)
+            made = taken(reply, call.info)
+            check(reply, f"the reply of {call.name} from {client!r}")
             check(view.state, f"the state that {call.name} keeps at {client!r}")
             check_permanent(call.name, call.info, reply, view.state)
         except ReplyRefused:
@@ -170,9 +185,18 @@ class Simulation:
                 f"step {call.name} failed on client {client!r}: {type(error).__name__}: {error}"
             ) from error
         call.refuse_changes(before, messages)
-        own = _Own([*given, *self._graphs[client]])
+        if call.info.replaces_data:
+            self._replace(client, made, call.name)
+        own = _Own([*given, *view.graph, *(made or ())])
         self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
         return map_leaves(lambda leaf: as_row(own.copy(leaf)), reply)
+
+    def _replace(self, client: str, made: Any, step: str) -> None:
+        where = f"the graph that {step} made for {client!r}"
+        graph = None if made is None else accepted(made, self._graphs[client], self.classes, where)
+        self._data.replace(client, graph)
+        if graph is not None:
+            self._batches.renew([client])
 
     def _together(self, call: "_Call", group: Group, messages: Messages) -> Tree:
         """The same for all clients of a batch at once."""
@@ -250,11 +274,17 @@ class Simulation:
         """All clients' private states, for a checkpoint."""
         return self._states.dump()
 
-    def restore(self, tree: Tree) -> None:
-        """Undo `snapshot`."""
+    def snapshot_data(self) -> Tree:
+        """The versions of the clients' data, and the data itself where it was replaced, for a checkpoint."""
+        return self._data.dump()
+
+    def restore(self, tree: Tree, data: Tree | None = None) -> None:
+        """Undo `snapshot` and `snapshot_data`."""
         self._states = States()
         for client, state in tree.items():
             self._states.put((client,), map_leaves(as_row, map_leaves(_Own([]).copy, state)))
+        self._data.load(data or {})
+        self._batches.renew(self.clients)
 
 
 @dataclass(frozen=True)
@@ -272,11 +302,11 @@ class _Post(Sent):
 class _Call:
     """One call of one step, whose replies go to the server or, with `to`, to other clients."""
 
-    def __init__(self, step: Step, keys: Keys, to: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(self, step: Step, keys: Keys, way: str, to: Mapping[str, Sequence[str]] | None = None) -> None:
         self.step, self.name, self.to = step, step_name(step), to
         self._key = keys.step(self.name, keys.occurrence(self.name))
         self.info: StepInfo = step_info(step)
-        check_way(self.name, self.info, to is not None)
+        check_way(self.name, self.info, way)
 
     def key(self, purpose: str, clients: Tensor) -> Tensor:
         """Randomness of one client, or of several at once."""

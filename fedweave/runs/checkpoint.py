@@ -16,7 +16,8 @@ class Checkpoint:
     """All that a run continues from.
 
     seconds: of training, evaluation and writing so far, over all sessions. metrics, ledger: rows of the two tables that
-    belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`).
+    belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`). data: what
+    became of their data (`snapshot_data`); empty as long as it is as loaded.
     """
 
     round: int = 0
@@ -26,6 +27,7 @@ class Checkpoint:
     summary: dict[str, float] = field(default_factory=dict)
     state: Tree = field(default_factory=dict)
     fed: Tree = field(default_factory=dict)
+    data: Tree = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the one file, with a digest of its content.

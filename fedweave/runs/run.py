@@ -135,8 +135,8 @@ class _Files:
         ledger = self.built.fed.ledger.table()
         write_table(self.directory / METRICS, self._metrics[0])
         write_table(self.directory / LEDGER, ledger)
-        fed = self.built.fed.snapshot()
-        whole = replace(reached, metrics=len(self._metrics[0]), ledger=len(ledger), fed=fed)
+        fed, data = self.built.fed.snapshot(), self.built.fed.snapshot_data()
+        whole = replace(reached, metrics=len(self._metrics[0]), ledger=len(ledger), fed=fed, data=data)
         whole.save(self.directory / CHECKPOINT)
         self.saved = reached.round
 
@@ -150,7 +150,7 @@ def _prepare(config: Config, built: Any, directory: Path, here: RunBackend) -> t
         check_rounds(start.round, config, directory)
         metrics = _cut(directory, METRICS, start.metrics)
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
-        built.fed.restore(start.fed)
+        built.fed.restore(start.fed, start.data)
     (directory / SUMMARY).unlink(missing_ok=True)  # of fewer rounds than are wanted now
     write(directory / CONFIG, lambda file: file.write(dumps(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(here.held(built)))

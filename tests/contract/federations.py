@@ -8,7 +8,8 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.core.federation import Client, Sent, Step
+from fedweave.core.arrays import graph_tree, tree_graph
+from fedweave.core.federation import DATA, Client, Sent, Step
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
@@ -101,6 +102,9 @@ class BytesEngine(Simulation):
     def send(self, step: Step, *args: Any, **options: Any) -> Sent:
         return super().send(self._wired(step, to_server=False), *args, **options)
 
+    def replace_data(self, step: Step, *args: Any, **options: Any) -> Replies:
+        return super().replace_data(self._wired(step), *args, **options)
+
     def _wired(self, step: Step, to_server: bool = True) -> Step:
         def wired(client: Client, message: Tree) -> Tree:
             came = {key: message.pop(key) for key in ("received", "present") if key in message}
@@ -108,17 +112,23 @@ class BytesEngine(Simulation):
             down = encode(message)
             client.state = decode(encode(client.state))
             came |= {"received": {name: decode(blob) for name, blob in peers.items()}} if came else {}
-            up = encode(step(client, decode(down) | came))
+            reply = step(client, decode(down) | came)
+            made = reply.pop(DATA, None)
+            up = encode(reply)
             client.state = decode(encode(client.state))
             self.passed["up"] += len(up if to_server else encode({}))
             self.passed["down"] += len(down)
             self.passed["peer"] += sum(map(len, peers.values()))
-            return decode(up)
+            return decode(up) | ({} if made is None else {DATA: _stored(made)})
 
         wired.__name__ = step.__name__
         wired.__self__ = step.__self__  # type: ignore[attr-defined]
         wired.on_client = step.on_client  # type: ignore[attr-defined]
         return wired
+
+
+def _stored(graph: Graph) -> Graph:
+    return tree_graph(decode(encode(graph_tree(graph))), graph.x.shape[1])
 
 
 def distance(a: Tree, b: Tree) -> float:

@@ -34,12 +34,15 @@ class NodeCodes:
     model: Model
 
     def init(self, fed: Federation) -> Tree:
-        return {"w": models.init(self.model, fed.key("init"), fed.dtype), "sum": torch.zeros(CLASSES, dtype=fed.dtype)}
+        return {
+            "w": models.init(self.model, fed.key("init"), fed.dtype),
+            "sum": torch.zeros(fed.classes, dtype=fed.dtype),
+        }
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         order = torch.argsort(random.bits(fed.key("participation"), len(fed.clients)))
         chosen = [fed.clients[at] for at in order[:CALLED]]
-        replies = fed.map(self.train, {"w": state["w"]}, clients=chosen)
+        replies = fed.map(self.train, {"w": state["w"], "classes": fed.classes}, clients=chosen)
         own = {client: {"codes": replies[client]["codes"]} for client in replies.clients}
         fed.map(self.keep, each=own, clients=chosen)
         codes = [reply["codes"][reply["real"]].sum(0) for reply in replies]
@@ -47,22 +50,27 @@ class NodeCodes:
         return {"w": replies.weighted_sum("w", share), "sum": state["sum"] + torch.stack(codes).sum(0)}
 
     @on_client(
-        sends={"w": "trained weights", "codes": "a noisy code of every node", "real": "how many nodes there are"}
+        sends={"w": "trained weights", "codes": "a noisy code of every node", "real": "how many nodes there are"},
+        per_node=("codes", "real"),
     )
     def train(self, client: Client, message: Tree) -> Tree:
         graph, dtype = client.graph, client.graph.x.dtype
-        shape = (len(graph.y), CLASSES)
+        shape = (len(graph.y), message["classes"])
         before = client.state.get("codes", torch.zeros(shape, dtype=dtype))
         noise = random.normal(random.fold(client.key, "shift"), shape).to(dtype)
-        w, _ = fit(_loss, message["w"], graph, client.key, Adam(0.01), 2, args={"shift": 0.1 * noise + before})
+        w = fit(self.loss, message["w"], graph, client.key, Adam(0.01), 2, args={"shift": 0.1 * noise + before}).w
         secret = random.normal(client.secret, shape).to(dtype)
         codes = (before + 0.5 * models.apply(self.model, w, graph) + 0.1 * secret) * graph.real[:, None]
         client.state["codes"] = codes
         return {"w": w, "codes": codes, "real": graph.real}
 
+    def loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        logits = models.apply(self.model, w, graph, key) + args["shift"]
+        return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
+
     @on_client()
     def keep(self, client: Client, message: Tree) -> Tree:
-        flip = random.keep(random.fold(client.key, "flip"), (len(client.graph.y), CLASSES), 0.7)
+        flip = random.keep(random.fold(client.key, "flip"), tuple(message["codes"].shape), 0.7)
         client.state["codes"] = torch.where(flip, 0.5 * message["codes"], client.state["codes"])
         client.state["flipped"] = (~flip & client.graph.real[:, None]).long()
         return {}
@@ -73,11 +81,6 @@ class NodeCodes:
     @on_client(sends=SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
         return score(self.model, message["w"], client)
-
-
-def _loss(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-    logits = models.apply(NET, w, graph, key) + args["shift"]
-    return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
 
 
 NET = model()
@@ -153,4 +156,4 @@ def test_noise_is_drawn_for_every_node() -> None:
 def _codes(seed: int) -> np.ndarray:
     fed: Simulation = federation(clients={"c03": clients()["c03"]}, seed=seed)
     weights = models.init(NET, random.key(0))
-    return fed.map(NodeCodes(NET).train, {"w": weights})["c03"]["codes"].numpy()
+    return fed.map(NodeCodes(NET).train, {"w": weights, "classes": CLASSES})["c03"]["codes"].numpy()

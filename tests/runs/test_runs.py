@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedweave import build, config
+from fedweave.algorithms import ALGORITHMS
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError, UserError
@@ -23,6 +24,7 @@ from fedweave.runs import run as runs
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import locked
 from fedweave.runs.stopping import Interrupted
+from tests.contract.changing import KINDS
 
 SETTINGS: dict[str, Any] = {
     "seed": 5,
@@ -182,8 +184,10 @@ def test_crash_at_any_write_resumes_to_the_same_numbers(
     assert count == 16, "two files before training, three after each of four rounds, and the summary"
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedprox"])
-def test_stop_and_resume_equals_uninterrupted(tmp_path: Path, algorithm: str) -> None:
+@pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedprox", *KINDS])
+def test_stop_and_resume_equals_uninterrupted(tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if algorithm in KINDS:
+        monkeypatch.setitem(ALGORITHMS, algorithm, KINDS[algorithm])
     settings = resolved(algorithm={"name": algorithm}, engine={"checkpoint_seconds": 100.0})
     runs.run(settings, tmp_path / "whole", Quiet())
     watch = Quiet(r2=[send(signal.SIGINT)])
@@ -194,6 +198,9 @@ def test_stop_and_resume_equals_uninterrupted(tmp_path: Path, algorithm: str) ->
     runs.run(settings, tmp_path / "parts", again, resume=True)
     assert (again.started, again.rounds) == (2, [3, 4])
     assert final_numbers(tmp_path / "parts") == final_numbers(tmp_path / "whole")
+    data = Checkpoint.load(tmp_path / "parts/checkpoint/state.safetensors").data
+    versions = dict.fromkeys(["client-0", "client-1", "client-2"], 4) if algorithm in KINDS else {}
+    assert {client: kept["version"] for client, kept in data.items()} == versions
 
 
 def test_sigterm_stops_too_and_handlers_are_put_back(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.alignment import MEETING, align
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
-from fedweave.deploy.flare.peers import Receipt, read_faults
+from fedweave.deploy.flare.peers import Receipt, read_faults, read_version
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
@@ -89,6 +89,7 @@ class Flare:
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
         self._faults: Counter[tuple[str, str]] = Counter()
+        self._versions: dict[str, int] = {}
         self.begin(0)
 
     def begin(self, round: int) -> None:
@@ -100,16 +101,25 @@ class Flare:
         """The server's randomness in this round for `purpose`."""
         return self._keys.server(purpose)
 
-    def join(self, document: Document, run: str, after: int, vertical: bool = False, predict: bool = False) -> Replies:
+    def join(
+        self,
+        document: Document,
+        run: str,
+        after: int,
+        vertical: bool = False,
+        predict: bool = False,
+        data: Tree | None = None,
+    ) -> Replies:
         """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`).
 
         vertical: the sites are parties with features of their own: they meet first (`alignment`), and reply with what
-        they hold of the nodes that all have. predict: these are for the finished run's models to predict.
+        they hold of the nodes that all have. predict: these are for the finished run's models to predict. data: the
+        versions of the sites' data then (`snapshot_data`); a site that has an older one cannot join.
 
         Raises:
             ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
         """
-        more = {"round": after, "predict": predict}
+        more = {"round": after, "predict": predict, "data": data or {}}
         request = {"kind": "join", "run": run, "document": document} | more
         here = self._open(self.clients)
         replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, here, {})
@@ -135,10 +145,36 @@ class Flare:
         received: Sent | None = None,
     ) -> Replies:
         """See `core.federation.Federation.map`; a site whose step fails or whose reply is refused counts as missing."""
+        return self._map("map", step, shared, each, clients, quorum, received)[0]
+
+    def replace_data(
+        self,
+        step: Step,
+        shared: Tree | None = None,
+        each: Mapping[str, Tree] | None = None,
+        clients: Sequence[str] | None = None,
+        quorum: float = 1.0,
+        received: Sent | None = None,
+    ) -> Replies:
+        """See `core.federation.Federation.replace_data`; the server learns the version alone."""
+        replies, notes = self._map("replace_data", step, shared, each, clients, quorum, received)
+        self._versions |= {site: read_version(note, self._versions.get(site, 0)) for site, note in notes.items()}
+        return replies
+
+    def _map(
+        self,
+        way: str,
+        step: Step,
+        shared: Tree | None,
+        each: Mapping[str, Tree] | None,
+        clients: Sequence[str] | None,
+        quorum: float,
+        received: Sent | None,
+    ) -> tuple[Replies, dict[str, str]]:
         name, info = step_name(step), step_info(step)
-        check_way(name, info, False)
+        check_way(name, info, way)
         chosen = called(name, receivers(name, clients, received), self.clients, quorum)
-        request = self._request("step", name)
+        request = self._request("step" if way == "map" else "replace", name)
         if received is not None:
             request["received"] = cast(_Post, received).plain(chosen)
         messages, here = Messages(name, shared, each, chosen, self.clients), self._open(chosen)
@@ -147,7 +183,7 @@ class Flare:
             for site, note in notes.items():
                 self._faults.update(read_faults(note, received.sources[site]).items())
         check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
-        return replies
+        return replies, notes
 
     def send(
         self,
@@ -159,7 +195,7 @@ class Flare:
     ) -> Sent:
         """See `core.federation.Federation.send`; the server relays what it cannot read."""
         name, info, found = step_name(step), step_info(step), sources(step_name(step), to, self.clients)
-        check_way(name, info, True)
+        check_way(name, info, "send")
         chosen = called(name, list(to), self.clients, quorum)
         request, here, call = self._request("send", name), self._open(chosen), self._calls
         request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
@@ -262,7 +298,11 @@ class Flare:
         self._snapshot = self.round
         return {"round": self.round}
 
-    def restore(self, tree: Tree) -> None:
+    def snapshot_data(self) -> Tree:
+        """The versions of the sites' data; the sites keep the data itself."""
+        return {site: {"version": version} for site, version in self._versions.items()}
+
+    def restore(self, tree: Tree, data: Tree | None = None) -> None:
         """Continue after the round of `tree`, to which the sites went back when they joined.
 
         Raises:
@@ -271,3 +311,4 @@ class Flare:
         if tree.keys() != {"round"}:
             raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
         self._snapshot = int(tree["round"])
+        self._versions = {site: int(kept["version"]) for site, kept in (data or {}).items()}

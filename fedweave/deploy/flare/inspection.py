@@ -33,8 +33,9 @@ class Inspector:
 
         A reply must be in the documented encoding and within the size limit, hold declared names only, and be finite.
         Unless the step is ragged, what it has in common with the message `sent` must have the same shape and dtype, and
-        the rest the same as `like` or, without it, as at most other sites. Where no reply has the message's shapes, the
-        step is one that changes them, and other sites alone count.
+        the rest the same as `like` or, without it, as at most other sites, apart from the number of rows where the step
+        declares one per node. Where no reply has the message's shapes, the step is one that changes them, and other
+        sites alone count.
         """
         good: dict[str, Tree] = {}
         refused: dict[str, str] = {}
@@ -48,8 +49,8 @@ class Inspector:
             for site in [site for site, what in changed.items() if what]:
                 del good[site]
                 refused[site] = f"its reply was refused: {changed[site]}"
-        forms = {site: _structure(tree, info.ragged) for site, tree in good.items()}
-        common = self._settle(step, forms) if like is None else _structure(like, info.ragged)
+        forms = {site: _structure(tree, info) for site, tree in good.items()}
+        common = self._settle(step, forms) if like is None else _structure(like, info)
         for site, form in forms.items():
             if common is None or form != common:
                 del good[site]
@@ -90,14 +91,17 @@ def _finite(leaf: Tensor) -> bool:
     return bool(leaf.sum().isfinite() or leaf.isfinite().all())
 
 
-def _structure(tree: Tree, ragged: bool) -> Structure:
-    return tuple((path, _form(leaf, ragged)) for path, leaf in leaves(tree))
+def _structure(tree: Tree, info: StepInfo) -> Structure:
+    nodes = {path for path, _ in leaves(tree) if path.split("/")[0] in info.per_node}
+    return tuple((path, _form(leaf, info.ragged, path in nodes)) for path, leaf in leaves(tree))
 
 
-def _form(leaf: Any, ragged: bool = False) -> str:
+def _form(leaf: Any, ragged: bool = False, per_node: bool = False) -> str:
     if not isinstance(leaf, Tensor):
         return type(leaf).__name__
     shape = f"{leaf.dim()}-d" if ragged else str(list(leaf.shape))
+    if per_node and not ragged:
+        shape = f"[nodes{''.join(f', {size}' for size in leaf.shape[1:])}]" if leaf.dim() else "0-d"
     return f"{shape} {str(leaf.dtype).removeprefix('torch.')}"
 
 

@@ -17,24 +17,27 @@ from torch import Tensor
 from fedweave.config import Config, resolve
 from fedweave.core import random
 from fedweave.core.federation import Client, StepInfo, step_info
+from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.alignment import MEETING
 from fedweave.deploy.flare.federation import ALIGN, JOIN, Answer
 from fedweave.deploy.flare.holdings import JOINING, Holdings, describe, hold, kept_back
 from fedweave.deploy.flare.journal import Journal, entries, journal_path, journals
 from fedweave.deploy.flare.party import Party, read_own
-from fedweave.deploy.flare.peers import Inbox, Post, Receipt
+from fedweave.deploy.flare.peers import VERSION, Inbox, Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_algorithm, check_reply
 from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules, read_secret, read_site_file
 from fedweave.deploy.flare.steps import find_step
 from fedweave.deploy.flare.store import Store
 from fedweave.engines.calls import Keys, check_declared, check_way, of_client
+from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.errors import ConfigError, FedweaveError
 from fedweave.runs.files import write, write_table
 from fedweave.runs.predictions import PREDICTIONS, predictions_table
 
 RUNS, LOG, MARKS = "runs", "fedweave.log", "marks.json"
+_WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
 _OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 
 
@@ -103,7 +106,7 @@ class Member:
         vertical = getattr(config.algorithm.kind, "vertical", False)
         found = read_own(data, self._folder, asked["run"]) if vertical else hold(data, self._folder, config)
         job = self._job = _Job(self._folder, asked["run"], config, found, rules, data.draws_as or self._name)
-        job.store.go_back(asked["round"])
+        job.go_back(asked["round"], asked.get("data", {}).get(self._name, {}).get("version", 0))
         if isinstance(found, Holdings):
             job.begin(found, found.features)
             return self._tell(asked, JOIN, describe(found, rules.deny), JOINING)
@@ -117,8 +120,9 @@ class Member:
         holdings = job.found.align(told, getattr(torch, job.config.engine.values["dtype"]))
         if job.found.data.ids:
             self._log.info("%s", job.found.kept(holdings.data))
-        self._check_marks(job, job.found.marks(holdings.data), bool(asked.get("predict")))
-        job.begin(holdings, told["width"])
+        predict = bool(asked.get("predict"))
+        self._check_marks(job, job.found.marks(holdings.data), predict)
+        job.begin(holdings, told["width"], as_loaded=predict)
         return self._tell(asked, ALIGN, describe(holdings, job.rules.deny), JOINING)
 
     def _check_marks(self, job: "_Job", marks: dict[str, Any], predict: bool) -> None:
@@ -155,21 +159,24 @@ class Member:
             raise FedweaveError("a step was called before the site had joined the job")
         step = find_step(job.algorithm, asked["step"])
         info = step_info(step)
-        check_way(asked["step"], info, asked["kind"] == "send")
+        check_way(asked["step"], info, _WAYS[asked["kind"]])
         job.store.enter(round, asked["saved"])
         job.keys.begin(round)
         call = job.keys.step(asked["step"], asked["again"])
         key = of_client(call, "client", torch.tensor(random.word(job.draws_as)))
-        client = Client(job.found.graph, job.store.tree, key, _noise(self._folder / SECRET), job.found.test)
+        client = Client(job.graph, job.store.tree, key, _noise(self._folder / SECRET), job.found.test)
         received, faults = self._received(job, asked)
         with torch.no_grad():
-            reply = check(step(client, decode(blob) | received), f"the reply of {asked['step']}")
+            reply = step(client, decode(blob) | received)
+            made = taken(reply, info)
+            check(reply, f"the reply of {asked['step']}")
             check(client.state, f"the state that {asked['step']} keeps")
         info = with_fingerprints(asked["step"], info, reply, client.state)
+        noted = faults | (job.replace(made, asked) if info.replaces_data else {})
         if asked["kind"] == "send":
             sent, note = self._deliver(job, asked, reply, info)
         else:
-            sent, note = self._send(asked, asked["step"], reply, info), json.dumps(faults)
+            sent, note = self._send(asked, asked["step"], reply, info), json.dumps(noted)
         if "prediction" in client.state:
             self._foretold(job, client.state.pop("prediction"))
         job.store.keep(client.state)
@@ -242,13 +249,47 @@ class _Job:
         self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as
         self.keys = Keys(config.general.seed)
         self.store = Store(folder / RUNS / run)
+        self._replaced = Store(folder / RUNS / run, "data", "data-before-")
         self.spent = Spent.of(entry for journal in journals(folder) for entry in entries(journal))
         self.ledger = Journal(journal_path(folder, run))
 
-    def begin(self, found: Holdings, width: int) -> None:
-        """Make the model, for graphs of `width` features."""
+    def go_back(self, round: int, version: int) -> None:
+        """Continue from the state and the data after `round`.
+
+        Raises:
+            FedweaveError: the data is older than the `version` that the server knows.
+        """
+        self.store.go_back(round)
+        self._replaced.go_back(round)
+        own = self._replaced.tree.get("version", 0)
+        if own < version:
+            raise FedweaveError(
+                f"the site's data in the run {self.run} is of version {own}, but was of version {version} after round "
+                f"{round}. Bring back its folder {RUNS}/{self.run}, or start the run anew."
+            )
+
+    def begin(self, found: Holdings, width: int, as_loaded: bool = False) -> None:
+        """Make the model, for graphs of `width` features, and take up the data as the run has changed it, unless what
+        was loaded is wanted."""
         self.algorithm = self.config.algorithm.make(self.config.model.make().build(width, found.classes))
         self.found = found
+        self._data = ClientData({self.draws_as: found.graph}, found.classes)
+        if self._replaced.tree and not as_loaded:
+            self._data.load({self.draws_as: self._replaced.tree})
+
+    @property
+    def graph(self) -> Graph:
+        """The site's data now."""
+        return self._data.graphs[self.draws_as]
+
+    def replace(self, made: Any, asked: dict[str, Any]) -> dict[str, int]:
+        """Keep the data that a step made, if it made any; what the server hears of it."""
+        where = f"the graph that {asked['step']} made"
+        graph = None if made is None else accepted(made, self.graph, self._data.classes, where)
+        self._data.replace(self.draws_as, graph)
+        self._replaced.enter(asked["round"], asked["saved"])
+        self._replaced.keep(self._data.dump()[self.draws_as])
+        return {VERSION: self._data.versions[self.draws_as]}
 
 
 def _noise(path: Path) -> Tensor:

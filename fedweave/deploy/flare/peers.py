@@ -1,4 +1,5 @@
-"""What passes from site to site: parcels on their way to a step, and the receipt that the server gets instead."""
+"""What passes from site to site: parcels on their way to a step, the receipt that the server gets instead, and whatever
+else a site notes beside its reply."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from fedweave.engines.messages import peer_messages
 from fedweave.errors import FedweaveError
 
 _LONGEST = 1 << 20  # characters of a note
+VERSION = "(data)"  # key of a note
 
 
 class Post(Protocol):
@@ -113,6 +115,15 @@ def read_faults(note: str, peers: Sequence[str]) -> dict[str, str]:
         return {peer: what for peer, what in told if peer in peers and what in ("missing", "refused")}
     except (ValueError, AttributeError):
         return {}
+
+
+def read_version(note: str, before: int) -> int:
+    """The version of a site's data that it notes (`VERSION`), which can only rise; `before` from a note without one."""
+    try:
+        version = _parsed(note).get(VERSION, before)
+        return version if isinstance(version, int) and before < version < 2**53 else before
+    except (ValueError, AttributeError):
+        return before
 
 
 def _parsed(note: str) -> Any:

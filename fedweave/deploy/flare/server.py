@@ -144,8 +144,8 @@ class Server:
             limit=int(values["reply_mb"] * 1e6),
         )
         checkpoint = folder / CHECKPOINT
-        after = Checkpoint.load(checkpoint).round if checkpoint.exists() else -1
-        replies = fed.join(config.plain(), self.run, after, vertical, self.predict)
+        reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
+        replies = fed.join(config.plain(), self.run, reached.round, vertical, self.predict, reached.data)
         features = widest(replies) if vertical else _agreed(replies, "features")
         fed.classes = _agreed(replies, "classes")
         check_names(replies)

@@ -1,4 +1,5 @@
-"""A site's private state of a run, on the site's disk: it survives the death of any process, and never leaves."""
+"""A site's private state of a run and the data that its steps made, on the site's disk: both survive the death of any
+process, and never leave."""
 
 import os
 from pathlib import Path
@@ -6,16 +7,17 @@ from pathlib import Path
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.runs.files import write
 
-_CURRENT = "state.safetensors"
-
 
 class Store:
-    """The state after the last call, and as it was before each round that a resuming server may go back to."""
+    """A tree after the last call, and as it was before each round that a resuming server may go back to.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    name: of the tree's file. before: begins the names of the earlier ones.
+    """
+
+    def __init__(self, folder: Path, name: str = "state", before: str = "before-") -> None:
+        self._folder, self._prefix = folder, before
         folder.mkdir(parents=True, exist_ok=True)
-        self._state = folder / _CURRENT
+        self._state = folder / f"{name}.safetensors"
         self.tree: Tree = decode(self._state.read_bytes()) if self._state.exists() else {}
         self._round = max(self._rounds(), default=-1)
 
@@ -54,7 +56,7 @@ class Store:
             path.touch()
 
     def _before(self, round: int) -> Path:
-        return self._folder / f"before-{round}"
+        return self._folder / f"{self._prefix}{round}"
 
     def _rounds(self) -> list[int]:
-        return [int(path.name.removeprefix("before-")) for path in self._folder.glob("before-*")]
+        return [int(path.name.removeprefix(self._prefix)) for path in self._folder.glob(f"{self._prefix}*")]

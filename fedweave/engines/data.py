@@ -1,0 +1,111 @@
+"""Clients' data, which steps may replace: checked, numbered, and kept for those who resume."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.core.arrays import graph_arrays, graph_tree, tree_graph
+from fedweave.core.federation import DATA, StepInfo
+from fedweave.core.graph import Edges, Graph, make_graph
+from fedweave.core.sizes import BLOCK
+from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check, refuse
+from fedweave.ops.sparse import Sparse
+
+_REMEDY = "Make it with core.arrays.graph_like(client.graph, …)."
+
+
+class ClientData:
+    """The clients' graphs, and their versions: 0 as loaded, one more with every step that could replace them.
+
+    graphs: {client: its graph now}. versions: {client: number}. classes: of all graphs.
+    """
+
+    def __init__(self, graphs: Mapping[str, Graph], classes: int) -> None:
+        self.graphs, self.classes, self.versions = dict(graphs), classes, dict.fromkeys(graphs, 0)
+        self._loaded: dict[str, Graph] = {}  # of those that have been replaced
+
+    def replace(self, client: str, graph: Graph | None) -> None:
+        """Go on to the next version: `graph`, or the same data again."""
+        self.versions[client] += 1
+        if graph is not None:
+            self._loaded.setdefault(client, self.graphs[client])
+            self.graphs[client] = graph
+
+    def dump(self) -> Tree:
+        """{client: its version, and its graph if that was replaced} of all whose version is not 0."""
+        return {
+            client: {"version": version, **({DATA: graph_tree(self.graphs[client])} if client in self._loaded else {})}
+            for client, version in self.versions.items()
+            if version
+        }
+
+    def load(self, tree: Tree) -> None:
+        """Undo `dump`: clients that `tree` does not name get back what was loaded."""
+        self.graphs |= self._loaded
+        self._loaded.clear()
+        self.versions = dict.fromkeys(self.versions, 0)
+        for client, kept in tree.items():
+            graph = tree_graph(kept[DATA], self.graphs[client].x.shape[1]) if DATA in kept else None
+            self.replace(client, graph)
+            self.versions[client] = int(kept["version"])
+
+
+def taken(reply: Any, info: StepInfo) -> Any:
+    """Take the new data out of a reply, so that it does not leave; None if there is none."""
+    return reply.pop(DATA, None) if info.replaces_data and isinstance(reply, dict) else None
+
+
+def accepted(new: Any, old: Graph, classes: int, where: str) -> Graph:
+    """What a step made, as the engine keeps it: a graph that shares nothing with anything.
+
+    Raises:
+        DataError: it is no graph, does not have the form of the `old` one, or breaks a promise of `Dataset`; the
+            message begins with `where`.
+    """
+    if not isinstance(new, Graph):
+        refuse(where, f"it is a {type(new).__name__}, not a Graph", _REMEDY)
+    if fault := next(_faults(new, old), ""):
+        refuse(where, fault, _REMEDY)
+    arrays = graph_arrays(new)
+    x = arrays.x.astype(np.float32)
+    check(Dataset(where, x, arrays.edges, arrays.y, classes, arrays.sens, arrays.masks), where, labelled=False)
+    return make_graph(*arrays, new.x.dtype, len(new.real))
+
+
+def _faults(new: Graph, old: Graph) -> Iterator[str]:
+    """Where the form of a graph is not that of the `old` one, with neutral values behind the real nodes."""
+    rows, real = len(new.real), int(new.real.sum())
+    if rows % BLOCK or not torch.equal(new.real, torch.arange(rows) < real):
+        yield f"its real nodes are not the first of whole blocks of {BLOCK} rows"
+    if not isinstance(new.edges, Edges) or [own.nodes for own in new.edges.members] != [rows]:
+        yield f"its edges are not those of one client with {rows} rows"
+    shapes = {"x": (rows, old.x.shape[1]), "y": (rows,), "masks": (3, rows), "sens": (rows,), "graph_of": (rows,)}
+    for name, shape in shapes.items():
+        was, now = getattr(old, name), getattr(new, name)
+        if was is None or now is None:
+            if was is not now:
+                yield f"{name} is {'absent' if now is None else 'there'}, unlike before"
+        elif isinstance(was, Sparse) != isinstance(now, Sparse) or now.dtype != was.dtype or tuple(now.shape) != shape:
+            yield f"{name} is {_form(now)}, not {_form(was, shape)}"
+    padding = {"x": 0, "y": -1, "masks": 0, "sens": -1, "graph_of": -1}
+    for name, value in padding.items():
+        own = getattr(new, name)
+        if own is not None and not _padded(own, real, value, 1 if name == "masks" else 0):
+            yield f"{name} does not end with {value} behind its {real} real nodes"
+
+
+def _padded(values: "Tensor | Sparse", real: int, neutral: int, dim: int) -> bool:
+    if isinstance(values, Sparse):
+        [member] = values.blocks.members
+        return bool((member.starts[real:] == member.starts[-1]).all())
+    return bool((values.narrow(dim, real, values.shape[dim] - real) == neutral).all())
+
+
+def _form(values: "Tensor | Sparse", shape: tuple[int, ...] | None = None) -> str:
+    kind = "sparse" if isinstance(values, Sparse) else "dense"
+    return f"{kind} {str(values.dtype).removeprefix('torch.')} {list(shape or values.shape)}"

@@ -1,0 +1,93 @@
+"""Clients whose data changes: loop = vmap, resumed = uninterrupted, and nothing of the data leaves."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.core.tree import Tree, decode, encode, leaves
+from fedweave.rounds import train
+from tests.contract.changing import KINDS
+from tests.contract.federations import BytesEngine, distance, federation, model
+
+ROUNDS = 6
+NET = model()
+every_kind = pytest.mark.parametrize("name", KINDS)
+
+
+def run(name: str, fed: Any, rounds: int = ROUNDS, resume: Any = None) -> Tree:
+    *_, last = train(KINDS[name](NET, every=1 + (name == "mending")), fed, rounds, eval_every=2, resume=resume)
+    return {
+        "server": last.state,
+        "clients": fed.snapshot(),
+        "data": numbers(fed.snapshot_data()),
+        "summary": last.summary,
+    }
+
+
+def numbers(data: Tree) -> Tree:
+    """With masks as whole numbers."""
+    return {path: leaf.long() if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bool else leaf
+            for path, leaf in leaves(data)}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Tree]:
+    return {name: run(name, federation(mode="loop")) for name in KINDS}
+
+
+@every_kind
+@pytest.mark.parametrize("chunk", [0, 1, 2])
+def test_vectorised_equals_loop_bit_for_bit(name: str, chunk: int, outcomes: dict[str, Tree]) -> None:
+    assert distance(run(name, federation(mode="vmap", chunk=chunk)), outcomes[name]) == 0
+
+
+@every_kind
+def test_in_double_precision_too(name: str) -> None:
+    loop, fast = (run(name, federation(mode=mode, dtype=torch.float64)) for mode in ("loop", "vmap"))
+    assert distance(loop, fast) <= 1e-9
+
+
+@every_kind
+def test_only_bytes_pass_and_none_of_them_is_data(name: str, outcomes: dict[str, Tree]) -> None:
+    fed = federation(engine=BytesEngine)
+    assert distance(run(name, fed), outcomes[name]) == 0
+    table = fed.ledger.table().to_pylist()
+    assert fed.ledger.bytes_up == fed.passed["up"]
+    told = {row["key"] for row in table if row["step"].endswith("change") and row["direction"] == "up"}
+    assert told - {"(names and framing)"} == ({"changed"} if name == "drifting" else set())
+
+
+@every_kind
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_resumed_equals_uninterrupted(name: str, mode: str, outcomes: dict[str, Tree]) -> None:
+    first = federation(mode=mode)
+    half = run(name, first, 3)
+    saved = decode(encode({"state": half["server"], "clients": first.snapshot(), "data": first.snapshot_data()}))
+    second = federation(mode=mode)
+    run(name, second, 1)  # data that the checkpoint does not know
+    second.restore(saved["clients"], saved["data"])
+    assert distance(run(name, second, resume=(3, saved["state"])), outcomes[name]) == 0
+
+
+@every_kind
+def test_the_data_really_changes(name: str) -> None:
+    fed, still = federation(), federation()
+    run(name, fed)
+    assert distance({"w": run(name, fed, 1)["server"]["w"]}, {"w": run(name, still, 1)["server"]["w"]}) > 0
+    changed = {client: "graph" in kept for client, kept in fed.snapshot_data().items()}
+    assert changed == {f"site-{i}": name != "dropping" or i != 4 for i in range(5)}
+
+
+def test_mending_moves_clients_to_other_sizes_and_takes_their_state_along() -> None:
+    fed, still = federation(), federation()
+    run("mending", fed)
+    data, states = fed.snapshot_data(), fed.snapshot()
+    rows = {client: data[client]["graph"]["rows"] for client in fed.clients}
+    assert any(rows[client] != len(still._graphs[client].y) for client in fed.clients)
+    for client in fed.clients:
+        seen = states[client]["seen"]
+        n = int(still._graphs[client].real.sum())
+        assert len(seen) == rows[client]
+        assert (seen[:n] == ROUNDS).all()
+        assert set(seen[n:].tolist()) <= {0, 1, 3, 5}  # added in rounds 2, 4 and 6
