@@ -271,8 +271,9 @@ class Simulation:
             self.ledger.record(*where, senders, "peer", reply, 0.0, call.info, peers)
 
     def snapshot(self) -> Tree:
-        """All clients' private states, for a checkpoint."""
-        return self._states.dump()
+        """All clients' private states in client order, for a checkpoint."""
+        kept = self._states.dump()
+        return {client: kept[client] for client in self.clients if client in kept}
 
     def snapshot_data(self) -> Tree:
         """The versions of the clients' data, and the data itself where it was replaced, for a checkpoint."""
