@@ -1,8 +1,10 @@
 """What all tests share: one thread, the folder of real data, and small random graphs."""
 
+import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -34,6 +36,17 @@ def reference() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no references in {folder}; set FEDWEAVE_REFERENCE to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def oracles(reference: Path) -> ModuleType:
+    """The formulas of the algorithms in NumPy, written apart from the package."""
+    spec = importlib.util.spec_from_file_location("oracles", reference / "oracles.py")
+    if spec is None or spec.loader is None:
+        pytest.skip(f"no oracles.py in {reference}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def random_graph(

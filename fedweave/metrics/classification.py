@@ -45,7 +45,7 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, auc: bool = True) -> Tree:
         "accuracy": _pair((masks & (predicted == y)).sum(-1), nodes),
         "f1": _pair(2 * _per_class(masks, truth & guess), _per_class(masks, truth) + _per_class(masks, guess)),
     }
-    return out | {"auc": _ordered(log_p, truth, masks)} if auc else out
+    return out | {"auc": ordered_pairs(log_p, truth, masks)} if auc else out
 
 
 def _pair(total: Tensor, count: Tensor) -> Tensor:
@@ -57,8 +57,10 @@ def _per_class(masks: Tensor, member: Tensor) -> Tensor:
     return masks.to(torch.float64) @ member.to(torch.float64)
 
 
-def _ordered(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
+def ordered_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
     """Correctly ordered pairs and all pairs [S, 2, c], from one sort of score [n, c] per class.
+
+    truth bool [n, c]: whether the node is a positive of the class; masks bool [S, n]: the nodes of each set.
 
     Of the set's nodes let `below` count those of lower score than a positive node and `up_to` those not of higher: the
     sum of (below + up_to) / 2 over the P positives, its share P^2 / 2 of positives with each other taken off, is the
@@ -131,21 +133,22 @@ def values(pairs: Mapping[str, Any]) -> dict[str, Any]:
     pair = {name: np.asarray(value, np.float64) for name, value in pairs.items()}
     out: dict[str, np.ndarray] = {}
     for name in [name for name in ("loss", "accuracy") if name in pair]:
-        out[name] = _ratio(pair[name][..., 0], pair[name][..., 1])
+        out[name] = ratio(pair[name][..., 0], pair[name][..., 1])
     if "f1" in pair:
         doubled, total = np.moveaxis(pair["f1"], -2, 0)
-        out["f1"] = _ratio(doubled.sum(-1), total.sum(-1))
-        out["macro_f1"] = _mean(_ratio(doubled, total))
+        out["f1"] = ratio(doubled.sum(-1), total.sum(-1))
+        out["macro_f1"] = _mean(ratio(doubled, total))
     if "auc" in pair:
-        each = _ratio(*np.moveaxis(pair["auc"], -2, 0))
+        each = ratio(*np.moveaxis(pair["auc"], -2, 0))
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else _mean(each)
     return {name: value if value.ndim else float(value) for name, value in out.items()}
 
 
-def _ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """total / count, NaN where the count is 0."""
     return np.divide(total, count, out=np.full(np.shape(count), np.nan), where=count > 0)
 
 
 def _mean(per_class: np.ndarray) -> np.ndarray:
     defined = ~np.isnan(per_class)
-    return _ratio(np.where(defined, per_class, 0).sum(-1), defined.sum(-1))
+    return ratio(np.where(defined, per_class, 0).sum(-1), defined.sum(-1))
