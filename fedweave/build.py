@@ -94,13 +94,22 @@ def client_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torc
 
 
 def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> Graph | None:
-    """The subgraph that the global test nodes induce, every labelled node in the TEST mask; None without test nodes."""
-    if partition.test is None:
+    """The graph of `global_test_part`; None without test nodes."""
+    part = global_test_part(data, partition)
+    if part is None:
         return None
+    [own] = shares(data, [part])
+    return graph_of(own, data.features, dtype)
+
+
+def global_test_part(data: Dataset, partition: Partition) -> Part | None:
+    """What a global model is judged on: `Partition.judged`, else the global test nodes with every labelled one in the
+    TEST mask; None without test nodes."""
+    if partition.test is None or partition.judged is not None:
+        return partition.judged
     masks = np.zeros((3, len(partition.test)), bool)
     masks[TEST] = data.y[partition.test] >= 0
-    [own] = shares(data, [Part(partition.test, masks)])
-    return graph_of(own, data.features, dtype)
+    return Part(partition.test, masks)
 
 
 def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:

@@ -5,6 +5,7 @@ Each is a frozen dataclass (fields = parameters) with the single method `cut(dat
 
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.dirichlet import Dirichlet
+from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.iid import Random
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
@@ -16,6 +17,7 @@ PARTITIONS: dict[str, type] = {
     "label_skew": LabelSkew,
     "dirichlet": Dirichlet,
     "random": Random,
+    "ego_networks": EgoNetworks,
     "vertical": Vertical,
     "parties": Parties,
 }
@@ -23,6 +25,7 @@ PARTITIONS: dict[str, type] = {
 __all__ = [
     "PARTITIONS",
     "Dirichlet",
+    "EgoNetworks",
     "LabelSkew",
     "Louvain",
     "Part",

@@ -29,10 +29,14 @@ class Partition:
 
     parts: one per client, in client order. Clients may share nodes (label skew, vertical cuts); a client keeps the
            edges among its own.
-    test:  int64 [m] sorted nodes of the global test set that no client holds, or None.
+    test:  int64 [m] sorted nodes of the global test set, or None. No client trains on them, and none holds them unless
+           there is `judged`.
     names: the clients' own names, distinct, in client order; None numbers them.
+    judged: the graph on which a global model is judged, where it is more than the one that `test` induces; its test
+           nodes are `test`.
     """
 
     parts: tuple[Part, ...]
     test: np.ndarray | None = None
     names: tuple[str, ...] | None = None
+    judged: Part | None = None

@@ -23,7 +23,7 @@ def pooled(partition: Partition) -> Partition:
     codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
     edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
     whole = Part(union, masks, columns, edges, any(part.labels for part in parts))
-    return Partition((whole,), partition.test)
+    return Partition((whole,), partition.test, judged=partition.judged)
 
 
 def _union(held: list[np.ndarray | None]) -> np.ndarray | None:

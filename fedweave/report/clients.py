@@ -24,6 +24,11 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table
     clients, headings = len(columns["client"]), _VERTICAL if "features" in columns else _HEADINGS
     share = whole["edges_lost"] / max(whole["edges"], 1)
     caption = f"{whole['edges_lost']:,} of {whole['edges']:,} edges ({share:.1%}) are lost to all clients"
+    if "without_sp" in whole:
+        caption += (
+            f"\nno test node of some group at {whole['without_sp']} of {clients:,} clients (SP is undefined there), "
+            f"none of class 1 at {whole['without_eo']} (EO)"
+        )
     if clients > _ROWS:
         caption = f"the first {_ROWS} of {clients:,} clients, and the mean of all\n{caption}"
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition import PARTITIONS, Dirichlet, LabelSkew, Louvain, Parties, Partition, Random, Vertical
+from fedweave.partition import (
+    PARTITIONS,
+    Dirichlet,
+    EgoNetworks,
+    LabelSkew,
+    Louvain,
+    Parties,
+    Partition,
+    Random,
+    Vertical,
+)
 from fedweave.partition.base import Part
 
 SMALL_SKEW = LabelSkew(clients=4, majors=2, test_nodes=20)
@@ -82,6 +92,7 @@ def test_registry_names_and_types() -> None:
         ("label_skew", LabelSkew),
         ("dirichlet", Dirichlet),
         ("random", Random),
+        ("ego_networks", EgoNetworks),
         ("vertical", Vertical),
         ("parties", Parties),
     ]

@@ -112,7 +112,7 @@ def check_split(path: Path, data: Dataset) -> None:
 
 
 def global_test(path: Path, site: SiteData, dtype: torch.dtype) -> Graph:
-    """The global test graph, every labelled node in the TEST mask.
+    """The global test graph, with its split or, if it has none, every labelled node in the TEST mask.
 
     Raises:
         DataError: see `read_graph`.
@@ -120,6 +120,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype) -> Graph:
     data = read_graph(path, site)
     masks = np.zeros((3, data.nodes), bool)
     masks[TEST] = data.y >= 0
+    masks = masks if data.public is None else data.public
     return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype)
 
 

@@ -1,19 +1,16 @@
 """One data set cut into sites' folders, for trials and tests."""
 
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from fedweave import datasets
-from fedweave.build import client_ids, shares
+from fedweave.build import client_ids, global_test_part, shares
 from fedweave.config import Config
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.provision import SERVER
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.errors import UserError
-from fedweave.partition.base import Part, Partition
+from fedweave.partition.base import Partition
 
 DATA, TEST = "data.npz", "test.npz"
 
@@ -46,8 +43,7 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
         npz.write(own, project / site / DATA)
         about = {"path": DATA, "classes": data.classes, "draws_as": client}
         write_site_file(project / site / SITE_FILE, about | ({} if partition.test is None else {"test": TEST}))
-    if partition.test is not None:
-        nobody = np.zeros((3, len(partition.test)), bool)
-        [whole] = shares(data, [Part(partition.test, nobody)])
+    if (part := global_test_part(data, partition)) is not None:
+        [whole] = shares(data, [part])
         for folder in (SERVER, *sites):
-            npz.write(replace(whole, public=None), project / folder / TEST)
+            npz.write(whole, project / folder / TEST)

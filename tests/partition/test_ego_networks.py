@@ -1,0 +1,155 @@
+"""Ego-networks as clients: a path by hand, laws on random graphs, and the sizes on the four public sets."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from fedweave.build import client_graphs, global_test_graph
+from fedweave.core.graph import TEST, TRAIN
+from fedweave.datasets import load
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.partition import PARTITIONS, EgoNetworks, Partition, statistics, totals
+from fedweave.partition.pooling import pooled
+
+
+def dataset(pairs: np.ndarray, nodes: int, y: np.ndarray, sens: np.ndarray | None = None) -> Dataset:
+    edges = np.unique(np.concatenate([pairs, pairs[::-1]], 1), axis=1).astype(np.int64)
+    return Dataset("egos", np.arange(nodes, dtype=np.float32)[:, None], edges, y, 2, sens)
+
+
+def people(seed: int = 0, nodes: int = 120) -> Dataset:
+    """A sparse random graph, some of it apart, with a tenth of labels and attributes unknown."""
+    rng = np.random.default_rng(seed)
+    pairs = rng.integers(0, nodes, (2, nodes))
+    y, sens = (np.where(rng.random(nodes) < 0.1, -1, rng.integers(0, 2, nodes)) for _ in range(2))
+    return dataset(pairs[:, pairs[0] != pairs[1]], nodes, y, sens)
+
+
+def roles(partition: Partition, nodes: int) -> np.ndarray:
+    """bool [3, n]: the roles that any client gives each node."""
+    out = np.zeros((3, nodes), bool)
+    for part in partition.parts:
+        out[:, part.nodes] |= part.masks
+    return out
+
+
+def test_a_path_by_hand() -> None:
+    """On a path every network of radius 2 is the centre and two nodes on either side, as far as the path goes."""
+    path = np.stack([np.arange(19), np.arange(1, 20)])
+    data = dataset(path, 20, np.arange(20) % 2)
+    cut = EgoNetworks(hops=2, clients=10).cut(data, 0)
+    assert cut.judged is not None
+    centres = np.flatnonzero(cut.judged.masks[TRAIN])
+    wanted = {tuple(range(max(0, c - 2), min(19, c + 2) + 1)) for c in centres}
+    assert {tuple(part.nodes) for part in cut.parts} == wanted  # ten train nodes, ten clients
+
+
+@pytest.mark.parametrize("incomplete", ["drop", "keep"])
+@pytest.mark.parametrize("hops", [1, 2, 4])
+def test_laws(hops: int, incomplete: Any) -> None:
+    data = people()
+    cut = EgoNetworks(hops=hops, clients=12, incomplete=incomplete).cut(data, 3)
+    known = (data.y >= 0) & (np.asarray(data.sens) >= 0)
+    held = np.flatnonzero(known) if incomplete == "drop" else np.arange(data.nodes)
+    graph = nx.Graph(data.edges.T.tolist()).subgraph(held.tolist())
+    largest = max(nx.connected_components(graph), key=len)
+    assert cut.judged is not None
+    assert np.array_equal(cut.judged.nodes, held)
+    assert cut.test is not None
+    assert np.array_equal(cut.test, held[cut.judged.masks[TEST]])
+    whole = np.zeros((3, data.nodes), bool)
+    whole[:, held] = cut.judged.masks
+    assert len(cut.parts) == 12
+    for part in cut.parts:
+        assert part.nodes.dtype == np.int64
+        assert np.array_equal(part.masks, whole[:, part.nodes])  # a node has one role, at every client
+        assert set(part.nodes.tolist()) <= largest
+        balls = (set(nx.ego_graph(graph, int(c), hops)) for c in part.nodes[part.masks[TRAIN]])
+        assert set(part.nodes.tolist()) in list(balls)
+    assert not (roles(cut, data.nodes)[TRAIN] & np.isin(np.arange(data.nodes), cut.test)).any()
+
+
+def test_ratios_are_those_of_the_whole_graph() -> None:
+    data = replace(people(), y=np.arange(120) % 2, sens=None)
+    cut = EgoNetworks(hops=1, clients=5).cut(data, 0)
+    assert cut.judged is not None
+    assert cut.judged.masks.sum(1).tolist() == [60, 30, 30]
+
+
+def test_same_seed_same_cut_other_seed_other_cut() -> None:
+    def nodes(seed: int) -> list[list[int]]:
+        return [part.nodes.tolist() for part in EgoNetworks(hops=1, clients=8).cut(people(), seed).parts]
+
+    assert nodes(0) == nodes(0) != nodes(1)
+
+
+def test_graphs_of_clients_and_server() -> None:
+    """A client sees the edges among its own nodes; the server judges on all nodes and edges, test nodes as drawn."""
+    data = people()
+    cut = EgoNetworks(hops=1, clients=6, incomplete="keep").cut(data, 0)
+    for part, graph in zip(cut.parts, client_graphs(data, cut).values(), strict=True):
+        assert graph.edges.members[0].index.shape[1] == np.isin(data.edges, part.nodes).all(0).sum()
+        assert graph.sens is not None
+        assert np.array_equal(graph.sens[: len(part.nodes)], np.asarray(data.sens)[part.nodes])
+    for held in (cut, pooled(cut)):
+        judged = global_test_graph(data, held)
+        assert judged is not None
+        assert np.array_equal(judged.edges.members[0].index, data.edges)
+        assert np.array_equal(np.flatnonzero(judged.masks[TEST]), cut.test)
+
+
+def test_statistics_count_groups_by_hand() -> None:
+    """A star: its centre and five leaves, of which two test."""
+    star = np.stack([np.zeros(5, int), np.arange(1, 6)])
+    data = dataset(star, 6, np.array([1, 1, 1, 1, 1, 0]), np.array([0, 0, 1, 0, 1, 1]))
+    masks = np.zeros((3, 6), bool)
+    masks[TRAIN, 0], masks[TEST, [1, 2]] = True, True
+    data = replace(data, public=masks)
+    cut = EgoNetworks(hops=1, clients=1, public_split=True).cut(data, 0)
+    columns = statistics(data, cut)
+    assert columns["groups"] == [[3, 3]]
+    assert columns["test_groups"] == [[1, 1]]
+    assert columns["test_groups_class1"] == [[1, 1]]
+    assert {name: totals(data, cut)[name] for name in ("without_sp", "without_eo")} == {
+        "without_sp": 0,
+        "without_eo": 0,
+    }
+    data.y[2] = 0
+    assert totals(data, cut)["without_eo"] == 1
+    data.sens[[0, 2]] = 0  # type: ignore[index]
+    assert totals(data, cut)["without_sp"] == 1
+
+
+def test_impossible_cuts_and_bad_parameters_name_the_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"clients = 100 .* 'egos' has \d+; lower clients or raise train"):
+        EgoNetworks(hops=1, clients=100).cut(people(), 0)
+    for wrong, match in (({"hops": 0}, "hops = 0"), ({"clients": 0}, "clients = 0"), ({"train": 0.9}, "train = 0.9")):
+        with pytest.raises(ConfigError, match=match):
+            PARTITIONS["ego_networks"](**{"hops": 1} | wrong)
+    with pytest.raises(ConfigError, match="incomplete = 'some'"):
+        EgoNetworks(hops=1, incomplete="some")  # type: ignore[arg-type]
+
+
+# name, hops: (median nodes of a client over ten cuts, tolerance)
+SIZES = {
+    ("nba", 1): (41, 10),
+    ("nba", 3): (310, 2),
+    ("german", 1): (38, 8),
+    ("german", 3): (987, 9),
+    ("credit", 3): (75, 12),
+}
+
+
+@pytest.mark.parametrize(("name", "hops"), SIZES)
+def test_sizes_on_the_public_sets(name: str, hops: int, data_root: Path) -> None:
+    """Three hops are nearly all of the small sets; F²GNN's 30 clients."""
+    data = load(name, str(data_root), normalise="none")
+    sizes = [len(part.nodes) for seed in range(10) for part in EgoNetworks(hops=hops).cut(data, seed).parts]
+    median, tolerance = SIZES[name, hops]
+    assert len(sizes) == 300
+    assert np.median(sizes) == pytest.approx(median, abs=tolerance)
