@@ -10,6 +10,7 @@ from fedweave.datasets.folder import Folder
 from fedweave.datasets.heritage import HERITAGE
 from fedweave.datasets.lookup import NotHeld
 from fedweave.datasets.parties import Parties
+from fedweave.datasets.pokec import POKEC
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.recognise import found
 from fedweave.datasets.synthetic import Synthetic
@@ -23,6 +24,7 @@ DATASETS: dict[str, type] = {
     "folder": Folder,
     "parties": Parties,
     **{kind.name: kind for kind in PUBLIC},
+    **{kind.name: kind for kind in POKEC},
     **{kind.name: kind for kind in HERITAGE},
 }
 

@@ -12,6 +12,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import check_normalise, compact, normalise
+from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import WHOLE, Table, find, read
 from fedweave.errors import ConfigError
 
@@ -27,11 +28,13 @@ class Folder:
     classes:   number of classes when labels are numbers; None is the largest label + 1.
     labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
                all give the same `classes` or `labels`, since one site may lack a class.
+    sens_feature: allow a feature column that says the same as the column sens.
     """
 
     normalise: str = "none"
     classes: int | None = None
     labels: tuple[str, ...] | None = None
+    sens_feature: bool = False
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
@@ -59,14 +62,16 @@ class Folder:
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
         y, classes = self.labels_of(nodes)
-        x = features_of(nodes)
+        x, sens = features_of(nodes), sens_of(nodes)
+        if not self.sens_feature:
+            refuse_repeated(x, sens, feature_names(nodes), nodes.path)
         dataset = Dataset(
             name=root.resolve().name,
             x=normalise(compact(x), self.normalise, root.name),
             edges=edges_of(edges, ids_of(nodes)),
             y=y,
             classes=classes,
-            sens=nodes.whole("sens", empty="unknown") if "sens" in nodes.columns else None,
+            sens=sens,
             public=split_of(nodes, y) if "split" in nodes.columns else None,
         )
         return check(dataset, root)
@@ -168,6 +173,15 @@ def features_of(nodes: Table) -> np.ndarray:
     for column, name in enumerate(names):
         x[:, column] = nodes.numbers(name)
     return x
+
+
+def sens_of(nodes: Table) -> np.ndarray | None:
+    """int64 [n] sensitive attribute, -1 where the cell is empty; None without the column.
+
+    Raises:
+        DataError: a value is no whole number from 0; names file and row.
+    """
+    return nodes.whole("sens", empty="unknown") if "sens" in nodes.columns else None
 
 
 def edges_of(edges: Table, ids: pa.Array) -> np.ndarray:

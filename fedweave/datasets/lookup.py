@@ -62,8 +62,11 @@ class Public:
         dataset = npz.read(path, self.name)
         if self.exact:
             check_counts(dataset, self.facts, path)
-        x = dataset.x if self.sens_column is None else _without(dataset, self.sens_column, path)
-        return replace(dataset, x=normalise(compact(x), self.normalise, self.name))
+        return replace(dataset, x=normalise(compact(self._features(dataset, path)), self.normalise, self.name))
+
+    def _features(self, dataset: Dataset, path: Path) -> sp.csr_matrix:
+        """What models may see of the features in the file."""
+        return dataset.x if self.sens_column is None else _without(dataset, self.sens_column, path)
 
     def _find(self, root: Path | None) -> Path:
         places = list(self._places(root))

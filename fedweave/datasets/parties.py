@@ -22,8 +22,10 @@ from fedweave.datasets.folder import (
     feature_names,
     features_of,
     ids_of,
+    sens_of,
     split_of,
 )
+from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table, find, read
 from fedweave.errors import ConfigError
 
@@ -35,12 +37,13 @@ _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes an
 class Parties:
     """Your own folder of parties, each a sub-folder with nodes.csv|parquet and edges.csv|parquet, joined by id.
 
-    normalise, classes, labels: as in `folder.Folder`, over the nodes that all parties have.
+    normalise, classes, labels, sens_feature: as in `folder.Folder`, over the nodes that all parties have.
     """
 
     normalise: str = "none"
     classes: int | None = None
     labels: tuple[str, ...] | None = None
+    sens_feature: bool = False
 
     def __post_init__(self) -> None:
         self._as_folder()
@@ -67,6 +70,9 @@ class Parties:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
         y, classes = self._as_folder().labels_of(label)
         source, target = np.concatenate([party.edges for party in parties], 1)
+        groups = None if sens is None else sens_of(sens)
+        for party, own in zip(given, rows, strict=True) if not self.sens_feature else ():
+            refuse_repeated(party.x[own], groups, feature_names(party.nodes), party.nodes.path)
         x = np.concatenate([party.x[own] for party, own in zip(given, rows, strict=True)], 1)
         dataset = Dataset(
             name=root.resolve().name,
@@ -74,7 +80,7 @@ class Parties:
             edges=undirected(source, target, len(ids)),
             y=y,
             classes=classes,
-            sens=None if sens is None else sens.whole("sens", empty="unknown"),
+            sens=groups,
             public=None if split is None else split_of(split, y),
             parties=parties,
             ids=tuple(ids.to_pylist()),
@@ -83,7 +89,7 @@ class Parties:
 
     def _as_folder(self) -> Folder:
         """The one-party dataset with the same parameters, which checks them and knows how labels become classes."""
-        return Folder(self.normalise, self.classes, self.labels)
+        return Folder(self.normalise, self.classes, self.labels, self.sens_feature)
 
 
 def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
@@ -106,13 +112,16 @@ def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
     y = np.full(given.nodes.rows, -1)
     if labelled:
         y, classes = kind.labels_of(given.nodes)
+    sens = sens_of(given.nodes)
+    if not kind.sens_feature:
+        refuse_repeated(given.x, sens, feature_names(given.nodes), given.nodes.path)
     dataset = Dataset(
         name=folder.resolve().name,
         x=given.x,
         edges=given.edges,
         y=y,
         classes=classes,
-        sens=given.nodes.whole("sens", empty="unknown") if "sens" in given.nodes.columns else None,
+        sens=sens,
         public=split_of(given.nodes, y if labelled else np.zeros_like(y)) if "split" in given.nodes.columns else None,
         ids=tuple(given.ids.to_pylist()),
     )

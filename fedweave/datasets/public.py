@@ -1,7 +1,11 @@
 """The published single graphs, one class each; how they are found stands at `lookup.Public`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import scipy.sparse as sp
+
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.lookup import Facts, Public
 
 
@@ -77,6 +81,19 @@ class People(Public):
 
 
 @dataclass(frozen=True)
+class Sensitive(People):
+    """Base of those whose features repeat the sensitive attribute in a column, which is dropped.
+
+    sens_feature: keep that column, so that models are trained on the attribute.
+    """
+
+    sens_feature: bool = False
+
+    def _features(self, dataset: Dataset, path: Path) -> sp.csr_matrix:
+        return dataset.x if self.sens_feature else super()._features(dataset, path)
+
+
+@dataclass(frozen=True)
 class NBA(People):
     """FairGNN (Dai and Wang 2021); players by statistics, relations online."""
 
@@ -85,7 +102,7 @@ class NBA(People):
 
 
 @dataclass(frozen=True)
-class German(People):
+class German(Sensitive):
     """NIFTY (Agarwal et al. 2021); bank clients, similarity."""
 
     name = "german"
@@ -94,7 +111,7 @@ class German(People):
 
 
 @dataclass(frozen=True)
-class Bail(People):
+class Bail(Sensitive):
     """NIFTY (Agarwal et al. 2021); defendants, similarity."""
 
     name = "bail"
@@ -103,7 +120,7 @@ class Bail(People):
 
 
 @dataclass(frozen=True)
-class Credit(People):
+class Credit(Sensitive):
     """NIFTY (Agarwal et al. 2021); card holders, similarity."""
 
     name = "credit"

@@ -82,7 +82,7 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         DataError: it is absent or refused, or has a label beyond `site.classes`.
     """
     if require(path).is_dir():
-        return Folder(site.normalise, site.classes, site.labels).load(path, 0)
+        return Folder(site.normalise, site.classes, site.labels, site.sens_feature).load(path, 0)
     data = numbered(path, npz.read(path, path.stem), site.classes)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
 

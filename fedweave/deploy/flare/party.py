@@ -85,7 +85,7 @@ def read_own(site: SiteData, folder: Path, run: str) -> Party:
     """
     path = require(folder / site.path)
     if path.is_dir():
-        data, columns = read_party(path, Folder(site.normalise, site.classes, site.labels))
+        data, columns = read_party(path, Folder(site.normalise, site.classes, site.labels, site.sens_feature))
         hashed = hashes(data.ids, read_secret(folder / IDS_KEY), run)
     else:
         data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), ()

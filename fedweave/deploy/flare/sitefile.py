@@ -26,6 +26,7 @@ class SiteData:
     normalise: see `datasets.features`.
     classes:   number of classes of the whole federation; every site gives the same.
     labels:    class names in order, where labels are names (instead of `classes`).
+    sens_feature: allow a feature column that says the same as the column sens.
     draws_as:  client id that random draws are made for instead of the site's name. `sites init --split` sets it so that
                the federation draws as the simulation of its configuration does.
     """
@@ -35,6 +36,7 @@ class SiteData:
     normalise: str = "none"
     classes: Annotated[int, Field(ge=1)] | None = None
     labels: tuple[str, ...] | None = None
+    sens_feature: bool = False
     draws_as: str | None = None
 
 

@@ -1,0 +1,86 @@
+"""The sensitive attribute among the features: found however it is coded, refused in own tables, dropped where it is
+published so, kept where asked for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedweave.datasets import load, npz
+from fedweave.datasets.sensitive import repeated
+from fedweave.errors import ConfigError, DataError
+
+SENS = np.array([0, 1, 1, 0, -1, 1])
+EDGES = "source,target\n0,1\n1,2\n"
+
+
+@pytest.mark.parametrize(
+    "column",
+    [[0, 1, 1, 0, 5, 1], [1, 0, 0, 1, 0, 0], [1, 2, 2, 1, 9, 2], [-0.3, 0.5, 0.5, -0.3, 0.0, 0.5]],
+    ids=["sens", "its complement", "counted from 1", "scaled"],
+)
+def test_a_column_that_numbers_the_groups_is_found(column: list[float]) -> None:
+    x = np.stack([np.arange(6.0), column], 1)
+    assert repeated(x, SENS).tolist() == [1]
+
+
+@pytest.mark.parametrize("column", [[0, 1, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0], [0, 1, 2, 0, 0, 1], [3, 1, 4, 1, 5, 9]])
+def test_other_columns_are_not(column: list[float]) -> None:
+    assert repeated(np.array(column, float)[:, None], SENS).tolist() == []
+
+
+def test_more_than_two_groups_and_groups_of_one() -> None:
+    three = np.array([0, 0, 1, 1, 2, 2])
+    x = np.array([[2, 2, 0, 0, 1, 1], [0, 0, 1, 1, 1, 1]], float).T
+    assert repeated(x, three).tolist() == [0]  # the other does not tell 1 from 2
+    assert repeated(np.array([[0.0], [1], [1]]), np.array([0, 1, 1])).tolist() == []
+    assert repeated(np.zeros((3, 1)), np.array([1, 1, 1])).tolist() == []
+
+
+def tables(folder: Path, header: str, columns: list[list[float]]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = zip(range(6), [0, 1, 0, 1, 0, 1], ["" if s < 0 else s for s in SENS], *columns, strict=True)
+    lines = "".join(",".join(map(str, row)) + "\n" for row in rows)
+    (folder / "nodes.csv").write_text(f"id,label,sens,{header}\n{lines}")
+    (folder / "edges.csv").write_text(EDGES)
+    return folder
+
+
+def test_own_tables_are_refused_unless_asked_for(tmp_path: Path) -> None:
+    folder = tables(tmp_path, "age,female", [[3, 1, 4, 1, 5, 9], [1, 0, 0, 1, 0, 0]])
+    with pytest.raises(DataError, match=r"nodes.csv: the feature column 'female' says the same as sens. Remove it"):
+        load("folder", str(folder))
+    asked = load("folder", str(folder), sens_feature=True)
+    assert asked.features == 2
+    np.testing.assert_array_equal(asked.sens, SENS)
+
+
+def test_one_party_may_not_hold_what_another_calls_sensitive(tmp_path: Path) -> None:
+    tables(tmp_path / "bank", "age", [[3, 1, 4, 1, 5, 9]])
+    clinic = tmp_path / "clinic"
+    clinic.mkdir()
+    (clinic / "nodes.csv").write_text("id,sex\n" + "".join(f"{i},{2 * s}\n" for i, s in enumerate(abs(SENS))))
+    (clinic / "edges.csv").write_text(EDGES)
+    with pytest.raises(DataError, match=r"clinic.nodes.csv: the feature column 'sex' says the same as sens"):
+        load("parties", str(tmp_path))
+    assert load("parties", str(tmp_path), sens_feature=True).features == 2
+
+
+@pytest.mark.parametrize(("name", "column"), [("german", 0), ("bail", 0), ("credit", 1)])
+def test_published_sets_keep_the_column_only_where_asked_for(name: str, column: int, data_root: Path) -> None:
+    plain, asked = (load(name, str(data_root), sens_feature=keep, normalise="none") for keep in (False, True))
+    assert plain.sens is not None
+    assert repeated(np.asarray(plain.x), plain.sens).tolist() == []
+    assert repeated(np.asarray(asked.x), plain.sens).tolist() == [column]
+    np.testing.assert_array_equal(np.delete(asked.x, column, 1), plain.x)
+    standard = np.asarray(load(name, str(data_root), normalise="standard").x)
+    np.testing.assert_allclose(standard.mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(standard.std(0), 1, atol=1e-3)
+
+
+def test_nba_has_no_such_column(data_root: Path) -> None:
+    data = npz.read(data_root / "nba" / "nba.npz", "nba")
+    assert data.sens is not None
+    assert repeated(data.x.toarray(), data.sens).tolist() == []
+    with pytest.raises(ConfigError, match="no parameter sens_feature"):
+        load("nba", str(data_root), sens_feature=True)
