@@ -12,7 +12,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import check_normalise, compact, normalise
-from fedweave.datasets.lookup import cache, given
+from fedweave.datasets.lookup import NotHeld, cache, shared
 from fedweave.datasets.table import WHOLE, Table, read
 from fedweave.errors import DataError
 
@@ -26,7 +26,7 @@ class Pokec:
     The label is the working field, the sensitive attribute the region; as in the code of FairGNN and F²GNN both are
     made binary (0 stays, above is 1) and below 0 is unknown. Every other column besides the id is a feature. A
     relationship with oneself is left out; one direction is enough. The files are looked for in `<name>`, `pokec` and
-    the folder itself, of [data] path, then of $FEDWEAVE_DATA, then in the cache; there is no download.
+    the folder itself, of [data] path alone or, without it, of $FEDWEAVE_DATA, then of the cache; there is no download.
 
     normalise: see `features.normalise`.
     """
@@ -43,7 +43,8 @@ class Pokec:
         """Users in the order of their rows; `seed` is not used.
 
         Raises:
-            DataError: the files are nowhere (lists all places) or refused; names file, row and remedy.
+            NotHeld: the files are not in `root`.
+            DataError: they are nowhere (lists all places) or refused; names file, row and remedy.
         """
         folder = self._find(root)
         users = read(folder / f"{self.stem}.csv")
@@ -65,12 +66,14 @@ class Pokec:
         return check(dataset, folder)
 
     def _find(self, root: Path | None) -> Path:
-        bases = [*given(root), cache()]
+        bases = [base for base in (shared(), cache()) if base is not None] if root is None else [root]
         places = [place for base in bases for place in (base / self.name, base / "pokec", base)]
         files = (f"{self.stem}.csv", f"{self.stem}_relationship.txt")
         for place in places:
             if all((place / name).is_file() for name in files):
                 return place
+        if root is not None:
+            raise NotHeld(self.name, places)
         looked = "".join(f"\n  {place}" for place in places)
         raise DataError(
             f"{self.name}: there is no folder with {' and '.join(files)}.\nLooked at:{looked}\nThe files are published "

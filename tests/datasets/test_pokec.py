@@ -56,6 +56,9 @@ def test_where_the_files_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
     with pytest.raises(DataError, match=r"region_job.csv and region_job_relationship.txt(?s:.*)EnyanDai/FairGNN"):
         load("pokec-z")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(DataError, match=r"pokec-z is not at .* is an empty folder"):
+        load("pokec-z", str(tmp_path / "other"))
     write(tmp_path / "cache" / "pokec-z")
     write(tmp_path / "data" / "pokec", USERS.replace(",31,", ",32,"))
     assert np.asarray(load("pokec-z", normalise="none").x)[1, 2] == 32

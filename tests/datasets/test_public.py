@@ -293,7 +293,18 @@ def test_another_column_order_of_the_sensitive_attribute_is_refused(tmp_path: Pa
 
 
 def test_registry_names_and_parameters() -> None:
-    assert set(DATASETS) == {"digits", "synthetic", "folder", "parties", "suzhou", "venice", "amsterdam", *COUNTS}
+    assert set(DATASETS) == {
+        "digits",
+        "synthetic",
+        "folder",
+        "parties",
+        "suzhou",
+        "venice",
+        "amsterdam",
+        "pokec-z",
+        "pokec-n",
+        *COUNTS,
+    }
     for name, kind in DATASETS.items():
         assert kind() == kind()  # every parameter has a default
         assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
