@@ -74,3 +74,10 @@ def test_parties_stand_under_their_names_with_the_width_of_their_features() -> N
     ]
     assert shown[2].split() == ["bank", "0", "12", "1,000", "3,000", "4,000", "5,000", "4", "6"]
     assert shown[3].split() == ["clinic", "1", "3,456", "1,001", "3,001", "4,001", "5,001", "0", "0"]
+
+
+def test_clients_with_an_empty_group_are_counted() -> None:
+    shown = " ".join(lines(cut(10, np.full((10, 2), 9)), without_sp=3, without_eo=4))
+    assert shown.endswith(
+        "no test node of some group at 3 of 10 clients (SP is undefined there), none of class 1 at 4 (EO)"
+    )
