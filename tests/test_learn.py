@@ -408,6 +408,64 @@ def test_a_batch_keeps_its_moments_as_each_client_alone(
     assert_trees_close(one, other, TOLERANCE[dtype])
 
 
+def going(graphs: dict[str, Graph], rounds: Sequence[Any], optimiser: Optimiser, restore: int = -1) -> Simulation:
+    """A federation after rounds of kept training, each with the clients that take part; restored after one of them."""
+    fed = Simulation(graphs, classes=3)
+    for number, clients in enumerate(rounds):
+        fed.begin(number)
+        w = map_leaves(lambda leaf: leaf * (1 + 0.1 * number), start(400, dtype=torch.float32))  # noqa: B023
+        fed.map(Going(optimiser).train, {"w": w}, clients=clients)
+        if number == restore:
+            saved, fed = fed.snapshot(), Simulation(graphs, classes=3)
+            fed.restore(saved)
+    return fed
+
+
+def partly(fed: Simulation) -> set[str]:
+    """Paths under "optimizer" that are partly stored for some clients."""
+    flat = [item for stack in fed._states._stacks.values() for item in leaves(stack)]
+    return {path for path, leaf in flat if isinstance(leaf, TouchedRows) and path.startswith("optimizer")}
+
+
+SHARED = {"optimizer/m/0/weight", "optimizer/v/0/weight", "optimizer/steps"}
+
+
+def test_untouched_rows_of_moments_are_stored_once_while_all_take_the_same_steps(
+    make_graphs: Callable[..., Any],
+) -> None:
+    graphs = make_graphs(SIZES, 400, sparse=True, dtype=torch.float32)
+    assert partly(going(graphs, [None, None], Adam())) == SHARED
+    assert partly(going(graphs, [None, ["site0", "site2"]], Adam())) == SHARED  # two clients that took the same steps
+    assert partly(going(graphs, [None, ["site0", "site2"], None], Adam())) == set()
+    taken_apart = [None, ["site0", "site2"], ["site1", "site3"], None]  # as many steps, from other weights
+    assert partly(going(graphs, taken_apart, Adam())) == {"optimizer/steps"}
+
+
+@pytest.mark.parametrize("optimiser", STATEFUL[:2])
+def test_a_restored_client_goes_on_to_the_same_bits(make_graphs: Callable[..., Any], optimiser: Any) -> None:
+    graphs = make_graphs(SIZES, 400, sparse=True, dtype=torch.float32)
+    straight, again = (going(graphs, [None] * 4, optimiser, restore=at) for at in (-1, 1))
+    assert_trees_close(straight.snapshot(), again.snapshot(), 0)
+    assert partly(straight) == partly(again) != set()
+
+
+def test_moments_that_differ_where_no_feature_is_are_no_clients_rest(make_graphs: Callable[..., Any]) -> None:
+    """Clients whose moments differ in rows that they do not touch, though they have taken as many steps."""
+    graphs = make_graphs(SIZES, 400, sparse=True, dtype=torch.float32)
+    feds = []
+    for mode in ("loop", "vmap"):
+        fed = Simulation(graphs, classes=3, mode=mode)
+        fed.map(Going(Adam()).train, {"w": start(400, dtype=torch.float32)})
+        saved = fed.snapshot()
+        for p, client in enumerate(saved):
+            saved[client]["optimizer"]["m"]["0"]["weight"][:] += p
+        fed.restore(saved)
+        fed.map(Going(Adam()).train, {"w": start(400, dtype=torch.float32)})
+        feds.append(fed)
+    assert_trees_close(*(fed.snapshot() for fed in feds), 2e-5)
+    assert partly(feds[1]) == {"optimizer/steps"}
+
+
 def same_replies(one: Replies, other: Replies) -> None:
     for client in one.clients:
         assert_trees_close(one[client], other[client], 1e-12)

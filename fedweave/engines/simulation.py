@@ -17,7 +17,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch, Replies, as_row, row_of
 from fedweave.core.stacked import Stacked
-from fedweave.core.tree import Tree, check, leaves, map_leaves, materialize, nest
+from fedweave.core.tree import Tree, check, leaves, map_leaves, nest
 from fedweave.engines.batching import Batches
 from fedweave.engines.calls import (
     Keys,
@@ -35,8 +35,11 @@ from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages, peer_messages
 from fedweave.engines.states import States
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed
+from fedweave.learn.narrow import share_again
+from fedweave.ops.csr import StackedCsr
 from fedweave.ops.recording import Form, traced
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.sparse import Sparse
+from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
 
 MODES = ("vmap", "loop")
 Group = tuple[str, ...]
@@ -201,12 +204,14 @@ class Simulation:
     def _together(self, call: "_Call", group: Group, messages: Messages) -> Tree:
         """The same for all clients of a batch at once."""
         ids = torch.stack([self._ids[client] for client in group])
-        graphs, states, mine = self._batches.graph(group), self._states.many(group), messages.stacked(group)
+        graphs, mine = self._batches.graph(group), messages.stacked(group)
+        states = self._stacked_states(group, graphs)
         inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
         operands, spec = pytree.tree_flatten((inputs, messages.common()))
-        private = len(pytree.tree_leaves(inputs))
-        dims = tuple(0 if at < private and isinstance(leaf, Tensor) else None for at, leaf in enumerate(operands))
-        names = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
+        private = _dims(inputs)
+        dims = private + (None,) * (len(operands) - len(private))
+        named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
+        names = (*named, tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states)))
         run = traced(
             lambda *flat: self._vectorised(call, spec, dims, flat),
             (call.step,),
@@ -228,8 +233,18 @@ class Simulation:
             ) from error
         call.refuse_changes(before, messages)
         own = _Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared, mine)) if isinstance(leaf, Tensor)])
-        self._states.put(group, map_leaves(own.copy, state))
-        return nest({path: own.copy(_settled(leaf)) for path, leaf in leaves(reply)})
+        matrix = _matrix(graphs)
+        kept, sent = ({path: own.copy(_settled(leaf, matrix)) for path, leaf in leaves(t)} for t in (state, reply))
+        self._states.put(group, nest(kept))
+        return nest(sent)
+
+    def _stacked_states(self, group: Group, graphs: Graph) -> Tree:
+        """The states of a batch; what is partly stored in them, is so by the batch's own matrix."""
+        states, known = self._states.many(group), (_matrix(graphs), None)
+        stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for _, leaf in leaves(states))
+        if self._states.together(group) and not stale:
+            return states
+        return share_again(nest({path: materialize_stacked(leaf) for path, leaf in leaves(states)}), graphs)
 
     def _vectorised(self, call: "_Call", spec: Any, dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
         """Replies and states of a batch, stacked."""
@@ -239,7 +254,7 @@ class Simulation:
             (graph, state, key, secret, mine), shared = pytree.tree_unflatten(flat, spec)
             view = Client(graph, state, key, secret, self.test)
             reply = check(call.step(view, shared | mine), f"the reply of {call.name}")
-            kept = map_leaves(materialize, check(view.state, f"the state that {call.name} keeps"))
+            kept = check(view.state, f"the state that {call.name} keeps")
             check_permanent(call.name, call.info, reply, kept)
             return form.flat((reply, kept))
 
@@ -337,6 +352,23 @@ class _Own:
         return leaf
 
 
-def _settled(leaf: Any) -> Any:
-    """`vmap` repeats what all clients share; keep it once."""
-    return TouchedRows(leaf.rest[0], leaf.rows, leaf.values) if isinstance(leaf, TouchedRows) else leaf
+def _dims(inputs: Any) -> tuple[int | None, ...]:
+    """Where the leaves of what each client has of its own have the clients' axis."""
+
+    def dim(leaf: Any) -> Any:
+        return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
+
+    dims = pytree.tree_map(dim, inputs, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
+    return tuple(pytree.tree_leaves(dims))
+
+
+def _matrix(graphs: Graph) -> StackedCsr | None:
+    """The features of a batch, if they are sparse."""
+    return graphs.x.blocks if isinstance(graphs.x, Sparse) else None
+
+
+def _settled(leaf: Any, matrix: StackedCsr | None) -> Any:
+    """`vmap` repeats what all clients share; keep it once. A recording may know another batch's matrix."""
+    if not isinstance(leaf, TouchedRows):
+        return leaf
+    return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix is not None else None)

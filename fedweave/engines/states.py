@@ -1,4 +1,8 @@
-"""Clients' private states, stored stacked as the last batch left them so that the next one finds them ready."""
+"""Clients' private states, stored stacked as the last batch left them so that the next one finds them ready.
+
+Leaves of a stack are tensors [P, …], partly stored ones (`TouchedRows`: `rest` [F, …], `rows` [P, m], `values`
+[P, m, …]), which last while the same clients are called together, and numbers and strings that all share.
+"""
 
 from typing import Any
 
@@ -7,6 +11,7 @@ from torch import Tensor
 
 from fedweave.core.replies import row_of
 from fedweave.core.tree import Tree, clone, leaves, nest
+from fedweave.ops.touched import TouchedRows
 
 Group = tuple[str, ...]
 
@@ -25,7 +30,7 @@ class States:
         return other
 
     def put(self, group: Group, stacked: Tree) -> None:
-        """Store the states of `group`, tensors stacked [len(group), …]."""
+        """Store the states of `group`, stacked."""
         left = {self._home[client][0] for client in group if client in self._home} - {group}
         self._home.update({client: (group, row) for row, client in enumerate(group)})
         self._stacks[group] = stacked
@@ -42,11 +47,15 @@ class States:
 
     def many(self, group: Group) -> Tree:
         """A copy of the states of `group`, stacked; they must agree as in `split`."""
-        homes = {self._home[client][0] for client in group if client in self._home}
-        if homes == {group}:
-            return clone(self._stacks[group])
+        if self.together(group):  # partly stored leaves cannot be changed in place and need no copy
+            flat = leaves(self._stacks[group])
+            return nest({path: leaf.clone() if isinstance(leaf, Tensor) else leaf for path, leaf in flat})
         flats = [dict(leaves(self.one(client))) for client in group]
         return nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
+
+    def together(self, group: Group) -> bool:
+        """Whether the states of `group` were put together."""
+        return {self._home.get(client, (None, 0))[0] for client in group} == {group}
 
     def split(self, group: Group) -> list[Group]:
         """`group` in parts whose clients' states agree in structure, shapes and numbers, so that they can be stacked.
@@ -65,7 +74,9 @@ class States:
             return ()
         group, row = self._home[client]
         flat = ((path, row_of(leaf, row)) for path, leaf in leaves(self._stacks[group]))
-        return tuple((path, (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf) for path, leaf in flat)
+        return tuple(
+            (path, (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor | TouchedRows) else leaf) for path, leaf in flat
+        )
 
     def dump(self) -> Tree:
         """{client: state} of all clients that hold one."""

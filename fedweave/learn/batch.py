@@ -8,9 +8,10 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.learn.descent import TrainSpec, differentiate, one_number
+from fedweave.learn.descent import TrainSpec, differentiate
 from fedweave.learn.narrow import Given, Kept, Touched
 from fedweave.ops.recording import stay_eager, traced
+from fedweave.ops.touched import STACKED, TouchedRows, shared_scalar
 
 
 def train_batch(
@@ -73,7 +74,10 @@ class _Batch:
         self.graph = graph
         self.fixed: dict[str, Tensor] = dict(leaves(anchor[0] or {}))
         self.fixed_dim: dict[str, int | None] = dict(leaves(anchor[1] or {}))
-        self.taken = one_number(state[0]["steps"]) if state[0] else torch.tensor(0)
+        self._clients, self.taken = clients, torch.tensor(0)
+        if state[0]:
+            steps = state[0]["steps"]
+            self.taken = steps.rest if isinstance(steps, TouchedRows) else steps
         names = plan.optimiser.moments if state[0] else ()
         given = {"": w} | {name: (state[0][name], state[1][name]) for name in names}
         touched = Touched.of(graph) if self._alike(plan, w, args) else None
@@ -100,7 +104,11 @@ class _Batch:
         """The optimiser's state after `steps` further steps, and its batch dimensions."""
         if not self.moments:
             return {}, {}
-        trees = {name: (kept.tree(), kept.dims()) for name, kept in self.moments.items()}
-        count = self.taken + steps, 0 if self.taken.dim() else None
-        state, dims = ({name: pair[i] for name, pair in (*trees.items(), ("steps", count))} for i in (0, 1))
+        trees: dict[str, tuple[Any, Any]] = {name: (kept.tree(), kept.dims()) for name, kept in self.moments.items()}
+        taken = self.taken + steps
+        if taken.dim():
+            trees["steps"] = taken, 0
+        else:  # to be seen from what they are, not from their values, when the next `fit` finds them
+            trees["steps"] = shared_scalar(taken, self._clients), STACKED
+        state, dims = ({name: pair[i] for name, pair in trees.items()} for i in (0, 1))
         return state, dims

@@ -55,11 +55,6 @@ class TrainSpec:
         return last
 
 
-def one_number(steps: Tensor) -> Tensor:
-    """The clients' numbers of steps [P], or [] if they agree."""
-    return steps[0] if steps.dim() and bool((steps == steps[0]).all()) else steps
-
-
 def _apart(numbers: Tensor) -> Callable[[list[Tensor]], list[Tensor]]:
     """Stacked tensors as the optimiser takes them: whole, or client by client where their numbers of steps differ."""
     if numbers.dim() == 0:

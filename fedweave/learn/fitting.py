@@ -68,7 +68,8 @@ def fit(
     after = Fit(*pytree.tree_unflatten(_Fit.apply(plan, *operands), plan.result))
     partly = [leaf for _, leaf in leaves({"w": after.w, "state": after.state}) if isinstance(leaf, TouchedRows)]
     for leaf in partly:
-        leaf.rows = partly[0].rows  # one tensor, so that arithmetic sees that they are the same
+        if leaf.matrix is partly[0].matrix:  # one tensor, so that arithmetic sees that they are the same
+            leaf.rows = partly[0].rows
     return after
 
 
@@ -92,7 +93,7 @@ class _Fit(torch.autograd.Function):
             return last, total
 
         step = differentiate(objective, len(own), len(minibatch))
-        taken = state["steps"] if state else torch.tensor(0)
+        taken = materialize(state["steps"]) if state else torch.tensor(0)
         past = {name: kept.tensors for name, kept in moments.items()}
         last = plan.train_loop(
             own.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()]

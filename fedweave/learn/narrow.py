@@ -15,7 +15,7 @@ from fedweave.core.tree import Tree, leaves, nest
 from fedweave.learn.descent import Stored
 from fedweave.ops.csr import StackedCsr
 from fedweave.ops.sparse import Sparse
-from fedweave.ops.touched import TouchedRows, materialize, picked_rows
+from fedweave.ops.touched import STACKED, TouchedRows, materialize, picked_rows, shared_scalar
 
 Given = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
 Split = tuple[Tensor, Tensor]  # what all clients share [F, …], and the rows of their own [P, m, …]
@@ -51,8 +51,8 @@ class Touched:
         return picked_rows(tensor, self.rows)
 
     def split(self, given: Given, paths: frozenset[str]) -> dict[str, Split] | None:
-        """The leaves at `paths` taken apart, in tensors of their own; None if clients differ in a row that one of them
-        does not touch."""
+        """The leaves at `paths` taken apart, in tensors of their own; None if clients may differ in a row that one of
+        them does not touch."""
         flat, dims = dict(leaves(given[0])), dict(leaves(given[1]))
         apart = {path: self._split(flat[path], dims[path]) for path in paths}
         return None if None in apart.values() else apart  # type: ignore[return-value]
@@ -61,17 +61,19 @@ class Touched:
         if isinstance(leaf, TouchedRows) and leaf.matrix is self.matrix and dim.rest is None:
             return leaf.rest.clone(), leaf.values.clone()
         leaf, dim = _whole(leaf, dim)
-        if dim is None:
-            return leaf.clone(), self.gather(leaf)
+        return (leaf.clone(), self.gather(leaf)) if dim is None else None
+
+    def found(self, leaf: Tensor) -> TouchedRows | Tensor:
+        """Whole tensors [P, F, …] as partly stored ones, if clients do not differ in rows that one does not touch."""
         clients = torch.arange(len(self.rows))[:, None]
         mine = torch.zeros(len(leaf), leaf.shape[1] + 1, dtype=torch.bool)
         mine[clients, self.rows] = True
         mine = mine[:, :-1]
         rest = leaf[mine.to(torch.uint8).argmin(0), torch.arange(leaf.shape[1])]  # of one that does not touch the row
         if not ((leaf == rest) | mine.view(*mine.shape, *[1] * (leaf.dim() - 2))).all():
-            return None
+            return leaf
         padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
-        return rest, padded[clients, self.rows]
+        return TouchedRows(rest, self.rows, padded[clients, self.rows], self.matrix)
 
 
 class Kept:
@@ -101,16 +103,33 @@ class Kept:
 
     def tree(self) -> Tree:
         """The tree, partly stored where `rest` holds the other rows."""
-        own, rest = (stored.shaped(stored.tensors) for stored in (self.own, self.rest))
-        rows = self._touched.rows if self._touched else None
-        return nest({p: self._partly(rest[p], rows, mine) if p in rest else mine for p, mine in own.items()})
+        flat: dict[str, Any] = self.own.shaped(self.own.tensors)
+        if self._touched is not None:
+            rows, matrix = self._touched.rows, self._touched.matrix
+            for path, rest in self.rest.shaped(self.rest.tensors).items():
+                flat[path] = TouchedRows(rest, rows, flat[path], matrix)
+        return nest(flat)
 
     def dims(self) -> Tree:
         """The batch dimensions of `tree`."""
-        return nest({p: self._partly(None, 0, 0) if p in self.rest.shapes else 0 for p in self.own.shapes})
+        return nest({path: STACKED if path in self.rest.shapes else 0 for path in self.own.shapes})
 
-    def _partly(self, rest: Any, rows: Any, values: Any) -> TouchedRows:
-        return TouchedRows(rest, rows, values, self._touched.matrix)  # type: ignore[union-attr]
+
+def share_again(state: Tree, graph: Graph) -> Tree:
+    """A stacked state in which optimisers' states (dicts with "steps") whose clients have taken as many steps are
+    partly stored again, as `fit` leaves them; they come as whole tensors from a checkpoint, or from other batches."""
+    touched = Touched.of((graph, graph))
+    if "steps" not in state or touched is None:
+        return {k: share_again(v, graph) if isinstance(v, dict) else v for k, v in state.items()}
+    steps = state["steps"]
+    if not isinstance(steps, Tensor) or not bool((steps == steps[0]).all()):
+        return state
+    features = touched.matrix.cols
+    found = {
+        path: touched.found(leaf) if isinstance(leaf, Tensor) and leaf.shape[1:2] == (features,) else leaf
+        for path, leaf in leaves(state)
+    }
+    return nest(found | {"steps": shared_scalar(steps[0], len(steps))})
 
 
 def _stacked(leaf: Any, dim: Any, clients: int) -> Tensor:

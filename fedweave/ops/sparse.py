@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from fedweave.ops.batched import over_clients
 from fedweave.ops.csr import Csr, Pair, StackedCsr, Table, gathered, multiply
 from fedweave.ops.rows import gather_rows
-from fedweave.ops.touched import materialize
+from fedweave.ops.touched import TouchedRows, materialize
 
 
 class Sparse:
@@ -45,6 +45,8 @@ class Sparse:
         return self.blocks.members[0].values.dtype
 
     def __matmul__(self, dense: Tensor) -> Tensor:
+        if isinstance(dense, TouchedRows) and dense.matrix is self.blocks:  # other rows meet no entry
+            return _Product.apply(self.client_index, dense.values, self.blocks.touched[1], False)
         return _Product.apply(self.client_index, materialize(dense), self.blocks, False)
 
     def picked(self, rows: Tensor) -> "Picked":

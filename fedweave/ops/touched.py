@@ -15,10 +15,11 @@ class TouchedRows:
 
     Rows that no feature of the client touches see no data gradient, so the same elementwise update moves them at every
     client: `rest` [F, ...] holds them once for all. `rows` int64 [m] names the client's own rows (F marks padding),
-    `values` [m, ...] holds them. To everything else it is the whole tensor.
+    `values` [m, ...] holds them. To everything else it is the whole tensor, except that it cannot be changed in place.
+    A scalar `rest`, without rows, is the same at all clients.
 
     matrix: the sparse matrices of a batch of clients (`ops.csr.StackedCsr`) whose touched columns `rows` are; None if
-        that is not known. It must be immutable, as the tensors must: values are shared, never copied.
+        that is not known.
     """
 
     def __init__(self, rest: Tensor, rows: Tensor, values: Tensor, matrix: Any = None) -> None:
@@ -36,6 +37,8 @@ class TouchedRows:
 
     def materialize(self) -> Tensor:
         """The whole tensor [F, ...]."""
+        if not self.rest.dim():
+            return self.rest
         padded = torch.cat([self.rest, torch.zeros_like(self.rest[:1])])
         return padded.index_copy(0, self.rows, self.values)[:-1]
 
@@ -47,14 +50,34 @@ class TouchedRows:
 
     def __getattr__(self, name: str) -> Any:
         """Any tensor method is that of the whole tensor."""
-        if name.startswith("__"):
-            raise AttributeError(name)
+        if name.endswith("_"):
+            raise AttributeError(f"{name}: partly stored tensors cannot be changed in place; assign a new one")
         return getattr(self.materialize(), name)
+
+
+# The batch dimensions of a stacked leaf, as `vmap` wants them.
+STACKED: Any = TouchedRows(None, 0, 0)  # type: ignore[arg-type]
+
+
+def _operator(name: str) -> Any:
+    return lambda self, *operands: getattr(self.materialize(), name)(*map(materialize, operands))
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow", "matmul"):
+    setattr(TouchedRows, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(TouchedRows, f"__r{_name}__", _operator(f"__r{_name}__"))
+for _name in ("neg", "abs", "len", "getitem", "lt", "le", "gt", "ge", "float", "int", "bool"):
+    setattr(TouchedRows, f"__{_name}__", _operator(f"__{_name}__"))
 
 
 def materialize(leaf: Any) -> Any:
     """The leaf itself, or the whole tensor of one that is stored or sent in another form."""
     return leaf.materialize() if isinstance(leaf, TouchedRows | Sparsified) else leaf
+
+
+def shared_scalar(value: Tensor, clients: int) -> TouchedRows:
+    """A scalar that is the same at all clients of a batch, as a stacked leaf."""
+    return TouchedRows(value, torch.zeros(clients, 0, dtype=torch.int64), value.new_zeros(clients, 0))
 
 
 def picked_rows(tensor: Tensor, rows: Tensor) -> Tensor:
@@ -87,8 +110,13 @@ def total(leaf: Any) -> Tensor:
     return untouched.sum() + (own * (leaf.rows < len(rest))).sum()
 
 
-def materialize_stacked(leaf: TouchedRows) -> Tensor:
-    """The whole tensors [P, F, ...] of a stacked leaf: `rest` [F, ...], `rows` [P, m], `values` [P, m, ...]."""
+def materialize_stacked(leaf: Any) -> Any:
+    """The leaf itself, or the whole tensors [P, F, ...] of a partly stored one of P clients: `rest` [F, ...], `rows`
+    [P, m], `values` [P, m, ...]."""
+    if not isinstance(leaf, TouchedRows):
+        return leaf
+    if not leaf.rest.dim():
+        return leaf.rest.expand(len(leaf.rows)).clone()
     padded = torch.cat([leaf.rest, torch.zeros_like(leaf.rest[:1])])
     whole = padded.repeat(len(leaf.rows), *[1] * leaf.rest.dim())
     whole[torch.arange(len(whole))[:, None], leaf.rows] = leaf.values

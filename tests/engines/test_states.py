@@ -58,6 +58,20 @@ def test_partly_stored_rows_are_kept_as_each_clients_own() -> None:
     assert states.one("b")["w"].flatten().tolist() == [0, 0, 2]
 
 
+def test_partly_stored_leaves_last_while_the_same_clients_are_called_together() -> None:
+    rest, rows, values = torch.zeros(3, 1), torch.tensor([[0], [2]]), torch.tensor([[[1.0]], [[2.0]]])
+    states = States()
+    states.put(("a", "b"), {"w": TouchedRows(rest, rows, values), "x": torch.zeros(2)})
+    again = states.many(("a", "b"))
+    assert isinstance(again["w"], TouchedRows)
+    again["x"].add_(1)
+    assert states.one("a")["x"] == 0
+    assert torch.equal(states.many(("b", "a"))["w"], torch.tensor([[[0.0], [0.0], [2.0]], [[1.0], [0.0], [0.0]]]))
+    states.put(("c",), {"w": torch.zeros(1, 3, 1), "x": torch.zeros(1)})
+    assert states.split(("a", "b", "c")) == [("a", "b", "c")]  # of one shape, however it is stored
+    assert states.dump()["b"]["w"].tolist() == [[0], [0], [2]]
+
+
 @pytest.mark.parametrize(
     ("other", "parts"),
     [

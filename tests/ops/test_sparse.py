@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,6 +177,36 @@ def test_touched_rows_are_filled_for_every_client_of_a_batch() -> None:
     out = vmap(lambda r, v: TouchedRows(rest, r, v).materialize())(rows, values)
     one = torch.stack([TouchedRows(rest, rows[p], values[p]).materialize() for p in range(2)])
     assert torch.equal(out, one)
+
+
+def test_partly_stored_tensors_are_arithmetic_like_whole_ones() -> None:
+    whole = torch.tensor([[10.0, 11.0], [2.0, 3.0]])
+    rows = TouchedRows(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), torch.tensor([0]), torch.tensor([[10.0, 11.0]]))
+    for found, expected in (
+        (2 * rows, 2 * whole), (rows * 2, 2 * whole), (rows - rows, whole - whole), (1 - rows, 1 - whole),
+        (rows**2, whole**2), (-rows, -whole), (rows[0], whole[0]), (rows / whole, whole / whole), (rows > 5, whole > 5),
+        (whole + rows, 2 * whole), (rows + whole, 2 * whole), (rows @ whole, whole @ whole), (rows.sum(), whole.sum()),
+    ):  # fmt: skip
+        assert torch.equal(found, expected)
+    with pytest.raises(AttributeError, match="cannot be changed in place"):
+        rows.add_(1)
+    one = TouchedRows(torch.tensor(3), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    assert (int(one), float(one), bool(one > 2)) == (3, 3.0, True)
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_product_with_the_rows_that_a_matrix_touches_needs_no_others(name: str) -> None:
+    a, dense = of_clients(MEMBERS[name], 4, 5)
+    rows, rest = a.blocks.touched[0], some(5, 3)
+    own = some(len(dense), rows.shape[1], 3) + 1
+
+    def product(a: Sparse, rows: Tensor, own: Tensor, matrix: Any) -> Tensor:
+        return a @ TouchedRows(rest, rows, own, matrix)
+
+    whole = torch.stack([TouchedRows(rest, rows[p], own[p]).materialize() for p in range(len(dense))])
+    for matrix in (a.blocks, None, object()):
+        out = vmap(lambda a, r, o: product(a, r, o, matrix))(a, rows, own)  # noqa: B023
+        torch.testing.assert_close(out, dense @ whole)
 
 
 def test_products_are_built_once_per_batch() -> None:
