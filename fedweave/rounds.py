@@ -1,13 +1,14 @@
 """The one training loop: rounds, evaluation, and what is measured."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fedweave.core.algorithm import Algorithm, Evaluation
@@ -27,6 +28,8 @@ METRICS_SCHEMA = pa.schema(
     ]
 )
 GLOBAL = "global"
+BEST = "best_val"
+VALIDATION = f"{BEST}/val/accuracy"
 
 
 @dataclass
@@ -35,7 +38,8 @@ class Step:
 
     round:   rounds done. state: the server's state after it.
     metrics: rows measured after it (`METRICS_SCHEMA`); None if it was not evaluated.
-    summary: "global/accuracy", "local/accuracy", "fairness/…" of the last evaluation, test split.
+    summary: "global/accuracy", "local/accuracy", "trained/accuracy", "fairness/…" of the last evaluation, test split,
+             and "best_val/…" (see `best_validated`).
     """
 
     round: int
@@ -45,11 +49,17 @@ class Step:
 
 
 def train(
-    algorithm: Algorithm, fed: Any, rounds: int, eval_every: int = 1, resume: tuple[int, Tree] | None = None
+    algorithm: Algorithm,
+    fed: Any,
+    rounds: int,
+    eval_every: int = 1,
+    resume: tuple[int, Tree] | None = None,
+    summary: Mapping[str, float] | None = None,
 ) -> Iterator[Step]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
-    resume: (rounds done, server state) of a checkpoint; the engine must have been restored too.
+    resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
+    checkpoint's, for its best round.
     """
     if rounds < 1 or eval_every < 0:
         raise UserError(
@@ -59,13 +69,14 @@ def train(
     if state is None:
         fed.begin(0)
         state = algorithm.init(fed)
-    summary: dict[str, float] = {}
+    summary = dict(summary or {})
     for number in range(done + 1, rounds + 1):
         fed.begin(number)
         state = algorithm.round(state, fed)
         metrics = None
         if number == rounds or (eval_every and number % eval_every == 0):
-            metrics, summary = measure(number, algorithm.evaluate(state, fed))
+            metrics, measured = measure(number, algorithm.evaluate(state, fed))
+            summary = measured | best_validated(number, metrics, measured, summary)
             _refuse_divergence(number, state)
         yield Step(number, state, metrics, summary)
 
@@ -82,19 +93,40 @@ def _refuse_divergence(round: int, state: Tree) -> None:
 def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, float]]:
     """Turn an evaluation's pairs into rows and the summary of the test split.
 
-    "local" is the mean over clients of their own test nodes. "global" is the global test graph (the mean over clients
-    where each has its own model) or, without one, all clients' test nodes pooled.
+    "local" is the mean over clients of their own test nodes, "trained" the same of the models that their own training
+    left. "global" is the global test graph (the mean over clients where each has its own model) or, without one, all
+    clients' test nodes pooled.
     """
     replies = evaluation.clients
-    own = values(_pairs(replies, "own"))
+    own, trained = (values(_pairs(replies, key)) for key in ("own", "trained"))
+    after = {f"trained/{name}": value for name, value in trained.items()}
     pooled = _outside(evaluation) or values({name: pair.sum(0) for name, pair in _pairs(replies, "own").items()})
     fairness, _ = client_fairness(own["loss"][:, 0], own["accuracy"][:, 2], replies.clients)
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
-    summary |= fairness
+    summary |= {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
     facts = _pairs(replies, "facts")
-    rows = _rows(round, replies.clients, own, pooled, fairness, facts)
+    rows = _rows(round, replies.clients, own | after, pooled, fairness, facts)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
+
+
+def best_validated(
+    round: int, metrics: pa.Table, summary: Mapping[str, float], before: Mapping[str, float]
+) -> dict[str, float]:
+    """The test accuracies "best_val/global/accuracy", "best_val/local/…" and "best_val/trained/…" of the round
+    "best_val/round" with the best mean over clients of the validation accuracy, "best_val/val/accuracy"; of equal ones
+    the first. Empty without validation nodes.
+
+    metrics, summary: of this round's evaluation. before: what the summary of the evaluation before said.
+    """
+    own = pc.and_(pc.equal(metrics["metric"], "accuracy"), pc.not_equal(metrics["client"], GLOBAL))
+    found = pc.mean(metrics.filter(pc.and_(own, pc.equal(metrics["split"], "val")))["value"]).as_py()
+    if found is None or found <= before.get(VALIDATION, -math.inf):
+        return {name: value for name, value in before.items() if name.startswith(f"{BEST}/")}
+    test = {
+        name: summary[name] for name in ("global/accuracy", "local/accuracy", "trained/accuracy") if name in summary
+    }
+    return {f"{BEST}/round": round, VALIDATION: found} | {f"{BEST}/{name}": v for name, v in test.items()}
 
 
 def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:

@@ -1,11 +1,17 @@
-"""The training loop refuses what has gone wrong."""
+"""The training loop: what it refuses, and what it says of trained models and of the best round."""
 
+from typing import Any
+
+import pyarrow as pa
 import pytest
+import torch
 
 from fedweave.algorithms import FedAvg
+from fedweave.core import model as models
+from fedweave.core.graph import TEST
 from fedweave.errors import FedweaveError, UserError
-from fedweave.rounds import train
-from tests.contract.federations import federation, model
+from fedweave.rounds import METRICS_SCHEMA, best_validated, train
+from tests.contract.federations import algorithm, federation, model
 
 
 def test_divergence_is_an_error_that_names_round_and_remedy() -> None:
@@ -18,3 +24,56 @@ def test_divergence_is_an_error_that_names_round_and_remedy() -> None:
 def test_impossible_lengths_are_refused(rounds: int, eval_every: int) -> None:
     with pytest.raises(UserError, match=f"rounds is {rounds} and eval_every {eval_every}"):
         list(train(FedAvg(model()), federation(), rounds, eval_every))
+
+
+def rows(step: Any, split: str, metric: str) -> dict[str, float]:
+    table = step.metrics.to_pylist()
+    return {row["client"]: row["value"] for row in table if (row["split"], row["metric"]) == (split, metric)}
+
+
+def test_every_clients_trained_model_is_judged_beside_the_global_one() -> None:
+    """On its own nodes, by the weights that its last training left; one that never trained has no such model."""
+    fed, made = federation(), FedAvg(model(dropout=0.0), participation=0.4)
+    first, *_, last = train(made, fed, 6)
+    took_part = {client for client, state in fed.snapshot().items() if state}
+    for step in (first, last):
+        own, trained = rows(step, "test", "accuracy"), rows(step, "test", "trained/accuracy")
+        assert set(own) == {*fed.clients, "global"}
+        assert step.summary["trained/accuracy"] == pytest.approx(sum(trained.values()) / len(trained))
+    assert len(rows(first, "train", "trained/loss")) == 2  # two clients have trained yet
+    assert set(trained) == took_part
+    with torch.no_grad():
+        for client in took_part:
+            graph, w = fed._graphs[client], fed.snapshot()[client]["w"]
+            hits = models.apply(made.model, w, graph).argmax(-1) == graph.y
+            assert trained[client] == pytest.approx(float(hits[graph.masks[TEST]].double().mean()))
+    assert rows(last, "train", "trained/loss") != rows(last, "train", "loss")
+
+
+def test_a_local_model_is_its_own_trained_one() -> None:
+    *_, last = train(algorithm("local"), federation(), 2)
+    for split in ("train", "val", "test"):
+        own = rows(last, split, "loss")
+        assert rows(last, split, "trained/loss") == {client: own[client] for client in own if client != "global"}
+
+
+def evaluation(number: int, *val: float) -> pa.Table:
+    clients = [(f"c{i}", "val", "accuracy", value) for i, value in enumerate(val)]
+    others = [("c0", "test", "accuracy", 0.99), ("c0", "val", "f1", 0.99), ("global", "val", "accuracy", 0.99)]
+    columns = zip(*((number, *row) for row in [*clients, *others]), strict=True)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, METRICS_SCHEMA, strict=True)],
+                    METRICS_SCHEMA)  # fmt: skip
+
+
+def test_the_best_round_is_the_first_with_the_best_mean_validation_accuracy() -> None:
+    best: dict[str, float] = {}
+    for number, val in enumerate([(0.5, 0.1), (0.4, 0.8), (0.8, 0.4), (0.3, 0.3), ()], 1):
+        summary = {"global/accuracy": number / 10, "local/accuracy": number / 20, "local/loss": 1.0}
+        best = best_validated(number, evaluation(number, *val), summary, summary | best)
+    assert best == {
+        "best_val/round": 2,
+        "best_val/val/accuracy": pytest.approx(0.6),
+        "best_val/global/accuracy": 0.2,
+        "best_val/local/accuracy": 0.1,
+    }
+    assert best_validated(1, evaluation(1), {}, {}) == {}

@@ -2,9 +2,9 @@
 
 FedEgo (Zhang et al. 2023, section 5.2) compares with it on "the standard ring network", with equal weights:
 w_i ← (w_{i−1} + w_i + w_{i+1}) / 3 after local training. Deviations: the paper protects what neighbours exchange with
-keys from a Diffie-Hellman exchange, here the engine seals it; optimisers other than SGD are allowed and start afresh
-each round; all clients start from equal weights, as decentralised SGD does (Lian et al. 2017, algorithm 1). Two clients
-are each other's one neighbour (mean of two); a single client has none.
+keys from a Diffie-Hellman exchange, here the engine seals it; optimisers other than SGD are allowed, whose state
+stays at the client from round to round; all clients start from equal weights, as decentralised SGD does (Lian et al.
+2017, algorithm 1). Two clients are each other's one neighbour (mean of two); a single client has none.
 """
 
 from collections.abc import Sequence
@@ -49,6 +49,7 @@ class DFedGNN(Local):
     @on_client(sends={"w": "model weights after local training"}, peers=True)
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps on the client's own model, which goes to its neighbours."""
+        client.state.pop("trained", None)
         return {"w": self._train(client, message["init"])}
 
     @on_client()
@@ -64,7 +65,8 @@ class DFedGNN(Local):
             moves = [torch.where(present[j], other - own, 0) for j, other in enumerate(others)]
             return own + sum(moves) / (len(others) + 1)
 
-        client.state["w"] = map_leaves(mixed, client.state["w"], *neighbours)
+        trained = client.state["w"]
+        client.state |= {"w": map_leaves(mixed, trained, *neighbours), "trained": trained}
         return {}
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
@@ -74,7 +76,8 @@ class DFedGNN(Local):
     @on_client(sends=PERSONAL_SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's own model."""
-        return personal_score(self.model, self._own(client, message["init"]), client)
+        trained = client.state.get("trained")  # before it was averaged with the neighbours'
+        return personal_score(self.model, self._own(client, message["init"]), client, trained)
 
 
 def ring(clients: Sequence[str]) -> dict[str, tuple[str, ...]]:

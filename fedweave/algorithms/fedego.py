@@ -51,6 +51,7 @@ class FedEgo:
     optimizer:       of clients and server.
     lr:              its learning rate.
     weight_decay:    its weight decay.
+    optimizer_state: its state is "kept" from round to round, at each client and at the server, or "fresh" in each.
     hops, fan_out:   of the sampled ego-graphs. The model's layers before its last `hops` with edges are Θ.
     gamma:           λ_i = (EMD_i / 2)^γ (eq. 15).
     mixing:          a fixed λ for all clients instead; 0 is the paper's "w/o PL", 1 its "FedEgo-Server".
@@ -74,6 +75,7 @@ class FedEgo:
     optimizer: Literal["adam", "sgd"] = "adam"
     lr: float = 3e-4
     weight_decay: float = 0.0
+    optimizer_state: Literal["kept", "fresh"] = "kept"
     gamma: float = 0.5
     mixing: float | None = None
     sigma: float = 0.0
@@ -131,8 +133,8 @@ class FedEgo:
         filled = label.sum(-1) > 0
         if not filled.any():  # only clients with too few train nodes replied
             return state | {"theta": theta}
-        phi = self._train_server(state["phi"], embedding[filled], label[filled], fed)
-        return state | {"theta": theta, "phi": phi, "labels": label[filled].mean(0)}
+        trained = self._train_server(state, embedding[filled], label[filled], fed)
+        return state | {"theta": theta, "labels": label[filled].mean(0)} | trained
 
     def _shared(self, state: Tree) -> Tree:
         shared = {key: state[key] for key in ("phi", "labels")}
@@ -152,17 +154,18 @@ class FedEgo:
     def train(self, client: Client, message: Tree) -> Tree:
         """The local stage (lines 5-18), after the mixing of line 38."""
         w, _ = self._personal(client, message)
-        w, *_ = fit(
+        w, _, optimizer = fit(
             self._local_loss,
             w,
             client.graph,
             client.key,
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
             self.epochs * self.batches,
+            state=client.state.get("optimizer") if self._kept else None,
             batches=self.egos.batches(self.model, client.graph, client.key, self.epochs * self.batches),
             rows=models.feature_rows(self.model),
         )
-        client.state["w"] = w
+        client.state |= {"w": w} | ({"optimizer": optimizer} if self._kept else {})
         theta, _ = self._parts(w)
         reply = {"egos": self._mashed(client, theta, message["uploads"], len(message["labels"]))}
         return reply | {"theta": theta} if self.share_reduction else reply
@@ -213,19 +216,25 @@ class FedEgo:
         """How many batches `count` train nodes fill; fewer than `least` left over join the last."""
         return count // self.batch + (count % self.batch >= self.least)
 
-    def _train_server(self, phi: Tree, embedding: Tensor, label: Tensor, fed: Federation) -> Tree:
-        """Lines 24-33: Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels [E, C]."""
+    def _train_server(self, state: Tree, embedding: Tensor, label: Tensor, fed: Federation) -> Tree:
+        """Lines 24-33: {"phi": Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels
+        [E, C]}, and the state of its optimiser."""
         data = ego.ego_graph(embedding, len(embedding), self.fan_out)
-        phi, *_ = fit(
+        phi, _, optimizer = fit(
             self._server_loss,
-            phi,
+            state["phi"],
             data,
             fed.key("server"),
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
             self.server_epochs * -(-len(embedding) // self.batch),
+            state=state.get("optimizer") if self._kept else None,
             args={"label": label},
         )
-        return phi
+        return {"phi": phi} | ({"optimizer": optimizer} if self._kept else {})
+
+    @property
+    def _kept(self) -> bool:
+        return self.optimizer_state == "kept"
 
     def _server_loss(self, phi: Tree, data: Graph, key: Tensor, args: Tree) -> Tensor:
         """Eq. 2 with the centres' soft labels, over a random mini-batch of mashed ego-graphs."""

@@ -256,7 +256,7 @@ class GLASU:
         """Joint inference on the full graph up to the next aggregated layer."""
         return self.party.infer_full(client, message)
 
-    @on_client(sends=SCORES)
+    @on_client(sends={"own": SCORES["own"]})
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's prediction, where it sees labels."""
         graph = client.graph

@@ -1,5 +1,7 @@
 """How models are judged, shared by all algorithms."""
 
+import torch
+
 from fedweave.core import model as models
 from fedweave.core.federation import Client, Federation
 from fedweave.core.graph import Graph
@@ -7,23 +9,32 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.metrics.classification import counts
 
-SCORES = {"own": "the model's loss and hits on the client's nodes, and how many nodes of each class it has"}
+SCORES = {
+    "own": "the model's loss and hits on the client's nodes, and how many nodes of each class it has",
+    "trained": "the loss and hits of the client's own trained model on its nodes",
+}
 PERSONAL_SCORES = SCORES | {"global_test": "the loss and hits of the client's own model on the global test graph"}
 
 
-def measure(model: Model, w: Tree, graph: Graph) -> Tree:
+def measure(model: Model, w: Tree, graph: Graph, auc: bool = True) -> Tree:
     """Additive pairs [3, 2, …] per metric of `w` on the train, val and test nodes of `graph`."""
-    return counts(models.apply(model, w, graph), graph.y, graph.masks)
+    return counts(models.apply(model, w, graph), graph.y, graph.masks, auc)
 
 
-def score(model: Model, w: Tree, client: Client) -> Tree:
-    """{"own": pairs} of `w` on the client's own nodes."""
-    return {"own": measure(model, w, client.graph)}
+def score(model: Model, w: Tree, client: Client, trained: Tree | None = None) -> Tree:
+    """{"own": pairs} of `w` on the client's own nodes, and {"trained": pairs} there of its model right after its own
+    training, by default `client.state["w"]`, without the AUC; all zero if it never trained."""
+    own, trained = measure(model, w, client.graph), client.state.get("w") if trained is None else trained
+    if trained is None or trained is w:
+        after = {name: pair if trained is w else torch.zeros_like(pair) for name, pair in own.items() if name != "auc"}
+    else:
+        after = measure(model, trained, client.graph, auc=False)
+    return {"own": own, "trained": after}
 
 
-def personal_score(model: Model, w: Tree, client: Client) -> Tree:
+def personal_score(model: Model, w: Tree, client: Client, trained: Tree | None = None) -> Tree:
     """`score`, and the client's own model on the global test graph where there is one."""
-    own = score(model, w, client)
+    own = score(model, w, client, trained)
     return own if client.test is None else own | {"global_test": measure(model, w, client.test)}
 
 

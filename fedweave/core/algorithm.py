@@ -10,8 +10,10 @@ from fedweave.core.tree import Tree
 class Evaluation(NamedTuple):
     """What `evaluate` measured, as additive (sum, count) pairs (see `metrics.classification.counts`).
 
-    clients: each client's reply {"own": pairs [3, 2, …] on its train, val and test nodes} and, where every client has a
-             model of its own and there is a global test graph, {"global_test": pairs [3, 2, …]} of that model on it.
+    clients: each client's reply {"own": pairs [3, 2, …] on its train, val and test nodes}, where clients train also
+             {"trained": such pairs} of its own model right after its training (all zero if it never trained) and, where
+             every client has a model of its own and there is a global test graph, {"global_test": pairs [3, 2, …]} of
+             that model on it.
              {"facts": {name: scalar}} adds what else is known of each client, such as FedEgo's λ_i.
     server:  pairs of the one global model on the global test graph; None without one.
     """

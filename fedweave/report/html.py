@@ -31,7 +31,7 @@ def render(runs: Sequence[Run]) -> str:
         script=get_plotlyjs(),
         version=version("fedweave"),
         facts=tables.facts(groups),
-        summary=tables.metrics(groups, ("global", "local")),
+        summary=tables.metrics(groups, ("global", "local", "trained", "best_val")),
         costs=tables.costs(groups),
         fairness=tables.metrics(groups, ("fairness",)),
         seeds=any(len(group.runs) > 1 for group in groups),

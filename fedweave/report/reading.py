@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from fedweave.config import Document, differences, load
 from fedweave.errors import UserError
-from fedweave.rounds import GLOBAL
+from fedweave.rounds import GLOBAL, best_validated
 from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
 
 T = TypeVar("T")
@@ -179,22 +179,18 @@ def _summary(path: Path) -> dict[str, Any]:
 
 def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> dict[str, Any]:
     """What summary.json would say after the last evaluation; what only a finished run knows is absent."""
-    last = metrics.filter(pc.field("round") == pc.max(metrics["round"]))
-    pooled, own = last.filter(pc.field("client") == GLOBAL), last.filter(pc.field("client") != GLOBAL)
-    found = {
-        name if name.startswith("fairness/") else f"{GLOBAL}/{name}": value
-        for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
-        if split == "test" or name.startswith("fairness/")
-    }
-    means = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "mean")])
-    found |= {f"local/{row['metric']}": row["value_mean"] for row in means.to_pylist()}
+    found: dict[str, float] = {}
+    for number in sorted(pc.unique(metrics["round"]).to_pylist()):
+        last = metrics.filter(pc.field("round") == number)
+        measured = _tested(last)
+        found = measured | best_validated(number, last, measured, found)
     sent = dict.fromkeys(("up", "down", "peer"), 0)
     for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
         sent[row["direction"]] = row["bytes_sum"]
     return {
         "algorithm": config.get("algorithm", {}).get("name"),
         "dataset": config.get("data", {}).get("name"),
-        "clients": len(pc.unique(own["client"])),
+        "clients": len(pc.unique(last.filter(pc.field("client") != GLOBAL)["client"])),
         "rounds": done,
         "seed": config.get("seed"),
         "bytes_up": sent["up"],
@@ -202,6 +198,21 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
         **({"bytes_peer": sent["peer"]} if sent["peer"] else {}),
         "metrics": found,
     }
+
+
+def _tested(metrics: pa.Table) -> dict[str, float]:
+    """The test numbers of one evaluation's rows, as a summary has them."""
+    pooled, own = metrics.filter(pc.field("client") == GLOBAL), metrics.filter(pc.field("client") != GLOBAL)
+    found = {
+        name if name.startswith("fairness/") else f"{GLOBAL}/{name}": value
+        for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
+        if split == "test" or name.startswith("fairness/")
+    }
+    means = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "mean")]).to_pylist()
+    named = (
+        (row["metric"] if row["metric"].startswith("trained/") else f"local/{row['metric']}", row) for row in means
+    )
+    return found | {name: row["value_mean"] for name, row in named}
 
 
 def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:

@@ -20,6 +20,7 @@ NOTES = {
     "loss_entropy": "nats; highest if all training losses are equal",
     "worst_accuracy": "of the client served worst",
     "best_accuracy": "of the client served best",
+    "round": "with the best mean validation accuracy",
     "undefined_clients": "without a loss or a test accuracy",
     "sp": "statistical parity gap; 0 is fair",
     "eo": "equal opportunity gap; 0 is fair",
@@ -89,8 +90,8 @@ def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
     )
     rows = []
     for name in names:
-        family, _, last = name.partition("/")
-        form = (lambda value: f"{value:.10g}") if last == "undefined_clients" else number
+        family, last = name.partition("/")[0], name.rpartition("/")[2]
+        form = (lambda value: f"{value:.10g}") if last in ("undefined_clients", "round") else number
         cells = [measured(group.values(name), form) for group in groups]
         if comparable(groups):
             cells = marked(cells, [spread(group.values(name))[0] for group in groups], last)

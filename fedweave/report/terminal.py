@@ -85,14 +85,18 @@ class Terminal:
 
 
 def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -> None:
-    """The final model on the test split, what it cost, and where the files are."""
+    """The final models on the test split, what they cost, and where the files are."""
     metrics = summary["metrics"]
-    names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.startswith(("global/", "local/")))
+    kinds = ("global", "local", *(["trained"] if "trained/accuracy" in metrics else []))
+    names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds)
     table = Table("test split", box=SIMPLE_HEAD)
-    for heading in ("global", "local"):
+    for heading in kinds:
         table.add_column(heading, justify="right")
     for name in names:
-        table.add_row(name, _number(metrics.get(f"global/{name}")), _number(metrics.get(f"local/{name}")))
+        table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
+    if "best_val/round" in metrics:
+        best = (_number(metrics.get(f"best_val/{kind}/accuracy")) for kind in kinds)
+        table.add_row("accuracy, best val", *best)
     tables = [table]
     fairness = {key.partition("/")[2]: value for key, value in metrics.items() if key.startswith("fairness/")}
     if fairness:
@@ -103,6 +107,8 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     cost = f"{summary['rounds']} rounds in {summary['seconds']:.1f} s ({summary['seconds_per_round']:.3g} s each)"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
+    if "best_val/round" in metrics:
+        console.print(f"best mean validation accuracy after round {metrics['best_val/round']}", highlight=False)
     console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
     console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
 

@@ -25,6 +25,12 @@ SUMMARY: dict[str, Any] = {
         "global/accuracy": 0.5575,
         "local/accuracy": 0.5541,
         "local/auc": None,
+        "trained/accuracy": 0.6012,
+        "best_val/round": 27,
+        "best_val/val/accuracy": 0.57,
+        "best_val/global/accuracy": 0.5612,
+        "best_val/local/accuracy": 0.5601,
+        "best_val/trained/accuracy": 0.6101,
         "fairness/loss_variance": 0.0048,
     },
 }
@@ -34,9 +40,14 @@ def test_result_stands_side_by_side_in_80_columns() -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
     terminal.show_result(console, SUMMARY, Path("runs/one"))
     shown = [re.split(r"  +", line.strip()) for line in console.export_text().splitlines() if line.strip()]
-    assert shown[0] == ["test split", "global", "local", "fairness"]
-    assert shown[2:4] == [["accuracy", "0.5575", "0.5541", "loss_variance", "0.0048"], ["auc", "-", "-"]]
-    assert [" ".join(line) for line in shown[4:]] == [
+    assert shown[0] == ["test split", "global", "local", "trained", "fairness"]
+    assert shown[2:5] == [
+        ["accuracy", "0.5575", "0.5541", "0.6012", "loss_variance", "0.0048"],
+        ["auc", "-", "-", "-"],
+        ["accuracy, best val", "0.5612", "0.5601", "0.6101"],
+    ]
+    assert [" ".join(line) for line in shown[5:]] == [
+        "best mean validation accuracy after round 27",
         "30 rounds in 12.0 s (0.4 s each), 475 MB at peak",
         "clients sent 629.8 kB, received 1.2 MB",
         "files: runs/one",
