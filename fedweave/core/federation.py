@@ -228,7 +228,7 @@ class Federation(Protocol):
         self,
         step: Step,
         shared: Tree | None = None,
-        each: Mapping[str, Tree] | None = None,
+        each: Mapping[str, Tree] | Stacked | None = None,
         clients: Sequence[str] | None = None,
         quorum: float = 1.0,
         received: Sent | None = None,

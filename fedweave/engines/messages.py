@@ -67,8 +67,8 @@ class Messages:
 
     @property
     def varied(self) -> bool:
-        """Whether the serialised messages of clients may differ in length."""
-        return self.ragged or any(isinstance(leaf, Sparsified) for _, leaf in leaves(self.rows.tree))
+        """Whether the serialised messages of clients that can be stacked may differ in length."""
+        return any(isinstance(leaf, Sparsified) for _, leaf in leaves(self.rows.tree))
 
     def common(self) -> Tree:
         """The shared part, in dicts of its own."""

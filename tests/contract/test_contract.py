@@ -9,7 +9,7 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.config import own_parameters
 from fedweave.core import model as models
-from fedweave.core.tree import decode, encode, leaves, map_leaves
+from fedweave.core.tree import decode, encode, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.rounds import Step, train
