@@ -52,7 +52,7 @@ def test_the_formula_written_apart_agrees(oracles: Any, dtype: torch.dtype) -> N
 
 
 def test_swapping_groups_changes_nothing_and_stacked_clients_equal_each_alone() -> None:
-    graphs = [random_groups(seed, nodes) for seed, nodes in enumerate((50, 20, 70))]
+    graphs = [random_groups(seed, nodes) for seed, nodes in enumerate((50, 35, 64))]  # of one padded size
     own = [group_edges(graph) for graph in graphs]
     for graph, edges in zip(graphs, own, strict=True):
         assert graph.sens is not None
