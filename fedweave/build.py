@@ -10,6 +10,7 @@ import torch
 
 from fedweave import datasets
 from fedweave.config import Config
+from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
@@ -42,8 +43,8 @@ def build(config: Config) -> Built:
     seed, dtype = config.general.seed, getattr(torch, engine.dtype)
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
     partition = config.partition.make().cut(data, seed)
-    seen = pooled(partition) if getattr(config.algorithm.kind, "pooled", False) else partition
-    _check_labels(config, seen)
+    seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
+    _check_needs(config, data, seen)
     algorithm = config.algorithm.make(config.model.make().build(width(data, seen), data.classes))
     fed = Simulation(
         client_graphs(data, seen, dtype),
@@ -56,10 +57,16 @@ def build(config: Config) -> Built:
     return Built(data, partition, algorithm, fed)
 
 
-def _check_labels(config: Config, partition: Partition) -> None:
-    """An algorithm that trains on every client's labels would take withheld ones for a class; those that do not say so
-    with a class variable `vertical`."""
-    if not all(part.labels for part in partition.parts) and not getattr(config.algorithm.kind, "vertical", False):
+def _check_needs(config: Config, data: Dataset, partition: Partition) -> None:
+    """Refuse data that lacks what the algorithm needs: one that trains on every client's labels would take withheld
+    ones for a class."""
+    needs = capabilities(config.algorithm.kind)
+    if needs.sens and data.sens is None:
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; choose data "
+            "that has one (see `fedweave list datasets`)."
+        )
+    if not needs.vertical and not all(part.labels for part in partition.parts):
         labels = config.partition.values.get("labels")
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} needs labels at every client, but partition.labels = {labels!r} "

@@ -82,6 +82,8 @@ def finished_run(directory: Path) -> Any:
         UserError: there is none, or its algorithm does not predict jointly.
     """
     from fedweave.config import read
+    from fedweave.config.plugins import registry
+    from fedweave.core.algorithm import capabilities
     from fedweave.runs.files import CONFIG, SUMMARY
 
     if not (directory / SUMMARY).exists():
@@ -89,10 +91,11 @@ def finished_run(directory: Path) -> Any:
             f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `fedweave run --resume`."
         )
     config, _ = read(directory / CONFIG)
-    if not hasattr(config.algorithm.kind, "predict"):
+    if not capabilities(config.algorithm.kind).predicts:
+        able = ", ".join(name for name, kind in registry("algorithm").items() if capabilities(kind).predicts)
         raise UserError(
             f"the run's algorithm {config.algorithm.name!r} has no joint prediction; those for vertically split data "
-            "have: glasu, vfl, vfgnn, simulated_centralized."
+            f"have: {able}."
         )
     return config
 

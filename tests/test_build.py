@@ -10,8 +10,11 @@ import scipy.sparse as sp
 import torch
 
 from fedweave import build, config
+from fedweave.algorithms import ALGORITHMS, FedAvg
+from fedweave.core.algorithm import Capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
 from fedweave.ops.sparse import Sparse
 from fedweave.partition import Vertical
 from fedweave.partition.base import Part, Partition
@@ -74,6 +77,22 @@ def test_centralized_is_given_the_union() -> None:
     built = build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
     assert built.fed.clients == ("client-0",)
     assert len(built.partition.parts) == 3
+
+
+def test_an_algorithm_that_needs_the_sensitive_attribute_is_refused_data_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Fair(FedAvg):
+        """An algorithm that looks at the sensitive attribute."""
+
+        capabilities = Capabilities(sens=True)
+
+    monkeypatch.setitem(ALGORITHMS, "fair", Fair)
+    sections = {"partition": {"clients": 3}, "algorithm": {"name": "fair"}}
+    data = {"name": "synthetic", "nodes": 90}
+    with pytest.raises(ConfigError, match="algorithm 'fair' needs a sensitive attribute, but synthetic has none"):
+        build.build(config.resolve({**sections, "data": data}))
+    assert build.build(config.resolve({**sections, "data": {**data, "sensitive": True}})).data.sens is not None
 
 
 def test_ids_sort_as_they_count() -> None:

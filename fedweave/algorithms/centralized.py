@@ -1,10 +1,12 @@
 """Centralised training, the reference point with all data pooled at one place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import preset
+from fedweave.core.algorithm import Capabilities
 
 
 @preset
@@ -12,10 +14,10 @@ from fedweave.algorithms.preset import preset
 class Centralized:
     """FedAvg with one client that holds the undivided graph, all edges between clients included.
 
-    `pooled` asks for that client; between organisations it is refused, since nobody may hold it.
+    Between organisations it is refused, since nobody may hold it.
     """
 
-    pooled: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, pooled=True)
 
     def parts(self) -> tuple[Part, ...]:
         """FedAvg's."""

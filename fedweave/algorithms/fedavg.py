@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
-from fedweave.core.algorithm import Evaluation
+from fedweave.core.algorithm import Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
@@ -54,6 +55,8 @@ class FedAvg:
     quorum: float = 1.0
     share: tuple[str, ...] = ("*",)
     parts: tuple[Part, ...] = ()
+
+    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal"))
 
     def __post_init__(self) -> None:
         for name in ("participation", "quorum"):

@@ -40,7 +40,7 @@ from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
 from fedweave.algorithms.vertical.party import Party
 from fedweave.algorithms.vertical.release import Release
 from fedweave.algorithms.vertical.split import Split
-from fedweave.core.algorithm import Evaluation
+from fedweave.core.algorithm import Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
@@ -98,7 +98,9 @@ class GLASU:
     delta: float = 1e-5
     secure_sum: bool = False
 
-    vertical: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        vertical=True, predicts=True, evaluation=("infer_full", "score")
+    )
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, steps=self.steps)

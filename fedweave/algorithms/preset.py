@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, get_type_hints
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
+from fedweave.core.algorithm import Capabilities
 from fedweave.core.model import Model
 
 
@@ -42,6 +43,11 @@ class Preset:
         given = {name: value for name, value in values.items() if name not in own}
         given |= {name: getattr(paper, name) for name in own if name in family}
         return FedAvg(model, **given | {"parts": (*paper.parts(), *given.get("parts", ()))})
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the paper's dataclass declares, else what FedAvg does."""
+        return getattr(self.paper, "capabilities", FedAvg.capabilities)
 
     @property
     def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":

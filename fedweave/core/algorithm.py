@@ -1,5 +1,6 @@
 """What an algorithm is: a frozen value with three functions."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from fedweave.core.federation import Federation
@@ -22,10 +23,38 @@ class Evaluation(NamedTuple):
     server: Tree | None = None
 
 
+@dataclass(frozen=True)
+class Capabilities:
+    """What an algorithm needs of the data and of the engine, and what it can do.
+
+    pooled:      one client that holds what all clients hold; refused between organisations.
+    vertical:    clients that hold the same nodes, each its own features and edges; some may be without labels.
+    ids:         each node's number in the undivided graph, and the edges that cross between clients.
+    sens:        the sensitive attribute.
+    graph_level: examples that are graphs.
+    predicts:    it has `predict(state, fed)`, after which clients hold predictions of all their nodes.
+    evaluation:  the methods that are steps of the evaluation alone.
+    """
+
+    pooled: bool = False
+    vertical: bool = False
+    ids: bool = False
+    sens: bool = False
+    graph_level: bool = False
+    predicts: bool = False
+    evaluation: tuple[str, ...] = ("score",)
+
+
+def capabilities(algorithm: Any) -> Capabilities:
+    """What an algorithm, or its class, declares as its class variable `capabilities`; the defaults without one."""
+    return getattr(algorithm, "capabilities", Capabilities())
+
+
 class Algorithm(Protocol):
     """A frozen dataclass: fields are the paper's hyperparameters with the paper's defaults; the first is the model.
 
-    All splits are evaluated in one call, because one forward pass serves them all.
+    All splits are evaluated in one call, because one forward pass serves them all. What it needs besides training nodes
+    at every client is a class variable `capabilities` (see `Capabilities`).
     """
 
     model: Any

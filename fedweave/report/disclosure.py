@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.filesize import decimal
 
+from fedweave.algorithms import ALGORITHMS
+from fedweave.core.algorithm import capabilities
 from fedweave.core.ledger import FRAMING
 from fedweave.report.reading import Run
 from fedweave.report.spent import bounds, states_bound
@@ -46,7 +48,7 @@ def disclose(run: Run) -> Disclosure:
     sent, received, shown = (_by_message(run.ledger, way) for way in ("up", "down", "peer"))
     everyone = run.summary["clients"]
     total = {way: sum(row["total"] for row in rows if row["direction"] == way) for way in ("up", "down", "peer")}
-    sentences = [POOLED] if run.summary["algorithm"] == "centralized" else []
+    sentences = [POOLED] if capabilities(ALGORITHMS.get(run.summary["algorithm"])).pooled else []
     sentences += [_sent(row, everyone) for row in sent]
     if not sent:
         sentences.append("No client sent anything but empty replies" + (" to the server." if shown else "."))

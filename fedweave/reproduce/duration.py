@@ -5,7 +5,16 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-EVALUATION = (".score", ".infer_full")  # how the names of the steps end that only evaluate
+from fedweave.algorithms import ALGORITHMS
+from fedweave.core.algorithm import capabilities
+
+# the names in a ledger of the steps that only evaluate; those of a preset are FedAvg's
+EVALUATION = frozenset(
+    f"{kind.__name__}.{step}"
+    for kind in ALGORITHMS.values()
+    if isinstance(kind, type)
+    for step in capabilities(kind).evaluation
+)
 
 
 class Duration(NamedTuple):
@@ -24,9 +33,8 @@ def duration(ledger: pa.Table, until: int | None = None) -> Duration:
     """Of the training rounds 1, …, `until` (None: all) in `ledger` (`core.ledger.SCHEMA`); evaluation is not counted,
     nor what the server computes between the calls."""
     last = pc.max(ledger["round"]).as_py() if until is None else until
-    names = pc.unique(ledger["step"]).to_pylist()
-    training = pa.array([name for name in names if not name.endswith(EVALUATION)], pa.string())
     rounds, steps = ledger["round"], ledger["step"].cast(pa.string())
-    counted = pc.and_(pc.is_in(steps, training), pc.and_(pc.greater(rounds, 0), pc.less_equal(rounds, last or 0)))
+    training = pc.invert(pc.is_in(steps, pa.array(sorted(EVALUATION))))
+    counted = pc.and_(training, pc.and_(pc.greater(rounds, 0), pc.less_equal(rounds, last or 0)))
     calls = ledger.filter(counted).group_by(["round", "call"]).aggregate([("seconds", "sum")])
     return Duration(pc.sum(calls["seconds_sum"]).as_py() or 0.0, len(calls))

@@ -95,7 +95,7 @@ def _sent(run: Path, keys: tuple[str, ...]) -> int:
     plain = pa.schema([("step", pa.string()), ("key", pa.string()), ("bytes", pa.int64())])
     ledger = read_table(run, LEDGER).select(plain.names).cast(plain)
     sums = ledger.group_by(["step", "key"]).aggregate([("bytes", "sum")]).to_pylist()
-    trained = [row for row in sums if not row["step"].endswith(EVALUATION)]
+    trained = [row for row in sums if row["step"] not in EVALUATION]
     return sum(row["bytes_sum"] for row in trained if row["key"].split("/")[0] in keys)
 
 

@@ -13,6 +13,7 @@ from fedweave import build, datasets
 from fedweave.algorithms.glasu import GLASU, cuts, union
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
+from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import EdgeList, Edges, Graph, make_graph
 from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
@@ -269,7 +270,7 @@ def test_special_cases_are_glasu_with_fixed_parameters() -> None:
         for name in values:
             with pytest.raises(TypeError, match=name):
                 kind(net, **{name: 1})
-    assert PooledGNN.pooled
+    assert capabilities(PooledGNN).pooled
 
 
 def test_labels_at_one_client_train_all_of_them() -> None:

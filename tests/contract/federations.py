@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms import ALGORITHMS
+from fedweave.core.algorithm import capabilities
 from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.federation import DATA, Client, Sent, Step
 from fedweave.core.graph import Graph, make_graph
@@ -20,7 +21,7 @@ from fedweave.models import MODELS
 FEATURES, CLASSES, HIDDEN = 60, 3, 8
 SIZES = (21, 40, 33, 70, 12)
 SHARED = 40  # nodes of every client of a vertical federation
-VERTICAL = {name for name, kind in ALGORITHMS.items() if getattr(kind, "vertical", False)}
+VERTICAL = {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}
 # Algorithms that a GCN does not suit, or whose defaults take long here: their model and their parameters.
 OTHER_MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego", "layers": 2}}
 OTHER_PARAMETERS: dict[str, dict[str, Any]] = {

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.config import Config, resolve
+from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.federation import Answer
 from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.provision import provision
@@ -22,7 +23,7 @@ from fedweave.deploy.sites.splitting import hand_out, split
 
 SITES = ("bank-a", "bank-b", "bank-c")
 HERE = Path(__file__).parent
-VERTICAL = [name for name, kind in ALGORITHMS.items() if getattr(kind, "vertical", False)]
+VERTICAL = [name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical]
 MODELS = {"fedego": "ego"} | dict.fromkeys(VERTICAL, "gcnii")  # of algorithms that want another than the GCN
 HORIZONTAL_CUT = {"name": "louvain", "clients": 3, "holdout": True}
 VERTICAL_CUT = {"name": "vertical", "clients": 3, "widths": (1.0, 2.0, 1.0)}

@@ -17,6 +17,7 @@ from fedweave.algorithms import ALGORITHMS, parts
 from fedweave.build import build
 from fedweave.config import resolve
 from fedweave.core import random
+from fedweave.core.algorithm import capabilities
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
 from fedweave.core.tree import decode, encode
@@ -32,7 +33,7 @@ from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, VERTICAL, InProcess, experiment
 
-OF_SITES = [name for name, kind in ALGORITHMS.items() if not getattr(kind, "pooled", False)]
+OF_SITES = [name for name, kind in ALGORITHMS.items() if not capabilities(kind).pooled]
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
@@ -26,7 +27,7 @@ from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.privacy.gaussian import epsilon
 from fedweave.report import figures, tables
 from fedweave.report.cells import measured, number
-from fedweave.report.disclosure import SENSITIVE, disclose
+from fedweave.report.disclosure import POOLED, SENSITIVE, disclose
 from fedweave.report.html import render
 from fedweave.report.reading import Run, grouped, read_run, read_runs, spread
 from fedweave.report.spent import bounds
@@ -313,6 +314,13 @@ def test_what_went_to_several_peers_is_one_release_and_a_repeated_round_another(
         ledger.record(1, 0, "step", list("aab"), "peer", w, 0.0, noised, list("bca"))
     [bound] = bounds(ledger.table())
     assert (bound.per, bound.epsilon, bound.delta, bound.messages) == ("row", 2.0, None, 2)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_pooled_data_is_named_where_an_algorithm_pools_it(name: str, runs: dict[str, Path]) -> None:
+    run = read_run(runs["s0"])
+    said = disclose(Run(**{**_fields(run), "summary": {**run.summary, "algorithm": name}})).sentences
+    assert (POOLED in said) == (name in ("centralized", "pooled_gnn"))
 
 
 def test_what_went_from_client_to_client_is_told_apart(runs: dict[str, Path]) -> None:

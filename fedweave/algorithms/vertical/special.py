@@ -1,9 +1,10 @@
 """The special cases of GLASU (Zhang et al. 2023, section 3.5 and table 2): the same code with fewer choices."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedweave.algorithms.glasu import GLASU, cuts
+from fedweave.core.algorithm import Capabilities
 
 # A field of GLASU that is declared a class variable here is no choice any more.
 
@@ -64,7 +65,7 @@ class PooledGNN(Standalone):
     """The reference point of GLASU's experiments: its mini-batches and sampling at one client that holds all features
     and edges (M = 1).
 
-    `pooled` asks for that client; between organisations it is refused, since nobody may hold it.
+    Between organisations it is refused, since nobody may hold it.
     """
 
-    pooled: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = replace(GLASU.capabilities, pooled=True)

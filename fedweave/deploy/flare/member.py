@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedweave.config import Config, resolve
 from fedweave.core import random
+from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, StepInfo, step_info
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, check, decode, encode
@@ -103,7 +104,7 @@ class Member:
         check_algorithm(rules, config.algorithm.name)
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
-        vertical = getattr(config.algorithm.kind, "vertical", False)
+        vertical = capabilities(config.algorithm.kind).vertical
         found = read_own(data, self._folder, asked["run"]) if vertical else hold(data, self._folder, config)
         job = self._job = _Job(self._folder, asked["run"], config, found, rules, data.draws_as or self._name)
         job.go_back(asked["round"], asked.get("data", {}).get(self._name, {}).get("version", 0))

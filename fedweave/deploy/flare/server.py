@@ -17,6 +17,7 @@ import torch
 from nvflare.collab import collab
 
 from fedweave.config import Config, resolve
+from fedweave.core.algorithm import capabilities
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.federation import Flare
@@ -128,11 +129,11 @@ class Server:
         if values["threads"]:
             torch.set_num_threads(values["threads"])
         kind, dtype = config.algorithm.kind, getattr(torch, values["dtype"])
-        if getattr(kind, "pooled", False):
+        needs = capabilities(kind)
+        if needs.pooled:
             raise UserError(
                 f"{config.algorithm.name} pools all data at one place, which no site allows; choose another."
             )
-        vertical = getattr(kind, "vertical", False)
         fed = Flare(
             link,
             self.sites,
@@ -140,13 +141,13 @@ class Server:
             seed=config.general.seed,
             dtype=dtype,
             test=global_test(root / TEST, SiteData(TEST), dtype) if (root / TEST).exists() else None,
-            quorum=1.0 if vertical else values["quorum"],  # no party can do without the others' columns
+            quorum=1.0 if needs.vertical else values["quorum"],  # no party can do without the others' columns
             limit=int(values["reply_mb"] * 1e6),
         )
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
-        replies = fed.join(config.plain(), self.run, reached.round, vertical, self.predict, reached.data)
-        features = widest(replies) if vertical else _agreed(replies, "features")
+        replies = fed.join(config.plain(), self.run, reached.round, needs.vertical, self.predict, reached.data)
+        features = widest(replies) if needs.vertical else _agreed(replies, "features")
         fed.classes = _agreed(replies, "classes")
         check_names(replies)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
@@ -211,7 +212,7 @@ def _held(built: Joined) -> dict[str, Any]:
     for at, name in enumerate(("train", "val", "test")):
         columns[name] = [int(reply["split"][at]) if len(reply["split"]) else None for reply in told]
     columns["labels"] = [reply["labels"].tolist() or None for reply in told]
-    parties = getattr(built.algorithm, "vertical", False)
+    parties = capabilities(built.algorithm).vertical
     return columns | ({"features": [reply["features"] for reply in told]} if parties else {})
 
 
