@@ -26,7 +26,7 @@ from fedweave.build import build
 from fedweave.config import Config, read, resolve
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.sites.processes import Member, descendants, free_port
+from fedweave.deploy.sites.processes import SiteProcess, descendants, free_port
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.running import RUN, run
 from fedweave.deploy.sites.splitting import hand_out, split
@@ -55,14 +55,14 @@ class Reaper:
         self._due = self._due or self.every
         if now["status"] != "running" or now["lost"] or not self._due <= now["round"] < now["rounds"]:
             return
-        site = Member(self.project / str(self.generator.choice(self.sites)))
+        site = SiteProcess(self.project / str(self.generator.choice(self.sites)))
         kill(site)
         site.start(threads=1)
         self.kills.append((now["round"], site.folder.name))
         self._due += self.every
 
 
-def kill(member: Member) -> None:
+def kill(member: SiteProcess) -> None:
     """End a member's processes as a power cut does, and wait until they are gone."""
     pid = member.pid()
     for each in [] if pid is None else [pid, *descendants(pid)]:

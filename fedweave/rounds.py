@@ -33,7 +33,7 @@ VALIDATION = f"{BEST}/val/accuracy"
 
 
 @dataclass
-class Step:
+class RoundResult:
     """What one round left.
 
     round:   rounds done. state: the server's state after it.
@@ -55,7 +55,7 @@ def train(
     eval_every: int = 1,
     resume: tuple[int, Tree] | None = None,
     summary: Mapping[str, float] | None = None,
-) -> Iterator[Step]:
+) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
@@ -78,7 +78,7 @@ def train(
             metrics, measured = measure(number, algorithm.evaluate(state, fed))
             summary = measured | best_validated(number, metrics, measured, summary)
             _refuse_divergence(number, state)
-        yield Step(number, state, metrics, summary)
+        yield RoundResult(number, state, metrics, summary)
 
 
 def _refuse_divergence(round: int, state: Tree) -> None:

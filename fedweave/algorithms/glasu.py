@@ -37,8 +37,8 @@ from torch import Tensor
 
 from fedweave.algorithms.scoring import SCORES
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
-from fedweave.algorithms.vertical.party import Party
-from fedweave.algorithms.vertical.release import Release
+from fedweave.algorithms.vertical.party import PartySteps
+from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core.algorithm import Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
@@ -125,13 +125,13 @@ class GLASU:
             )
 
     @cached_property
-    def party(self) -> Party:
+    def party(self) -> PartySteps:
         """What a client computes."""
         how = SecureMean() if self.secure_sum else AGGREGATIONS[self.aggregation]
         split = Split(self.model, self.cuts, how.wider, self.fan_out, self.edges == "own")
-        release = Release(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum)
+        release = RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum)
         returned = self.backward == "exchanged"
-        return Party(split, how, release, self.batch, self.steps, self.lr, self.weight_decay, returned)
+        return PartySteps(split, how, release, self.batch, self.steps, self.lr, self.weight_decay, returned)
 
     @property
     def cuts(self) -> tuple[int, ...]:

@@ -26,8 +26,11 @@ def weighted_gather(h: Tensor, index: Tensor, weight: Tensor) -> Tensor:
 
 
 def padded_nonzero(member: Tensor, fill: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of 0 and 1 in `member` int64 [s, n] as lists: int64 [s, m] of the numbers of the ones, rising, then
-    `fill` [s, 1] up to what the longest needs, rounded; and how many ones there are up to each number, [s, n]."""
+    """The columns of the ones in each row of `member`, int64 [s, n] of 0 and 1.
+
+    Returns int64 [s, m], rising, padded with `fill` [s, 1], with m the most ones in a row, `rounded`; and int64 [s, n],
+    the number of ones up to and including each column.
+    """
     rank = member.cumsum(1)
     size = rounded(int(rank[:, -1].max()))
     numbers = fill.repeat(1, size + 1)
@@ -36,8 +39,10 @@ def padded_nonzero(member: Tensor, fill: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounded(size: int, least: int = 64, parts: int = 2) -> int:
-    """`size` rounded up to one of few values: multiples of `least`, and `parts` (a power of 2) between two powers of 2.
-    Each combination of sizes is a computation of its own to record (`ops.recording`)."""
+    """`size` rounded up to a multiple of `least`, and to one of `parts` (a power of 2) sizes between two powers of 2.
+
+    A recording (`ops.recording`) holds for one combination of sizes, so that few sizes mean few recordings.
+    """
     step = max(least, (1 << max(0, size.bit_length() - 1)) // parts)
     return -(-size // step) * step
 

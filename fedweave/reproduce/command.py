@@ -10,7 +10,7 @@ import typer
 from fedweave.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedweave.reproduce.paper import Paper, Table
+    from fedweave.reproduce.paper import Paper, PaperTable
 
 
 def reproduce(
@@ -53,7 +53,7 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _chosen(kind: str, number: int | None, there: "Mapping[int, Table]") -> "list[tuple[str, int, Table]]":
+def _chosen(kind: str, number: int | None, there: "Mapping[int, PaperTable]") -> "list[tuple[str, int, PaperTable]]":
     if number is None:
         return []
     if number not in there:
@@ -68,5 +68,5 @@ def _listed(name: str, paper: "Paper") -> Iterator[str]:
     yield from _lines("--figure", paper.figures)
 
 
-def _lines(option: str, tables: "Mapping[int, Table]") -> Sequence[str]:
+def _lines(option: str, tables: "Mapping[int, PaperTable]") -> Sequence[str]:
     return [f"  {f'{option} {number}':<12}{table.title}" for number, table in tables.items()]

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from fedweave.reproduce.grid import Planned
+from fedweave.reproduce.grid import PlannedCell
 from fedweave.runs.files import write
 
 DASHES = ("", "7 4", "2 3", "8 3 2 3")  # tell the lines apart in print
@@ -24,7 +24,7 @@ class Point(NamedTuple):
     spread: float
 
 
-def draw(stem: Path, title: str, curve: Callable[[Path], Curve], planned: Sequence[Planned]) -> list[str]:
+def draw(stem: Path, title: str, curve: Callable[[Path], Curve], planned: Sequence[PlannedCell]) -> list[str]:
     """Write `stem`.svg with a line for each cell that has finished runs; returns the names of the files written."""
     done = {it.cell.row: [run.directory for run in it.runs if run.finished()] for it in planned}
     lines = {row: averaged([curve(run) for run in runs]) for row, runs in done.items() if runs}

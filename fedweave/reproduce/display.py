@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from fedweave.reproduce.grid import Run
+from fedweave.reproduce.grid import PlannedRun
 from fedweave.reproduce.table import MEASURED, Row, headings, shown
 
 
@@ -32,12 +32,12 @@ class Progression:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def started(self, run: Run) -> None:
+    def started(self, run: PlannedRun) -> None:
         """Name it beside the bar."""
         self._running.append(run.name)
         self._show()
 
-    def ended(self, run: Run, seconds: float, failure: str) -> None:
+    def ended(self, run: PlannedRun, seconds: float, failure: str) -> None:
         """One more, with its time, or with the reason for its failure."""
         self._done += 1
         self._running.remove(run.name)

@@ -16,7 +16,7 @@ from typing import Any
 from fedweave.config import Document
 from fedweave.datasets.public import PUBLIC
 from fedweave.reproduce import fedego_printed as numbers
-from fedweave.reproduce.paper import Cell, Paper, Table, printed
+from fedweave.reproduce.paper import Paper, PaperCell, PaperTable, printed
 from fedweave.reproduce.quantities import MB, accuracy, megabytes, minutes
 from fedweave.sampling.ego import positions
 
@@ -64,7 +64,7 @@ def experiment(dataset: str, method: str = "FedEgo", **changes: Document) -> Doc
     return document
 
 
-def _experiments(text: str, document: Callable[[str, str], Document], split: str = "") -> tuple[Cell, ...]:
+def _experiments(text: str, document: Callable[[str, str], Document], split: str = "") -> tuple[PaperCell, ...]:
     """Cells of a printed table; `document` (row, column) is the experiment. A row or column "name (split)" says the
     split where the whole table has no single one."""
     cells = []
@@ -72,15 +72,15 @@ def _experiments(text: str, document: Callable[[str, str], Document], split: str
         own = [match[1] for match in re.finditer(r" \((global|local)\)", row + column)]
         row, column = (re.sub(r" \((global|local)\)$", "", name) for name in (row, column))
         which = own[0] if own else split
-        cells.append(Cell(row, column, which, document(row, column), accuracy(which), number))
+        cells.append(PaperCell(row, column, which, document(row, column), accuracy(which), number))
     return tuple(cells)
 
 
-def _comparison(where: str, split: str, partitions: dict[str, Document], text: str) -> Table:
+def _comparison(where: str, split: str, partitions: dict[str, Document], text: str) -> PaperTable:
     def document(method: str, dataset: str) -> Document:
         return experiment(dataset, method, partition=partitions[dataset])
 
-    return Table(f"F1 in the {split} test under {where}", _experiments(text, document, split), SEEDS)
+    return PaperTable(f"F1 in the {split} test under {where}", _experiments(text, document, split), SEEDS)
 
 
 def _major_rate(method: str, rate: str) -> Document:
@@ -127,7 +127,7 @@ def _messages(document: Document) -> int:
     return document["rounds"] * document["partition"]["clients"]
 
 
-def _cost() -> Table:
+def _cost() -> PaperTable:
     parameters, egos = ("w", "theta", "phi"), ("egos",)
     cells = []
     for (row, column), number in printed(numbers.TABLE_9).items():
@@ -144,17 +144,17 @@ def _cost() -> Table:
         changes: dict[str, Document] = {"algorithm": {"batch": int(batch)}} if own else {}
         split = column.removesuffix(" Test").lower() if column.endswith("Test") else ""
         changes["partition"] = {"isolated": "keep"}  # so that sizes, and with them bytes, follow from the settings
-        cells.append(Cell(row, column, split, experiment(dataset, method, **changes), quantities[column], number))
+        cells.append(PaperCell(row, column, split, experiment(dataset, method, **changes), quantities[column], number))
     notes = (
         "MB are 2^20 bytes of training messages over all clients and rounds. The paper's parameters are exactly the "
         "reduction layers Θ, up and down (from shapes); ours are those and the server's Φ, which every client needs.",
         "Time is of this machine, evaluation included.",
     )
-    return Table("Communication of 200 rounds by batch size", tuple(cells), SEEDS, notes)
+    return PaperTable("Communication of 200 rounds by batch size", tuple(cells), SEEDS, notes)
 
 
-def _skewed(title: str, text: str, document: Callable[[str, str], Document], *notes: str) -> Table:
-    return Table(title, _experiments(text, document), SEEDS, notes)
+def _skewed(title: str, text: str, document: Callable[[str, str], Document], *notes: str) -> PaperTable:
+    return PaperTable(title, _experiments(text, document), SEEDS, notes)
 
 
 FEDEGO = Paper(

@@ -15,7 +15,7 @@ from typing import Any
 from fedweave.config import Document
 from fedweave.datasets.heritage import BLOCKS
 from fedweave.reproduce import glasu_printed as numbers
-from fedweave.reproduce.paper import NOTHING, Cell, Paper, Printed, Quantity, Table, printed
+from fedweave.reproduce.paper import NOTHING, Paper, PaperCell, PaperTable, Printed, Quantity, printed
 from fedweave.reproduce.quantities import accuracy_reached, curve, mean_accuracy, saving, seconds, seconds_to
 
 SEEDS = 5
@@ -73,11 +73,11 @@ def _partition(dataset: str, clients: int, whole: bool) -> Document:
     return {"name": "vertical", "clients": clients, "edges": 1.0 if whole else 0.8} | split
 
 
-def _accuracy(row: str, column: str, document: Document, paper: Printed) -> Cell:
-    return Cell(row, column, "local", document, mean_accuracy(), paper)
+def _accuracy(row: str, column: str, document: Document, paper: Printed) -> PaperCell:
+    return PaperCell(row, column, "local", document, mean_accuracy(), paper)
 
 
-def _comparison() -> Table:
+def _comparison() -> PaperTable:
     cells = []
     for (dataset, column), number in printed(numbers.TABLE_2).items():
         method, _, steps = column.partition("-")
@@ -87,15 +87,15 @@ def _comparison() -> Table:
 
 def _timed(
     row: str, column: str, document: Document, of: Callable[[float], Quantity], paper: Printed, **more: Any
-) -> list[Cell]:
+) -> list[PaperCell]:
     """A time in process, and with a delay: the paper's number stands at the first, for its network is another."""
     return [
-        Cell(row, column, "", document, of(0.0), paper, **more),
-        Cell(f"{row}, {1000 * DELAY:.0f} ms per exchange", column, "", document, of(DELAY), **more),
+        PaperCell(row, column, "", document, of(0.0), paper, **more),
+        PaperCell(f"{row}, {1000 * DELAY:.0f} ms per exchange", column, "", document, of(DELAY), **more),
     ]
 
 
-def _lazy() -> Table:
+def _lazy() -> PaperTable:
     cells = []
     for dataset, text in numbers.TABLE_3.items():
         most = experiment(dataset, "GLASU", exchanges=4, steps=4)
@@ -111,7 +111,7 @@ def _lazy() -> Table:
     return _table("Lazy aggregation: accuracy, runtime and saving by K", cells, TIMES)
 
 
-def _stale() -> Table:
+def _stale() -> PaperTable:
     cells = []
     for dataset, text in numbers.TABLE_4.items():
         wanted = THRESHOLDS[dataset]
@@ -119,13 +119,13 @@ def _stale() -> Table:
             document = experiment(dataset, "GLASU", steps=int(column.removeprefix("Q=")))
             if row == "Accuracy":
                 quantity = accuracy_reached(wanted)
-                cells.append(Cell(f"{dataset}, {row} of {wanted} %", column, "local", document, quantity, number))
+                cells.append(PaperCell(f"{dataset}, {row} of {wanted} %", column, "local", document, quantity, number))
             else:
                 cells += _timed(f"{dataset}, {row}", column, document, partial(seconds_to, wanted), number)
     return _table("Stale updates: time to the same accuracy by Q", cells, TIMES, FIRST)
 
 
-def _clients() -> Table:
+def _clients() -> PaperTable:
     cells = []
     for dataset, text in numbers.TABLE_5.items():
         for (method, column), number in printed(text).items():
@@ -136,7 +136,7 @@ def _clients() -> Table:
     return _table("Test accuracy by the number of clients M", cells, "Cent. is the run of M=3 in every column.")
 
 
-def _backbones() -> Table:
+def _backbones() -> PaperTable:
     cells = [
         _accuracy(backbone, "PubMed", experiment("PubMed", "GLASU", steps=4, backbone=backbone), NOTHING)
         for backbone in MODELS
@@ -145,10 +145,10 @@ def _backbones() -> Table:
     return _table("Test accuracy on PubMed by backbone", cells, note, curve=curve)
 
 
-def _table(title: str, cells: list[Cell], *notes: str, **more: Any) -> Table:
+def _table(title: str, cells: list[PaperCell], *notes: str, **more: Any) -> PaperTable:
     named = (f"{' '.join(key)} {rate:g}".strip() for key, rate in RATES.items())
     common = f"A whole run makes {UPDATES:,} updates. Learning rates: {', '.join(named)}; {CHOSEN}."
-    return Table(title, tuple(cells), SEEDS, (common, *notes), **more)
+    return PaperTable(title, tuple(cells), SEEDS, (common, *notes), **more)
 
 
 TIMES = (

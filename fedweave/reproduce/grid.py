@@ -11,14 +11,14 @@ from typing import Any
 from fedweave.config import Config, Document, parameters, registry, resolve
 from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES
 from fedweave.errors import ConfigError, DataError, FedweaveError
-from fedweave.reproduce.paper import Cell, Table
+from fedweave.reproduce.paper import PaperCell, PaperTable
 from fedweave.runs.resuming import examine
 
 _NOUNS = {"data": "data set"}
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One experiment with one seed; `name` says algorithm, data set, seed and a hash of all other settings."""
 
     name: str
@@ -33,17 +33,17 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCell:
     """A cell and its runs, one per seed, with those of its baseline if it has one; without runs, `status` says why
     there are none."""
 
-    cell: Cell
-    runs: tuple[Run, ...]
+    cell: PaperCell
+    runs: tuple[PlannedRun, ...]
     status: str = ""
-    baseline: tuple[Run, ...] = ()
+    baseline: tuple[PlannedRun, ...] = ()
 
     @property
-    def needed(self) -> list[tuple[Run, ...]]:
+    def needed(self) -> list[tuple[PlannedRun, ...]]:
         """By seed, the runs that the cell's number is read of."""
         return list(zip(self.runs, self.baseline, strict=True)) if self.baseline else [(run,) for run in self.runs]
 
@@ -72,12 +72,12 @@ class Stock:
         return self._absent[key]
 
 
-def plan(table: Table, out: Path, stock: Stock) -> tuple[Planned, ...]:
+def plan(table: PaperTable, out: Path, stock: Stock) -> tuple[PlannedCell, ...]:
     """The runs of every cell, kept in `out`/runs; cells that ask for the same experiment share them."""
     return tuple(_planned(cell, table.seeds, out / "runs", stock) for cell in table.cells)
 
 
-def quick(table: Table, stock: Stock) -> Table:
+def quick(table: PaperTable, stock: Stock) -> PaperTable:
     """A look that takes about a minute: one seed, `table.quick` times fewer rounds, and the first data set that is at
     hand."""
     names = list(dict.fromkeys(cell.document["data"]["name"] for cell in table.cells))
@@ -87,13 +87,13 @@ def quick(table: Table, stock: Stock) -> Table:
     return replace(table, cells=cells, seeds=1)
 
 
-def unfinished(planned: Iterable[Planned]) -> list[Run]:
+def unfinished(planned: Iterable[PlannedCell]) -> list[PlannedRun]:
     """The runs still to do, each once, every experiment's first seed before the second seeds."""
     runs = {run.name: (at, run) for cell in planned for at, needed in enumerate(cell.needed) for run in needed}
     return [run for _, run in sorted(runs.values(), key=lambda item: item[0]) if not run.finished()]
 
 
-def count(planned: Iterable[Planned]) -> int:
+def count(planned: Iterable[PlannedCell]) -> int:
     """How many different runs there are."""
     return len({run.name for cell in planned for needed in cell.needed for run in needed})
 
@@ -109,26 +109,26 @@ def unknown(section: str, table: Mapping[str, Any]) -> str:
     return f"{name} has no {', '.join(keys)} yet" if keys else ""
 
 
-def _planned(cell: Cell, seeds: int, folder: Path, stock: Stock) -> Planned:
+def _planned(cell: PaperCell, seeds: int, folder: Path, stock: Stock) -> PlannedCell:
     try:
         documents = [cell.document] if cell.baseline is None else [cell.document, cell.baseline]
         if lack := next(filter(None, map(stock.lacks, documents)), ""):
-            return Planned(cell, (), f"not available: {lack}")
+            return PlannedCell(cell, (), f"not available: {lack}")
         runs = [tuple(_run(document | {"seed": seed}, folder) for seed in range(seeds)) for document in documents]
-        return Planned(cell, runs[0], baseline=runs[1] if runs[1:] else ())
+        return PlannedCell(cell, runs[0], baseline=runs[1] if runs[1:] else ())
     except ConfigError as error:
-        return Planned(cell, (), f"failed: {error}")
+        return PlannedCell(cell, (), f"failed: {error}")
 
 
-def _run(document: Document, folder: Path) -> Run:
+def _run(document: Document, folder: Path) -> PlannedRun:
     config = resolve(document)
     alike = {key: value for key, value in config.plain().items() if key != "seed"}
     digest = hashlib.sha256(json.dumps(alike, sort_keys=True).encode()).hexdigest()[:10]
     name = f"{config.algorithm.name}-{config.data.name}-s{config.general.seed}-{digest}"
-    return Run(name, config, folder / name)
+    return PlannedRun(name, config, folder / name)
 
 
-def _shortened(cell: Cell, times: int) -> Cell:
+def _shortened(cell: PaperCell, times: int) -> PaperCell:
     """With fewer rounds, and evaluated at least twice if the whole is evaluated on its way."""
 
     def short(document: Document) -> Document:

@@ -40,7 +40,7 @@ NOTHING = Printed()
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """One number of a table.
 
     row, column: as the paper heads them. split: "local" or "global" test, "" where neither applies.
@@ -58,13 +58,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that each cell
     is run with, what its reader must know, how many times fewer rounds a quick look has, and what of each run is drawn:
     `curve` (run directory) is {round: value}, in the unit of the cells."""
 
     title: str
-    cells: tuple[Cell, ...]
+    cells: tuple[PaperCell, ...]
     seeds: int
     notes: tuple[str, ...] = ()
     quick: int = 10
@@ -76,8 +76,8 @@ class Paper:
     """A paper's tables and figures by their numbers."""
 
     title: str
-    tables: Mapping[int, Table]
-    figures: Mapping[int, Table]
+    tables: Mapping[int, PaperTable]
+    figures: Mapping[int, PaperTable]
 
 
 def printed(text: str) -> dict[tuple[str, str], Printed]:

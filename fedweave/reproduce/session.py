@@ -9,7 +9,7 @@ from rich.console import Console
 from fedweave.reproduce import grid
 from fedweave.reproduce.curves import draw
 from fedweave.reproduce.display import Progression, show_table
-from fedweave.reproduce.paper import Table
+from fedweave.reproduce.paper import PaperTable
 from fedweave.reproduce.table import assemble, save
 from fedweave.reproduce.workers import Stopped, execute
 
@@ -25,7 +25,7 @@ class Session:
     failed: dict[str, str] = field(default_factory=dict)
     stock: grid.Stock = field(default_factory=grid.Stock)
 
-    def show(self, name: str, heading: str, table: Table) -> bool:
+    def show(self, name: str, heading: str, table: PaperTable) -> bool:
         """Run, save as `name` and show one table; whether nothing failed.
 
         Raises:
@@ -48,7 +48,7 @@ class Session:
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
 
-    def _run(self, heading: str, planned: Sequence[grid.Planned]) -> None:
+    def _run(self, heading: str, planned: Sequence[grid.PlannedCell]) -> None:
         todo, total = grid.unfinished(planned), grid.count(planned)
         there = f"{total} runs, {total - len(todo)} of them done already"
         self.console.print(f"{heading}: {there}", highlight=False, markup=False, soft_wrap=True)

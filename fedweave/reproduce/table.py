@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from fedweave.errors import FedweaveError
-from fedweave.reproduce.grid import Planned, Run
+from fedweave.reproduce.grid import PlannedCell, PlannedRun
 from fedweave.reproduce.paper import Quantity
 from fedweave.runs.files import plain_errors, write, write_table
 
@@ -44,7 +44,7 @@ _TYPES = dict.fromkeys(("row", "column", "split", "unit", "status"), pa.string()
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.float64())) for name in COLUMNS])
 
 
-def assemble(planned: Iterable[Planned], failed: Mapping[str, str]) -> list[Row]:
+def assemble(planned: Iterable[PlannedCell], failed: Mapping[str, str]) -> list[Row]:
     """One row per cell; `failed` maps the names of runs that failed to the reason."""
     return [_row(cell, failed) for cell in planned]
 
@@ -91,7 +91,7 @@ def markdown(title: str, notes: Sequence[str], rows: Sequence[Row]) -> str:
     return "\n\n".join([f"# {title}", *notes, "\n".join(table)]) + "\n"
 
 
-def _row(planned: Planned, failed: Mapping[str, str]) -> Row:
+def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
     cell, status, expected = planned.cell, planned.status, planned.cell.quantity.expected
     values, without = [], 0
     for needed in planned.needed:
@@ -119,7 +119,7 @@ def _row(planned: Planned, failed: Mapping[str, str]) -> Row:
     )
 
 
-def _value(needed: Sequence[Run], quantity: Quantity, failed: Mapping[str, str]) -> tuple[float | None, str]:
+def _value(needed: Sequence[PlannedRun], quantity: Quantity, failed: Mapping[str, str]) -> tuple[float | None, str]:
     """The number of one seed's runs, or None; and what is wrong with them, if anything is."""
     if broken := [run.name for run in needed if run.name in failed]:
         return None, f"{broken[0]}: {failed[broken[0]]}"

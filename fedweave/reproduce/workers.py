@@ -13,7 +13,7 @@ from typing import Protocol
 
 from fedweave.config import dumps
 from fedweave.errors import FedweaveError
-from fedweave.reproduce.grid import Run
+from fedweave.reproduce.grid import PlannedRun
 from fedweave.runs.files import plain_errors, write
 from fedweave.runs.stopping import Stop
 
@@ -32,10 +32,10 @@ class Stopped(FedweaveError):
 class Watch(Protocol):
     """What is told of the runs while they go."""
 
-    def started(self, run: Run) -> None:
+    def started(self, run: PlannedRun) -> None:
         """A run begins."""
 
-    def ended(self, run: Run, seconds: float, failure: str) -> None:
+    def ended(self, run: PlannedRun, seconds: float, failure: str) -> None:
         """A run is over; `failure` says why it failed, "" if it did not."""
 
     def stopping(self, number: int) -> None:
@@ -44,13 +44,13 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class _Worker:
-    run: Run
+    run: PlannedRun
     process: "subprocess.Popen[bytes]"
     log: Path
     began: float
 
 
-def execute(runs: Sequence[Run], jobs: int, watch: Watch) -> dict[str, str]:
+def execute(runs: Sequence[PlannedRun], jobs: int, watch: Watch) -> dict[str, str]:
     """Do `runs`, `jobs` at a time, continuing those that were interrupted; returns {name: why} of those that failed.
 
     Raises:
@@ -85,7 +85,7 @@ def execute(runs: Sequence[Run], jobs: int, watch: Watch) -> dict[str, str]:
     return failed
 
 
-def _start(run: Run, jobs: int) -> _Worker:
+def _start(run: PlannedRun, jobs: int) -> _Worker:
     """A process in a group of its own: Ctrl-C on the terminal reaches it through us, once."""
     document, log = (run.directory.with_name(run.name + suffix) for suffix in (".toml", ".log"))
     with plain_errors(document):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.vertical.release import Release
+from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.core import random
 from fedweave.core.federation import Federation, StepInfo
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
@@ -127,14 +127,14 @@ def test_what_cannot_be_hidden_is_refused() -> None:
 
 def test_a_policy_can_demand_it() -> None:
     rules, reply = Rules(secure_sum=("h",)), {"h": torch.zeros(2)}
-    hidden = declared(Release(GaussianRows(1, 2), masked=True))
+    hidden = declared(RowRelease(GaussianRows(1, 2), masked=True))
     check_reply(rules, Spent(), reply, 8, hidden)
     check_reply(rules, Spent(), {"nodes": torch.zeros(2)}, 8, StepInfo.of({"nodes": "nodes"}))
     with pytest.raises(PolicyViolation, match=r"policy.secure_sum: h may only leave in a secure sum.*'none'"):
         check_reply(rules, Spent(), reply, 8, StepInfo.of({"h": "a secure sum"}))
 
 
-def declared(release: Release) -> StepInfo:
+def declared(release: RowRelease) -> StepInfo:
     return StepInfo.of(release.sends("rows"))
 
 
@@ -142,7 +142,7 @@ def test_a_cap_on_epsilon_counts_every_release_of_noised_rows() -> None:
     """With σ = 4 four releases come to what the accountant says of four, and a fifth does not leave."""
     noised = GaussianRows(1.0, 4.0)
     rules, spent, reply = Rules(epsilon=noised.epsilon(4) + 1e-6), Spent(), {"h": torch.zeros(2)}
-    info = declared(Release(noised, masked=False))
+    info = declared(RowRelease(noised, masked=False))
     for releases in range(1, 5):
         check_reply(rules, spent, reply, 8, info)
         spent = spent.after(8, info.applied(reply))

@@ -12,7 +12,7 @@ from fedweave.core import model as models
 from fedweave.core.tree import decode, encode, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, ConfigError
-from fedweave.rounds import Step, train
+from fedweave.rounds import RoundResult, train
 from tests.contract.federations import (
     CLASSES,
     FEATURES,
@@ -39,12 +39,12 @@ OTHER_STEPS = {
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
-def run(made: Any, fed: Simulation, rounds: int = ROUNDS, resume: Any = None) -> Step:
+def run(made: Any, fed: Simulation, rounds: int = ROUNDS, resume: Any = None) -> RoundResult:
     *_, last = train(made, fed, rounds, eval_every=5, resume=resume)
     return last
 
 
-def everything(step: Step, fed: Simulation) -> dict[str, Any]:
+def everything(step: RoundResult, fed: Simulation) -> dict[str, Any]:
     """All that a run leaves: the server's state, every client's, and the measured numbers."""
     return {"server": step.state, "clients": fed.snapshot(), "summary": step.summary}
 
@@ -270,7 +270,7 @@ def test_one_client_is_centralised_training(name: str, optimizer_state: str) -> 
     assert dense.shape[1] == FEATURES
 
 
-def held(step: Step, fed: Simulation) -> Any:
+def held(step: RoundResult, fed: Simulation) -> Any:
     """The one model: the server's, or the client's own."""
     tree = step.state if "w" in step.state else fed.snapshot()["only"]
     return {layer: {key: tensor.clone() for key, tensor in tensors.items()} for layer, tensors in tree["w"].items()}

@@ -12,7 +12,7 @@ from benchmarks.load import Reaper, accounted, kill, named, simulated
 from fedweave.config import resolve
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.session import administer
-from fedweave.deploy.sites.processes import Member
+from fedweave.deploy.sites.processes import SiteProcess
 from fedweave.deploy.sites.running import _is_back, run
 from tests.deploy.projects import SITES, experiment
 
@@ -43,7 +43,7 @@ def test_a_site_that_was_not_there_is_taken_in_but_not_one_that_refused_the_job(
 
 @pytest.mark.slow
 def test_a_dead_site_does_not_count_as_connected(running: Path) -> None:
-    site = Member(running / "bank-b")
+    site = SiteProcess(running / "bank-b")
     with administer(running) as admin:
         assert admin.wait_for(SITES, 60) == list(SITES)
         kill(site)

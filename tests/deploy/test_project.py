@@ -33,7 +33,7 @@ from fedweave.deploy.flare.job import write_job
 from fedweave.deploy.flare.provision import USER, check_names, provision
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.sitefile import read_site_file
-from fedweave.deploy.sites.processes import Member, check_certificate, members
+from fedweave.deploy.sites.processes import SiteProcess, check_certificate, members
 from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import run
 from fedweave.errors import ConfigError, UserError
@@ -132,7 +132,7 @@ def test_certificates_are_renewed_by_those_of_a_second_project_and_a_run_goes_on
     with processes(project), administer(project) as admin:
         assert admin.wait_for(SITES[:2], 60) == ["bank-a", "bank-b"]
         assert admin.wait_for(SITES, 10) == ["bank-a", "bank-b"]
-        late = Member(project / "bank-c")
+        late = SiteProcess(project / "bank-c")
         late.stop()
         renew("bank-c")
         late.start(threads=1)
@@ -253,7 +253,7 @@ def test_stopping_what_does_not_run(provisioned: Path, tmp_path: Path) -> None:
     folder = tmp_path / "bank-z"
     folder.mkdir()
     (folder / "process.pid").write_text("1")  # a number that another process has now
-    assert Member(folder).stop() is False
+    assert SiteProcess(folder).stop() is False
 
 
 def test_a_simulation_does_not_run_the_engine_of_sites(tmp_path: Path) -> None:

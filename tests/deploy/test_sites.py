@@ -20,7 +20,7 @@ from fedweave.cli import app
 from fedweave.config import load, resolve
 from fedweave.core.tree import decode
 from fedweave.deploy.flare.sitefile import SITE_FILE
-from fedweave.deploy.sites.processes import Member, descendants, wait_until_open
+from fedweave.deploy.sites.processes import SiteProcess, descendants, wait_until_open
 from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import FILES, run
 from fedweave.errors import FedweaveError
@@ -45,7 +45,7 @@ class Watcher:
             act()
 
 
-def kill(member: Member) -> None:
+def kill(member: SiteProcess) -> None:
     """End a member's processes as a power cut does."""
     pid = member.pid()
     assert pid is not None
@@ -99,7 +99,7 @@ def test_a_misbehaving_site_is_named_left_out_and_taken_back(running: Path, tmp_
     }
     (running / "bank-c/mischief").write_text(json.dumps(plan))
     config = experiment("fedavg", rounds=400, timeout=6.0, quorum=0.6, rejoin_seconds=0.0, reply_mb=10.0)
-    site = Member(running / "bank-c")
+    site = SiteProcess(running / "bank-c")
 
     def kill_and_start_again() -> None:
         kill(site)
@@ -119,7 +119,7 @@ def test_a_misbehaving_site_is_named_left_out_and_taken_back(running: Path, tmp_
 
 def test_a_killed_server_resumes_with_nothing_lost(running: Path, tmp_path: Path) -> None:
     """The server's processes die in the middle; sites go back to its checkpoint, redone rounds, if any, stand twice."""
-    config, server = experiment("local", rounds=40, checkpoint_seconds=1.5), Member(running / "server")
+    config, server = experiment("local", rounds=40, checkpoint_seconds=1.5), SiteProcess(running / "server")
 
     with pytest.raises(FedweaveError):
         run(config, running, tmp_path / "out", False, Watcher(20, lambda: kill(server)))

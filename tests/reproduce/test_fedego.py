@@ -10,7 +10,7 @@ import pytest
 from fedweave import config
 from fedweave.reproduce import fedego, fedego_printed, grid
 from fedweave.reproduce.fedego import FEDEGO, experiment
-from fedweave.reproduce.paper import Cell, printed
+from fedweave.reproduce.paper import PaperCell, printed
 from fedweave.reproduce.quantities import megabytes
 from fedweave.runs import run as runs
 
@@ -90,7 +90,7 @@ def test_every_experiment_resolves_and_its_algorithm_accepts_its_model(kind: str
 
 
 def test_variants_are_what_their_names_say() -> None:
-    def changed(it: Cell) -> dict[str, Any]:
+    def changed(it: PaperCell) -> dict[str, Any]:
         base, own = (config.resolve(each).plain() for each in (experiment("Cora"), it.document))
         return {key: own[key.split(".")[0]].get(key.split(".")[1]) for key in config.differences(base, own)}
 

@@ -19,7 +19,7 @@ from fedweave.report.figures import COLOURS
 from fedweave.reproduce import curves, glasu, grid
 from fedweave.reproduce.duration import Duration, duration
 from fedweave.reproduce.glasu import DELAY, GLASU, experiment
-from fedweave.reproduce.paper import NOTHING, Cell, Printed, Table
+from fedweave.reproduce.paper import NOTHING, PaperCell, PaperTable, Printed
 from fedweave.reproduce.quantities import accuracy_reached, curve, mean_accuracy, saving, seconds, seconds_to
 from fedweave.reproduce.table import assemble
 from fedweave.rounds import METRICS_SCHEMA
@@ -40,7 +40,7 @@ class AllThere(grid.Stock):
 
 
 @cache
-def planned(name: str) -> dict[tuple[str, str], grid.Planned]:
+def planned(name: str) -> dict[tuple[str, str], grid.PlannedCell]:
     found = {(it.cell.row, it.cell.column): it for it in grid.plan(ALL[name], Path("somewhere"), AllThere())}
     assert len(found) == len(ALL[name].cells)  # no two cells have one place
     return found
@@ -172,7 +172,7 @@ def test_durations_by_hand() -> None:
     assert duration(ledger([])) == Duration(0.0, 0)
 
 
-def trained(run: grid.Run, accuracies: dict[int, tuple[float, ...]], faster: float = 1.0) -> None:
+def trained(run: grid.PlannedRun, accuracies: dict[int, tuple[float, ...]], faster: float = 1.0) -> None:
     """A finished run: {round: accuracies of the clients} and LEDGER's times, so many times `faster`."""
     finish(run, local_accuracy=0.5)
     rows = [
@@ -307,9 +307,9 @@ def test_the_tables_kinds_of_runs_on_a_tiny_graph(tmp_path: Path) -> None:
     chosen += [*GLASU.figures[3].cells]
     reach = {"always": 0, "never": 101}
     whole = experiment("PubMed", "GLASU", steps=16)
-    chosen += [Cell(row, "Q=16", "", whole, seconds_to(wanted, DELAY)) for row, wanted in reach.items()]
+    chosen += [PaperCell(row, "Q=16", "", whole, seconds_to(wanted, DELAY)) for row, wanted in reach.items()]
     short = [replace(it, document=small(it.document), baseline=it.baseline and small(it.baseline)) for it in chosen]
-    plan = grid.plan(Table("tiny", tuple(short), 1), tmp_path, grid.Stock())
+    plan = grid.plan(PaperTable("tiny", tuple(short), 1), tmp_path, grid.Stock())
     for run in grid.unfinished(plan):
         runs.run(run.config, run.directory, _Silent())
     rows = {(row.row, row.column): row for row in assemble(plan, {})}
@@ -333,7 +333,9 @@ def test_a_cell_of_absent_data_says_which_file_is_wanted(tmp_path: Path, monkeyp
     monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path))
     monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path))
     chosen = [it for it in GLASU.tables[2].cells if it.row in ("Venice", "Reddit")]
-    status = {it.cell.row: it.status for it in grid.plan(Table("absent", tuple(chosen), 5), tmp_path, grid.Stock())}
+    status = {
+        it.cell.row: it.status for it in grid.plan(PaperTable("absent", tuple(chosen), 5), tmp_path, grid.Stock())
+    }
     assert status == {
         "Venice": "not available: venice: there is no folder venice with the parties social, spatial, temporal",
         "Reddit": "not available: reddit: there is no public download for this data set, and its file was not found",

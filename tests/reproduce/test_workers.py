@@ -22,10 +22,10 @@ class Log:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
-    def started(self, run: grid.Run) -> None:
+    def started(self, run: grid.PlannedRun) -> None:
         self.told.append(("started", run.name))
 
-    def ended(self, run: grid.Run, seconds: float, failure: str) -> None:
+    def ended(self, run: grid.PlannedRun, seconds: float, failure: str) -> None:
         self.told.append(("ended", run.name, failure))
 
     def stopping(self, number: int) -> None:
@@ -64,7 +64,7 @@ def test_an_interrupted_run_is_continued_not_begun_again(tmp_path: Path) -> None
     assert not run.finished()
     before = first_round(run.directory)
     assert any(before)
-    assert execute(grid.unfinished([grid.Planned(planned.cell, (run,))]), 1, log) == {}
+    assert execute(grid.unfinished([grid.PlannedCell(planned.cell, (run,))]), 1, log) == {}
     assert log.told[2:] == [("started", run.name), ("ended", run.name, "")]
     assert run.finished()
     assert first_round(run.directory) == before

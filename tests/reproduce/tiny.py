@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from fedweave.config import Document, dumps
-from fedweave.reproduce.grid import Run
-from fedweave.reproduce.paper import Cell, Printed, Table
+from fedweave.reproduce.grid import PlannedRun
+from fedweave.reproduce.paper import PaperCell, PaperTable, Printed
 from fedweave.reproduce.quantities import accuracy
 
 TINY: dict[str, Any] = {
@@ -27,16 +27,16 @@ def document(**changes: Any) -> Document:
     return found
 
 
-def cell(row: str, paper: float | None = None, split: str = "global", **changes: Any) -> Cell:
+def cell(row: str, paper: float | None = None, split: str = "global", **changes: Any) -> PaperCell:
     """A cell of TINY's accuracy."""
-    return Cell(row, "synthetic", split, document(**changes), accuracy(split), Printed(paper, 0.01))
+    return PaperCell(row, "synthetic", split, document(**changes), accuracy(split), Printed(paper, 0.01))
 
 
-def table(*cells: Cell, seeds: int = 2) -> Table:
-    return Table("a small table", cells, seeds, ("a note",))
+def table(*cells: PaperCell, seeds: int = 2) -> PaperTable:
+    return PaperTable("a small table", cells, seeds, ("a note",))
 
 
-def finish(run: Run, **metrics: float | None) -> None:
+def finish(run: PlannedRun, **metrics: float | None) -> None:
     """Write what a finished run leaves; `global_accuracy` is "global/accuracy"."""
     run.directory.mkdir(parents=True)
     (run.directory / "config.toml").write_text(dumps(run.config.plain()))

@@ -1,10 +1,10 @@
 """What one client of GLASU computes (Zhang et al. 2023, algorithms 2 to 7).
 
-`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `Release` needs. Within a round its
-"round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the mini-batch;
-"nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what the client
-sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it; "origin"
-(`Graph.origin`) of the lowest list; "grads" and "pulled", gradients in weights and in the origin so far.
+`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `RowRelease` needs. Within a round
+its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the
+mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what
+the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it;
+"origin" (`Graph.origin`) of the lowest list; "grads" and "pulled", gradients in weights and in the origin so far.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from torch.func import grad, vjp
 
 from fedweave.algorithms.vertical.aggregation import Concat, Mean
 from fedweave.algorithms.vertical.minibatch import draw, error, exchanged, labelled, sampled, sampled_own
-from fedweave.algorithms.vertical.release import Release
+from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -29,12 +29,15 @@ from fedweave.sampling.neighbourhoods import located, rising
 
 
 @dataclass(frozen=True)
-class Party:
-    """One client's side; see `GLASU` for the fields. returned: gradients are exchanged (`backward`)."""
+class PartySteps:
+    """The bodies of GLASU's steps at one client.
+
+    batch, steps, lr, weight_decay: see `GLASU`. returned: gradients are exchanged (`backward = "exchanged"`).
+    """
 
     split: Split
     how: Mean | Concat
-    release: Release
+    release: RowRelease
     batch: int
     steps: int
     lr: float

@@ -16,21 +16,23 @@ from fedweave.privacy.gaussian import GaussianRows
 
 
 @dataclass(frozen=True)
-class Release:
-    """Rows are clipped and noised, then, if `masked`, sealed for a secure sum.
+class RowRelease:
+    """What is done to representations [n, h] before they leave: clipped and noised row by row (`rows`), then, if
+    `masked`, masked for a secure sum (`privacy.secure_sum`).
 
-    `client.state` then holds "given" and "got", the secrets of `privacy.secure_sum`, and "sums", how many there were.
+    A masked client's state holds "given" and "got", int64 [turns], the mask seeds that it sent and received, and
+    "sums", int64 scalar, the number of sums so far.
     """
 
     rows: GaussianRows
     masked: bool
 
     def noised(self, client: Client, h: Tensor) -> Tensor:
-        """The rows of h as others may take them into account."""
+        """h [n, h] clipped and noised."""
         return self.rows.apply(h, random.fold(client.secret, "h"))
 
     def sealed(self, client: Client, h: Tensor) -> Tensor:
-        """What leaves of `noised` rows that go into an aggregate."""
+        """`noised` representations as they are sent: masked, or as they are."""
         if not self.masked:
             return h
         state = client.state
@@ -38,20 +40,20 @@ class Release:
         return secure_sum.seal(h, state["share"], state["given"], state["got"], state["sums"])
 
     def send_mask_seed(self, client: Client) -> Tree:
-        """A secret for another client (`secure_sum.receivers`)."""
+        """Send a mask seed to another client (`secure_sum.receivers`)."""
         own = random.fold(client.secret, "sum")
         client.state["given"] = _appended(client.state.get("given"), own)
         return {"secret": own}
 
     def store_mask_seed(self, client: Client, message: Tree) -> Tree:
-        """The secret that another client gave."""
+        """Store the mask seed that another client sent."""
         own = message["received"]["0"]["secret"]
         client.state["got"] = _appended(client.state.get("got"), own)
         client.state["sums"] = torch.zeros_like(own)
         return {}
 
     def agree(self, fed: Federation, send_mask_seed: Step, store_mask_seed: Step) -> None:
-        """Secrets between all clients, if there are to be any.
+        """Exchange mask seeds between all clients, if the sums are masked.
 
         Raises:
             UserError: there is one client alone, whose own term the sum would be.

@@ -24,7 +24,7 @@ from fedweave.deploy.flare.alignment import MEETING
 from fedweave.deploy.flare.federation import ALIGN, JOIN, Answer
 from fedweave.deploy.flare.holdings import JOINING, Holdings, describe, hold, kept_back
 from fedweave.deploy.flare.journal import Journal, entries, journal_path, journals
-from fedweave.deploy.flare.party import Party, read_own
+from fedweave.deploy.flare.party import PartyData, read_own
 from fedweave.deploy.flare.peers import VERSION, Inbox, Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_algorithm, check_reply
 from fedweave.deploy.flare.releases import with_fingerprints
@@ -116,7 +116,7 @@ class Member:
     def _align(self, asked: dict[str, Any], told: Tree) -> bytes:
         """Keep of a party's nodes those that all parties have."""
         job = self._job
-        if job is None or not isinstance(job.found, Party):
+        if job is None or not isinstance(job.found, PartyData):
             raise FedweaveError("only a party of a vertical federation, which has joined it, can align its nodes.")
         holdings = job.found.align(told, getattr(torch, job.config.engine.values["dtype"]))
         if job.found.data.ids:
@@ -233,13 +233,13 @@ class Member:
 class _Job:
     """What a site holds while it takes part in a run.
 
-    found: what it has of the run's data; of a `Party` no step can be run until `begin`.
+    found: what it has of the run's data; of a `PartyData` no step can be run until `begin`.
     """
 
     algorithm: Any = None
 
     def __init__(
-        self, folder: Path, run: str, config: Config, found: Holdings | Party, rules: Rules, draws_as: str
+        self, folder: Path, run: str, config: Config, found: Holdings | PartyData, rules: Rules, draws_as: str
     ) -> None:
         if not run.isalnum():
             raise ConfigError(f"the run {run!r} cannot name a folder; it has letters and digits alone.")

@@ -23,7 +23,7 @@ from fedweave.errors import FedweaveError
 
 
 @dataclass(frozen=True)
-class Party:
+class PartyData:
     """A site's data before it has met the others.
 
     data: features not yet scaled; there may be no labels; without ids, the nodes are in the common order already.
@@ -77,7 +77,7 @@ class Party:
         return f"the parties have {nodes} in common, and {edges} join them"
 
 
-def read_own(site: SiteData, folder: Path, run: str) -> Party:
+def read_own(site: SiteData, folder: Path, run: str) -> PartyData:
     """Read what `site.toml` names, for a vertical algorithm in `run`.
 
     Raises:
@@ -91,4 +91,4 @@ def read_own(site: SiteData, folder: Path, run: str) -> Party:
         data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), ()
         hashed = hashes([], b"", run)
     check_split(path, data)
-    return Party(path, data, hashed, columns, site.normalise, site.labels or ())
+    return PartyData(path, data, hashed, columns, site.normalise, site.labels or ())

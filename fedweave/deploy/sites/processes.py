@@ -24,7 +24,7 @@ _MODULES = {
 
 
 @dataclass(frozen=True)
-class Member:
+class SiteProcess:
     """A folder that holds the server or a site, and what runs of it."""
 
     folder: Path
@@ -98,7 +98,7 @@ class Member:
         return True
 
 
-def members(project: Path, only: tuple[str, ...] = ()) -> list[Member]:
+def members(project: Path, only: tuple[str, ...] = ()) -> list[SiteProcess]:
     """The server and the sites whose folders are on this machine, or those of them that `only` names.
 
     Raises:
@@ -112,10 +112,10 @@ def members(project: Path, only: tuple[str, ...] = ()) -> list[Member]:
     return [member for name, member in here.items() if not only or name in only]
 
 
-def found(project: Path) -> list[Member]:
+def found(project: Path) -> list[SiteProcess]:
     """The server and the sites whose folders are on this machine, the server first; none on an administrator's."""
     folders = {file.parents[1] for file in project.glob("*/startup/fed_*.json")}
-    kept = [Member(each) for each in sorted(folders) if not (each / "startup/fed_admin.json").exists()]
+    kept = [SiteProcess(each) for each in sorted(folders) if not (each / "startup/fed_admin.json").exists()]
     return sorted(kept, key=lambda member: member.kind == "client")
 
 
@@ -146,7 +146,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until_open(server: Member, host: str, port: int, seconds: float = 60.0) -> None:
+def wait_until_open(server: SiteProcess, host: str, port: int, seconds: float = 60.0) -> None:
     """Wait until the server listens.
 
     Raises:
