@@ -21,7 +21,8 @@ from fedweave.core.tree import Tree, map_leaves, materialize, nest, ravel, unrav
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
 from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit
-from fedweave.ops import recording
+from fedweave.learn.recorded import recorded
+from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched import TouchedRows
 from tests.conftest import padded_alike
 
@@ -490,16 +491,12 @@ def scaled(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
     return plain * args["up"].sum() if "up" in args else plain / args["down"].sum()
 
 
-def same_as_eager(monkeypatch: pytest.MonkeyPatch, calls: Sequence[Callable[..., Any]]) -> None:
+def same_as_eager(calls: Sequence[Callable[..., Any]]) -> None:
     """Every call gives the same bits whether its steps are recorded at once or never."""
-    runs, recorded, record = [], [], recording._record
-    monkeypatch.setattr(recording, "_record", lambda *given: recorded.append(given) or record(*given))
-    for seconds in (float("inf"), 1e-9):
-        assert not recorded
-        monkeypatch.setattr(recording, "_SECONDS", seconds)
-        monkeypatch.setattr(recording, "_SECONDS_LATER", seconds)
+    runs, recordings = [[call() for call in calls]], Recordings("always")
+    with recordings.used():
         runs.append([call() for call in calls])
-    assert recorded
+    assert recordings.played
     for eager, replayed in zip(*runs, strict=True):
         for (mine, last), (expected, loss) in zip(replayed, eager, strict=True):
             assert_trees_close(mine, expected, 0)
@@ -507,9 +504,7 @@ def same_as_eager(monkeypatch: pytest.MonkeyPatch, calls: Sequence[Callable[...,
 
 
 @pytest.mark.parametrize("features", [9, 400], ids=["all rows touched", "few rows touched"])
-def test_recorded_steps_give_the_same_bits_for_new_values(
-    make_graphs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, features: int
-) -> None:
+def test_recorded_steps_give_the_same_bits_for_new_values(make_graphs: Callable[..., Any], features: int) -> None:
     batch = Batch(make_graphs([5, 9], features, sparse=True), Adam(), ROWS, penalty=True, steps=3)
     w = start(features)
     other = map_leaves(lambda leaf: leaf + 0.25, w)
@@ -518,7 +513,7 @@ def test_recorded_steps_give_the_same_bits_for_new_values(
         lambda w=w, a=a, mu=mu: batch.run(w, a, mu)
         for w, a, mu in ((w, other, half), (other, w, whole), (w, w, {"mu": 2.0}))
     ]  # type: ignore[misc]
-    same_as_eager(monkeypatch, calls)
+    same_as_eager(calls)
 
 
 TWO = torch.tensor([2.0, 3.0], dtype=torch.float64)
@@ -534,7 +529,7 @@ APART: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_recorded_steps_tell_apart(make_graphs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     batch = Batch(make_graphs([5, 9], sparse=True), Sgd(), ROWS, steps=3)
     monkeypatch.setattr(Batch, "loss", staticmethod(scaled))
-    same_as_eager(monkeypatch, [lambda given=given: batch.run(**{"w": start(6)} | given) for given in APART[name]])  # type: ignore[misc]
+    same_as_eager([lambda given=given: batch.run(**{"w": start(6)} | given) for given in APART[name]])  # type: ignore[misc]
 
 
 def part(graph: Graph, given: Tree) -> tuple[Tree, Tensor]:
@@ -542,13 +537,10 @@ def part(graph: Graph, given: Tree) -> tuple[Tree, Tensor]:
     return {"h": h * given["n"]}, random.dropout(given["key"], h, 0.5)
 
 
-@pytest.mark.parametrize("seconds", [float("inf"), 1e-9], ids=["eager", "replayed"])
-def test_recorded_parts_are_the_function(
-    make_graphs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
+@pytest.mark.parametrize("when", ["never", "always"])
+def test_recorded_parts_are_the_function(make_graphs: Callable[..., Any], when: When) -> None:
     """Three calls of new values and a number that changes, against each client alone without recording."""
-    monkeypatch.setattr(recording, "_SECONDS", seconds)
-    monkeypatch.setattr(recording, "_SECONDS_LATER", seconds)
+    recordings = Recordings(when)
     graphs = list(make_graphs([5, 9], sparse=True).values())
     both, keys = stack(padded_alike(graphs)), torch.stack([KEY, random.fold(KEY, 1)])
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, both)
@@ -557,22 +549,22 @@ def test_recorded_parts_are_the_function(
         common = random.normal(random.key(number + 1), (4,)).double()
 
         def step(g: Graph, w: Tensor, key: Tensor, common: Tensor = common, n: int = number) -> tuple[Tree, Tensor]:
-            return recording.recorded(part, g, {"own": {"w": w}, "common": common, "key": key, "n": n})
+            return recorded(part, g, {"own": {"w": w}, "common": common, "key": key, "n": n})
 
-        for _ in range(2):
-            found, dropped = vmap(step, in_dims=(dims, 0, 0))(both, w, keys)
+        with recordings.used():
+            for _ in range(2):
+                found, dropped = vmap(step, in_dims=(dims, 0, 0))(both, w, keys)
         for i, graph in enumerate(graphs):
             alone, lost = part(graph, {"own": {"w": w[i]}, "common": common, "key": keys[i], "n": number})
             rows = len(graph.y)
             assert torch.allclose(found["h"][i, :rows], alone["h"], atol=1e-12)
             assert torch.allclose(dropped[i, :rows], lost, atol=1e-12)
-    replays = [program.replay is not None for program in both.edges.cache.recordings.values()]
-    assert replays == [seconds < 1] * 2
+    assert (recordings.recorded, recordings.played) == ((2, 4) if when == "always" else (0, 0))
 
 
 def test_recorded_parts_have_no_gradient(make_graphs: Callable[..., Any]) -> None:
     (graph,) = make_graphs([5]).values()
     w = torch.ones(graph.x.shape[1], 4, dtype=torch.float64, requires_grad=True)
     given = {"own": {"w": w}, "common": torch.zeros(4), "key": KEY, "n": 1}
-    found, _ = recording.recorded(part, graph, given)
+    found, _ = recorded(part, graph, given)
     assert not found["h"].requires_grad

@@ -14,6 +14,7 @@ from fedweave.core.sizes import BLOCK, least_rows
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.rows import rounded
 from fedweave.ops.sparse import Sparse
+from fedweave.ops.tape import derived
 
 TRAIN, VAL, TEST = 0, 1, 2
 SPLITS = ("train", "val", "test")
@@ -41,6 +42,11 @@ class Graph(NamedTuple):
     sens: Tensor | None = None
     graph_of: Tensor | None = None
     origin: Tensor | None = None
+
+    @property
+    def roots(self) -> tuple[Any, ...]:
+        """What operators and other things are derived from (see `ops.tape.derived`)."""
+        return getattr(self.x, "blocks", None), getattr(self.edges, "cache", None)
 
 
 class EdgeList:
@@ -77,14 +83,34 @@ class Neighbours(NamedTuple):
 
 
 class BatchCache:
-    """What was made of a batch's edges and lasts as long as they do: operators, neighbours (stacked over clients),
-    recordings of training steps, and the sizes of lists of nodes."""
+    """A batch's edges, each client's padded to `nodes`, and what is made of them and lasts as long as they do:
+    operators and neighbours, stacked over clients, and the sizes of lists of nodes."""
 
-    def __init__(self) -> None:
-        self.operators: dict[str, StackedCsr] = {}
-        self.neighbours: Neighbours | None = None
-        self.recordings: dict[Any, Any] = {}
+    def __init__(self, members: Sequence[EdgeList], nodes: int) -> None:
+        self.members, self.nodes = tuple(members), nodes
         self._sizes: dict[Any, int] = {}
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """(P, nodes)."""
+        return len(self.members), self.nodes
+
+    @derived
+    def operator(self, kind: str) -> StackedCsr:
+        """See `Edges.operator`."""
+        return StackedCsr([member.operator(kind) for member in self.members], self.nodes, self.nodes)
+
+    @property
+    @derived
+    def neighbours(self) -> Neighbours:
+        """The neighbours of every node, [P, …]."""
+        width = max(1, *(member.index.shape[1] for member in self.members))
+        tables = [torch.zeros(len(self.members), size, dtype=torch.int64) for size in (self.nodes, self.nodes, width)]
+        for p, member in enumerate(self.members):
+            a = member.adjacency
+            for table, row in zip(tables, (a.indptr[:-1], np.diff(a.indptr), a.indices), strict=True):
+                table[p, : len(row)] = torch.from_numpy(row.astype(np.int64))
+        return Neighbours(*tables)
 
     def padded_size(self, name: Any, size: int) -> int:
         """What to pad the list `name` to, which has `size` entries now: the largest that was asked for yet, rounded up.
@@ -101,14 +127,24 @@ class Edges:
 
     shrinks = False
 
-    def __init__(self, members: Sequence[EdgeList], nodes: int, client_index: Tensor, cache: BatchCache) -> None:
-        self.members, self.nodes, self.client_index, self.cache = tuple(members), nodes, client_index, cache
+    def __init__(self, cache: BatchCache, client_index: Tensor) -> None:
+        self.cache, self.client_index = cache, client_index
 
     @classmethod
     def of(cls, members: Sequence[EdgeList]) -> "Edges":
         """One client's edges, or those of several of one size, stacked."""
         client_index = torch.arange(len(members)) if len(members) > 1 else torch.tensor(0)
-        return cls(members, members[0].nodes, client_index, BatchCache())
+        return cls(BatchCache(members, members[0].nodes), client_index)
+
+    @property
+    def members(self) -> tuple[EdgeList, ...]:
+        """The clients' raw edges."""
+        return self.cache.members
+
+    @property
+    def nodes(self) -> int:
+        """The rows of every client, padding included."""
+        return self.cache.nodes
 
     def operator(self, kind: str) -> Sparse:
         """A message-passing matrix [n, n].
@@ -117,10 +153,7 @@ class Edges:
         the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
         in "mean_or_self", otherwise "mean", it is its own neighbour.
         """
-        cache = self.cache.operators
-        if kind not in cache:
-            cache[kind] = StackedCsr([member.operator(kind) for member in self.members], self.nodes, self.nodes)
-        return Sparse(cache[kind], self.client_index)
+        return Sparse(self.cache.operator(kind), self.client_index)
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """The nodes that get new values, here all, and for each of them the mean over its neighbours."""
@@ -129,21 +162,7 @@ class Edges:
     @property
     def neighbours(self) -> Neighbours:
         """The neighbours of every node, to sample from."""
-        if self.cache.neighbours is None:
-            with torch._C._DisableFuncTorch():  # may be called first inside a transform that would wrap the tables
-                self.cache.neighbours = _neighbours(self.members, self.nodes)
         return Neighbours(*(table.index_select(0, self.client_index[None])[0] for table in self.cache.neighbours))
-
-
-def _neighbours(members: Sequence[EdgeList], nodes: int) -> Neighbours:
-    """The neighbours of all members' nodes, stacked [P, …]."""
-    width = max(1, *(member.index.shape[1] for member in members))
-    tables = [torch.zeros(len(members), size, dtype=torch.int64) for size in (nodes, nodes, width)]
-    for p, member in enumerate(members):
-        a = member.adjacency
-        for table, row in zip(tables, (a.indptr[:-1], np.diff(a.indptr), a.indices), strict=True):
-            table[p, : len(row)] = torch.from_numpy(row.astype(np.int64))
-    return Neighbours(*tables)
 
 
 def _mean(a: sp.csr_matrix) -> sp.csr_matrix:
@@ -231,7 +250,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
 
     return Graph(
         x=x,
-        edges=Edges(members, rows, client_index, BatchCache()),
+        edges=Edges(BatchCache(members, rows), client_index),
         y=joined("y"),  # type: ignore[arg-type]
         masks=joined("masks"),  # type: ignore[arg-type]
         real=joined("real"),  # type: ignore[arg-type]
@@ -251,6 +270,6 @@ def _padded(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:
 
 pytree.register_pytree_node(
     Edges,
-    lambda edges: ([edges.client_index], (edges.members, edges.nodes, edges.cache)),
-    lambda children, rest: Edges(rest[0], rest[1], next(iter(children)), rest[2]),
+    lambda edges: ([edges.client_index], edges.cache),
+    lambda children, cache: Edges(cache, next(iter(children))),
 )

@@ -4,7 +4,7 @@ clients at once and gives the same numbers."""
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from fedweave.engines.states import States
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed
 from fedweave.learn.narrow import share_again
 from fedweave.ops.csr import StackedCsr
-from fedweave.ops.recording import Form, traced
+from fedweave.ops.recording import Form, Recordings, When, traced
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
 
@@ -51,6 +51,8 @@ class Simulation:
     graphs: {client id: its graph}, in client order. classes: number of classes. test: global test graph or None.
     chunk:  clients run at once in mode "vmap"; 0 chooses by memory. absent: (round, client) -> reason or None, to
             rehearse clients that do not reply.
+    record: when repeated steps of mode "vmap" are recorded, which changes no number: "auto" from the second time on,
+            "always" from the first, "never".
     """
 
     def __init__(
@@ -63,9 +65,12 @@ class Simulation:
         mode: str = "vmap",
         chunk: int = 0,
         absent: Callable[[int, str], str | None] | None = None,
+        record: When = "auto",
     ) -> None:
         if mode not in MODES:
             raise ConfigError(f"engine mode {mode!r} is unknown; choose one of {', '.join(MODES)}.")
+        if record not in get_args(When):
+            raise ConfigError(f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.")
         if not graphs:
             raise ConfigError("a federation needs at least one client.")
         if bad := [client for client in graphs if not client or "/" in client]:
@@ -78,6 +83,7 @@ class Simulation:
         self._graphs = self._data.graphs
         self._batches = Batches(self._graphs, chunk)
         self._states = States()
+        self.recordings = Recordings(record)
         self._keys = Keys(seed)
         self._ids = {client: torch.tensor(random.word(client)) for client in self.clients}
         self.begin(0)
@@ -142,7 +148,7 @@ class Simulation:
         messages = Messages(call.name, shared, each, [*here, *missing], self.clients, peers)
         place = {client: at for at, client in enumerate(here)}
         batches: list[Batch] = []
-        with torch.no_grad():
+        with torch.no_grad(), self.recordings.used():
             for group, alone in self._groups(call, here, messages):
                 began = time.perf_counter()
                 tree = (self._alone if alone else self._together)(call, group, messages)
@@ -207,21 +213,17 @@ class Simulation:
         graphs, mine = self._batches.graph(group), messages.stacked(group)
         states = self._stacked_states(group, graphs)
         inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
-        operands, spec = pytree.tree_flatten((inputs, messages.common()))
+        operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test))
         private = _dims(inputs)
         dims = private + (None,) * (len(operands) - len(private))
         named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
         names = (*named, tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states)))
-        run = traced(
-            lambda *flat: self._vectorised(call, spec, dims, flat),
-            (call.step,),
-            names,
-            graphs,
-            operands,
-        )
+        roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
         before = messages.versions()
         try:
-            reply, state = run()
+            reply, state = traced(
+                lambda *flat: self._vectorised(call, spec, dims, flat), (call.step,), names, roots, operands
+            )
         except ReplyRefused:
             raise
         except Exception as error:
@@ -251,8 +253,8 @@ class Simulation:
         form = Form()
 
         def one(*flat: Any) -> tuple[Tensor, ...]:
-            (graph, state, key, secret, mine), shared = pytree.tree_unflatten(flat, spec)
-            view = Client(graph, state, key, secret, self.test)
+            (graph, state, key, secret, mine), shared, test = pytree.tree_unflatten(flat, spec)
+            view = Client(graph, state, key, secret, test)
             reply = check(call.step(view, shared | mine), f"the reply of {call.name}")
             kept = check(view.state, f"the state that {call.name} keeps")
             check_permanent(call.name, call.info, reply, kept)

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.learn.descent import TrainSpec, differentiate
 from fedweave.learn.narrow import Given, Kept, Touched
-from fedweave.ops.recording import stay_eager, traced
+from fedweave.ops.recording import traced
 from fedweave.ops.touched import STACKED, TouchedRows, shared_scalar
 
 
@@ -23,7 +23,6 @@ def train_batch(
     Weights named in `plan.rows` that all clients start from alike, moments included, are kept twice: the rows that a
     client's features touch, per client, and once for all a copy in which every row moves as an untouched one does.
     """
-    stay_eager()
     batch = _Batch(plan, clients, w, anchor, graph, args, state)
     operands, spec = pytree.tree_flatten((batch.graph[0], args[0], batch.fixed))
     own, rest, tensors = batch.weights.own, batch.weights.rest, batch.weights.tensors
@@ -48,7 +47,9 @@ def train_batch(
     shapes = ((path, leaf.shape, leaf.dtype) for path, leaf in minibatch.items())
     names = (*own.shapes.items(), *batch.fixed_dim.items(), *leaves(dims_of_args), *shapes)
     gradients = differentiate(objective, len(tensors), len(minibatch))
-    step = traced(gradients, (plan.loss, plan.penalty), names, batch.graph[0], operands)
+
+    def step(*given: Tensor) -> tuple[Tensor, ...]:
+        return traced(gradients, (plan.loss, plan.penalty), names, batch.graph[0].roots, [*given, *operands])
 
     def row(at: int) -> list[Tensor]:
         return [leaf[at] if minibatch_dims[path] is None else leaf[:, at] for path, leaf in minibatch.items()]

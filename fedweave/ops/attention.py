@@ -5,7 +5,6 @@ of the pattern in its own order, so that one client alone and the same client in
 """
 
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +13,7 @@ from torch import Tensor
 from fedweave.ops.csr import Pair, StackedCsr
 from fedweave.ops.hashing import bits
 from fedweave.ops.sparse import Sparse
+from fedweave.ops.tape import derived, kernel
 
 
 def attend(
@@ -50,17 +50,16 @@ class _Pattern:
 
     def __init__(self, pair: Pair, clients: int) -> None:
         self.clients = clients
-        with torch._C._DisableFuncTorch():  # built on first use, inside a transform that would try to wrap it
-            self.starts, self.columns = pair.forth.crow_indices(), pair.forth.col_indices()
-            self.back_starts, self.back_columns = pair.back.crow_indices(), pair.back.col_indices()
-            self.rows = torch.repeat_interleave(self.starts.diff().long())
-            self.order = torch.argsort(self.columns, stable=True)
-            self.row_ends, self.column_ends = self.starts.long(), self.back_starts.long()
-            self.shape = tuple(pair.forth.shape)
-            self.client = self.rows // (self.shape[0] // clients)
-            ends = self.row_ends[:: self.shape[0] // clients]
-            self.place = torch.arange(len(self.rows), device=self.rows.device) - ends[self.client]
-            self.most = int(ends.diff().max())
+        self.starts, self.columns = pair.forth.crow_indices(), pair.forth.col_indices()
+        self.back_starts, self.back_columns = pair.back.crow_indices(), pair.back.col_indices()
+        self.rows = torch.repeat_interleave(self.starts.diff().long())
+        self.order = torch.argsort(self.columns, stable=True)
+        self.row_ends, self.column_ends = self.starts.long(), self.back_starts.long()
+        self.shape = tuple(pair.forth.shape)
+        self.client = self.rows // (self.shape[0] // clients)
+        ends = self.row_ends[:: self.shape[0] // clients]
+        self.place = torch.arange(len(self.rows), device=self.rows.device) - ends[self.client]
+        self.most = int(ends.diff().max())
 
     def matrix(self, values: Tensor) -> Tensor:
         """The matrix [m, n] with these entries."""
@@ -72,17 +71,9 @@ class _Pattern:
         return torch.sparse_csr_tensor(*parts, self.shape[::-1], check_invariants=False)
 
 
-_OF_PAIR: "WeakKeyDictionary[Pair, _Pattern]" = WeakKeyDictionary()
-_NUMBERED: "WeakValueDictionary[int, _Pattern]" = WeakValueDictionary()
-
-
-def _number(blocks: StackedCsr) -> int:
-    """The number by which the operators below, and so a recording (`ops.recording`), know the pattern of `blocks`."""
-    pair = blocks.diagonal
-    if pair not in _OF_PAIR:
-        _OF_PAIR[pair] = pattern = _Pattern(pair, len(blocks.members))
-        _NUMBERED[id(pattern)] = pattern
-    return id(_OF_PAIR[pair])
+@derived
+def _pattern(blocks: StackedCsr) -> _Pattern:
+    return _Pattern(blocks.diagonal, len(blocks.members))
 
 
 def _coefficients(source: Tensor, target: Tensor, pattern: _Pattern, slope: float) -> tuple[Tensor, Tensor]:
@@ -111,20 +102,29 @@ def _heads(tensor: Tensor, heads: int) -> list[Tensor]:
     return [part.contiguous() for part in tensor.unflatten(1, (heads, -1)).unbind(1)]
 
 
+@kernel
 def _attend(
-    key: Tensor, source: Tensor, target: Tensor, values: Tensor, number: int, slope: float, rate: float
+    key: Tensor, source: Tensor, target: Tensor, values: Tensor, pattern: _Pattern, slope: float, rate: float
 ) -> Tensor:
-    pattern, heads = _NUMBERED[number], source.shape[1]
+    heads = source.shape[1]
     _, a = _coefficients(source, target, pattern, slope)
     a = a * _scale(key, pattern, a, rate)
     pairs = zip(a.T.contiguous(), _heads(values, heads), strict=True)
     return torch.cat([pattern.matrix(own) @ value for own, value in pairs], 1)
 
 
+@kernel
 def _attend_back(
-    grad: Tensor, key: Tensor, source: Tensor, target: Tensor, values: Tensor, number: int, slope: float, rate: float
+    grad: Tensor,
+    key: Tensor,
+    source: Tensor,
+    target: Tensor,
+    values: Tensor,
+    pattern: _Pattern,
+    slope: float,
+    rate: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pattern, heads = _NUMBERED[number], source.shape[1]
+    heads = source.shape[1]
     raw, a = _coefficients(source, target, pattern, slope)
     scale = _scale(key, pattern, a, rate)
     kept = a * scale
@@ -141,19 +141,11 @@ def _attend_back(
     return of_source, torch.segment_reduce(of_raw, "sum", offsets=pattern.row_ends), torch.cat(of_values, 1)
 
 
-_LIBRARY = torch.library.Library("fedweave", "FRAGMENT")
-_ARGUMENTS = "Tensor key, Tensor source, Tensor target, Tensor values, int pattern, float slope, float rate"
-_LIBRARY.define(f"attend({_ARGUMENTS}) -> Tensor")
-_LIBRARY.define(f"attend_back(Tensor grad, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
-_LIBRARY.impl("attend", _attend, "CompositeExplicitAutograd")
-_LIBRARY.impl("attend_back", _attend_back, "CompositeExplicitAutograd")
-
-
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(client_index: Tensor, key: Tensor, *rest: Any) -> Tensor:
-        *tensors, blocks, slope, rate = rest
-        return torch.ops.fedweave.attend.default(key, *tensors, _number(blocks), slope, rate)
+        source, target, values, blocks, slope, rate = rest
+        return _attend(key, source, target, values, _pattern(blocks), slope, rate)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -175,8 +167,8 @@ class _AttendBack(torch.autograd.Function):
 
     @staticmethod
     def forward(client_index: Tensor, key: Tensor, grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-        *tensors, blocks, slope, rate = rest
-        return torch.ops.fedweave.attend_back.default(grad, key, *tensors, _number(blocks), slope, rate)
+        source, target, values, blocks, slope, rate = rest
+        return _attend_back(grad, key, source, target, values, _pattern(blocks), slope, rate)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

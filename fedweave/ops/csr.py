@@ -2,14 +2,15 @@
 
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+
+from fedweave.ops.tape import derived, kernel
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 
@@ -60,47 +61,31 @@ class Pair:
     """A constant matrix and its transpose, ready for `multiply`."""
 
     def __init__(self, matrix: Csr) -> None:
-        # matrices may be built on first use, inside a transform that would try to wrap them
-        with torch._C._DisableFuncTorch():
-            self.forth, self.back = matrix.torch(), matrix.transposed().torch()
-        _PAIRS[id(self)] = self
+        self.forth, self.back = matrix.torch(), matrix.transposed().torch()
 
 
-# The product is an operator of its own, which names its matrix by a number, so that a recording (`ops.recording`) can
-# hold it.
-_PAIRS: "WeakValueDictionary[int, Pair]" = WeakValueDictionary()
-_LIBRARY = torch.library.Library("fedweave", "FRAGMENT")
-_LIBRARY.define("product(Tensor dense, int matrix, bool transposed) -> Tensor")
-
-
-def _product(dense: Tensor, matrix: int, transposed: bool) -> Tensor:
-    pair = _PAIRS[matrix]
+@kernel
+def multiply(pair: Pair, dense: Tensor, transposed: bool) -> Tensor:
+    """matrix @ dense, or its transpose @ dense; not differentiable by itself."""
     chosen = pair.back if transposed else pair.forth
     out = dense.new_empty(chosen.shape[0], dense.shape[1])
     # `chosen @ dense` would fill a zero matrix, copy it, and only then multiply
     return torch.addmm(out, chosen, dense, beta=0, out=out)
 
 
-_LIBRARY.impl("product", _product, "CompositeExplicitAutograd")
-
-
-def multiply(pair: Pair, dense: Tensor, transposed: bool) -> Tensor:
-    """matrix @ dense, or its transpose @ dense; not differentiable by itself."""
-    return torch.ops.fedweave.product.default(dense, id(pair), transposed)
-
-
-class Table(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Table:
     """Sparse rows of equal length: `columns` int64 and `values` float, both [rows, longest], padded with zeros."""
 
     columns: Tensor
     values: Tensor
 
 
-_LIBRARY.define("gathered(Tensor dense, Tensor columns, Tensor values, int rows) -> Tensor")
-
-
-def _gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
-    """As one product with a matrix made for it."""
+@kernel
+def gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
+    """The transpose of a product with rows of equal length: out [rows, k] with out[columns[i, j]] += values[i, j]
+    dense[i]; dense [m, k], columns int64 and values [m, j]. Not differentiable by itself."""
+    # as one product with a matrix made for it
     entry = torch.nonzero(values.reshape(-1))[:, 0]
     entry = entry[torch.argsort(columns.reshape(-1)[entry], stable=True)]
     starts = torch.zeros(rows + 1, dtype=torch.int32)
@@ -111,20 +96,16 @@ def _gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tens
     return torch.addmm(out, matrix, dense, beta=0, out=out)
 
 
-_LIBRARY.impl("gathered", _gathered, "CompositeExplicitAutograd")
-
-
-def gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
-    """The transpose of a product with rows of equal length: out [rows, k] with out[columns[i, j]] += values[i, j]
-    dense[i]; dense [m, k], columns int64 and values [m, j]. Not differentiable by itself."""
-    return torch.ops.fedweave.gathered.default(dense, columns, values, rows)
-
-
 class StackedCsr:
     """P clients' matrices, each padded with empty rows and columns to [rows, cols]."""
 
     def __init__(self, members: Sequence[Csr], rows: int, cols: int) -> None:
         self.members, self.rows, self.cols = tuple(members), rows, cols
+
+    @property
+    def sizes(self) -> tuple[int, int, int, torch.dtype]:
+        """(P, rows, cols, dtype)."""
+        return len(self.members), self.rows, self.cols, self.members[0].values.dtype
 
     def _join(self, stride: int, cols: int) -> Csr:
         """All members below each other; member p's columns are shifted by p * stride."""
@@ -138,33 +119,36 @@ class StackedCsr:
         values = torch.cat([m.values for m in self.members])
         return Csr(torch.cat(starts), torch.cat(columns), values, self.rows * len(self.members), cols)
 
-    @cached_property
+    @property
+    @derived
     def diagonal(self) -> "Pair":
         """Block-diagonal [P rows, P cols]."""
         return Pair(self._join(self.cols, self.cols * len(self.members)))
 
-    @cached_property
+    @property
+    @derived
     def below(self) -> "Pair":
         """The members below each other [P rows, cols]."""
         return Pair(self._join(0, self.cols))
 
-    @cached_property
+    @property
+    @derived
     def table(self) -> Table:
         """All members' rows below each other [P rows, longest]."""
-        with torch._C._DisableFuncTorch():
-            longest = max(1, *(int(m.starts.diff().max()) for m in self.members))
-            table = Table(
-                torch.zeros(len(self.members) * self.rows, longest, dtype=torch.int64),
-                self.members[0].values.new_zeros(len(self.members) * self.rows, longest),
-            )
-            for p, m in enumerate(self.members):
-                row = torch.repeat_interleave(torch.arange(m.rows), m.starts.diff().long())
-                place = torch.arange(len(m.columns)) - m.starts[row].long()
-                table.columns[p * self.rows + row, place] = m.columns.long()
-                table.values[p * self.rows + row, place] = m.values
+        longest = max(1, *(int(m.starts.diff().max()) for m in self.members))
+        table = Table(
+            torch.zeros(len(self.members) * self.rows, longest, dtype=torch.int64),
+            self.members[0].values.new_zeros(len(self.members) * self.rows, longest),
+        )
+        for p, m in enumerate(self.members):
+            row = torch.repeat_interleave(torch.arange(m.rows), m.starts.diff().long())
+            place = torch.arange(len(m.columns)) - m.starts[row].long()
+            table.columns[p * self.rows + row, place] = m.columns.long()
+            table.values[p * self.rows + row, place] = m.values
         return table
 
-    @cached_property
+    @property
+    @derived
     def touched(self) -> "tuple[Tensor, StackedCsr]":
         """The columns that each member has entries in, int64 [P, m] padded with `cols`, and the members with only those
         columns, [rows, m]."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedweave.ops.batched import over_clients
 from fedweave.ops.sparse import Sparse
+from fedweave.ops.tape import kernel
 from fedweave.ops.touched import materialize
 
 # The CPU's matrix kernels choose their order of summation by shape. Measured over 4,000 combinations of widths, rows,
@@ -24,6 +25,7 @@ def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
     return h @ w if isinstance(h, Sparse) else _Product.apply(h[None], materialize(w)[None])[0]
 
 
+@kernel
 def _product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out]."""
     wide = _widen(_widen(w, 2), 1)
@@ -43,6 +45,7 @@ def _summed(h: Tensor, w: Tensor) -> Tensor:
     return out
 
 
+@kernel
 def _gram(h: Tensor, g: Tensor) -> Tensor:
     """Σ over nodes of h [P, n, in] times g [P, n, out]: [P, in, out]."""
     pairs = iter(zip(_rows(_widen(h, 2)), _rows(_widen(g, 2)), strict=True))
@@ -65,20 +68,12 @@ def _widen(tensor: Tensor, dim: int) -> Tensor:
     return torch.nn.functional.pad(tensor, (0, missing) if dim == 2 else (0, 0, 0, missing))
 
 
-# Operators of their own: a recording (`ops.recording`) then holds one call where it would hold twenty.
-_LIBRARY = torch.library.Library("fedweave", "FRAGMENT")
-_LIBRARY.define("dense(Tensor h, Tensor w) -> Tensor")
-_LIBRARY.define("gram(Tensor h, Tensor g) -> Tensor")
-_LIBRARY.impl("dense", _product, "CompositeExplicitAutograd")
-_LIBRARY.impl("gram", _gram, "CompositeExplicitAutograd")
-
-
 class _Product(torch.autograd.Function):
     """h @ w, batched over the first axis."""
 
     @staticmethod
     def forward(h: Tensor, w: Tensor) -> Tensor:
-        return torch.ops.fedweave.dense.default(h, w)
+        return _product(h, w)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -99,7 +94,7 @@ class _Gram(torch.autograd.Function):
 
     @staticmethod
     def forward(h: Tensor, g: Tensor) -> Tensor:
-        return torch.ops.fedweave.gram.default(h, g)
+        return _gram(h, g)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

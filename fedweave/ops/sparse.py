@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from fedweave.ops.batched import over_clients
 from fedweave.ops.csr import Csr, Pair, StackedCsr, Table, gathered, multiply
 from fedweave.ops.rows import gather_rows
+from fedweave.ops.tape import kernel
 from fedweave.ops.touched import TouchedRows, materialize
 
 
@@ -125,13 +126,24 @@ class _Product(torch.autograd.Function):
         return out.view(clients, -1, out.shape[-1]), 0
 
 
+@kernel
+def _picked(at: Tensor, shift: Tensor, dense: Tensor, table: Table) -> Tensor:
+    columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
+    return F.embedding_bag(columns, dense, mode="sum", per_sample_weights=values)
+
+
+@kernel
+def _picked_transposed(at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int) -> Tensor:
+    columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
+    return gathered(grad, columns, values, count)
+
+
 class _PickedProduct(torch.autograd.Function):
     """Rows `at` [m] of a table of sparse rows times dense; row i's columns count from `shift[i]`."""
 
     @staticmethod
     def forward(at: Tensor, shift: Tensor, dense: Tensor, table: Table) -> Tensor:
-        columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
-        return F.embedding_bag(columns, dense, mode="sum", per_sample_weights=values)
+        return _picked(at, shift, dense, table)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -160,8 +172,7 @@ class _PickedTransposed(torch.autograd.Function):
 
     @staticmethod
     def forward(at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int) -> Tensor:
-        columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
-        return gathered(grad, columns, values, count)
+        return _picked_transposed(at, shift, grad, table, count)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -530,6 +530,8 @@ def test_what_is_said_to_be_drawn_once_must_be_kept(make: Make) -> None:
 def test_impossible_federations_are_refused(make_graphs: Callable[..., dict[str, Graph]]) -> None:
     with pytest.raises(ConfigError, match="'fast' is unknown; choose one of vmap, loop"):
         Simulation(make_graphs([5]), classes=3, mode="fast")
+    with pytest.raises(ConfigError, match="'often' is unknown; choose one of auto, always, never"):
+        Simulation(make_graphs([5]), classes=3, record="often")
     with pytest.raises(ConfigError, match="at least one client"):
         Simulation({}, classes=3)
 

@@ -22,7 +22,6 @@ from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.learn import Adam, fit
 from fedweave.models import MODELS, gat
-from fedweave.ops import recording
 from fedweave.ops.attention import attend
 from fedweave.ops.sparse import Sparse
 from tests.conftest import padded_alike
@@ -155,25 +154,15 @@ def test_many_graphs_under_one_model(make_graphs: Callable[..., dict[str, Graph]
 
 @pytest.mark.parametrize("name", ["gat", "gcnii"])
 def test_training_in_a_batch_recorded_or_not_equals_training_alone(
-    name: str, make_graphs: Callable[..., dict[str, Graph]], monkeypatch: pytest.MonkeyPatch
+    name: str, make_graphs: Callable[..., dict[str, Graph]]
 ) -> None:
     from fedweave.algorithms import ALGORITHMS
 
     graphs = make_graphs([33, 5, 70], sparse=True, dtype=torch.float32)
     model = MODELS[name](hidden=4, **({"attention_dropout": 0.4} if name == "gat" else {})).build(6, 3)
-    recorded: list[Any] = []
-    record = recording._record
-
-    def noted(*given: Any) -> Any:
-        recorded.append(given)
-        return record(*given)
-
-    monkeypatch.setattr(recording, "_record", noted)
     ends = []
-    for mode, seconds in (("loop", math.inf), ("vmap", math.inf), ("vmap", 0.0)):
-        monkeypatch.setattr(recording, "_SECONDS", seconds)
-        monkeypatch.setattr(recording, "_SECONDS_LATER", seconds)
-        fed = Simulation(graphs, classes=3, mode=mode)
+    for options in ({"mode": "loop"}, {"record": "never"}, {"record": "always"}):
+        fed = Simulation(graphs, classes=3, **options)  # type: ignore[arg-type]
         algorithm = ALGORITHMS["fedavg"](model)
         fed.begin(0)
         state = algorithm.init(fed)
@@ -181,7 +170,7 @@ def test_training_in_a_batch_recorded_or_not_equals_training_alone(
             fed.begin(number)
             state = algorithm.round(state, fed)
         ends.append(dict(leaves(state["w"])))
-    assert recorded
+    assert fed.recordings.played
     for end in ends[1:]:
         assert all(torch.equal(end[path], tensor) for path, tensor in ends[0].items())
 

@@ -23,7 +23,7 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Sgd, fit
-from fedweave.ops.recording import recorded, stay_eager
+from fedweave.learn.recorded import recorded
 from fedweave.ops.rows import gather_rows
 from fedweave.sampling.neighbourhoods import located, rising
 
@@ -63,7 +63,6 @@ class PartySteps:
 
     def sample(self, client: Client, message: Tree) -> Tree:
         """S_m below a segment: int32, rising, with the first repeated up to as many as there can be."""
-        stay_eager()
         now, segment, graph = self._receive(client, message), message["segment"], client.graph
         below = sampled(self.split, graph, now, segment)
         now["below"] = now.get("below", {}) | {str(segment): below}
@@ -73,7 +72,6 @@ class PartySteps:
 
     def infer(self, client: Client, message: Tree) -> Tree:
         """H+_m after a segment, for all nodes of the list."""
-        stay_eager()
         now, segment = self._receive(client, message), message["segment"]
         given = self._joint(client.graph, now, segment, client.state["w"], message.get("h"))
         outputs, count = recorded(self._segment, client.graph, _placed(given)), self._count(now, segment)
@@ -85,13 +83,11 @@ class PartySteps:
 
     def pull(self, client: Client, message: Tree) -> Tree:
         """The gradient of the client's loss in H[L]."""
-        stay_eager()
         loss, w = self._prediction_loss(client), client.state["w"]
         return {"gradient": grad(lambda h: loss(w, h))(message["h"])}
 
     def update(self, client: Client, message: Tree) -> Tree:
         """Q steps with the others' representations as they were."""
-        stay_eager()
         now, graph, state = self._receive(client, message), client.graph, client.state
         args: Tree = {name: now[name] for name in ("minibatch", "real", "others") if name in now}
         args |= {name: state[name] for name in ("at", "share") if name in state}
@@ -115,7 +111,6 @@ class PartySteps:
 
     def back(self, client: Client, message: Tree) -> Tree:
         """The gradient in what the client received before a segment; after the first segment, a step."""
-        stay_eager()
         now, segment, w = client.state["round"], message["segment"], client.state["w"]
         if "h" in message:
             loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)

@@ -1,0 +1,231 @@
+"""Taping the kernels of a computation as they run, to make a `Recording` of them.
+
+A `Tape` sees every kernel below `vmap` and autograd, with the tensors that it takes and gives. Being the same calls in
+the same order, a recording gives the same bits, without the time that Python, `vmap` and autograd take in between.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from fedweave.ops.replay import Call, Derivation, Recording, compiled, parts, sizes
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ATEN = torch.ops.aten
+_BY_VALUE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def kernel(function: F) -> F:
+    """A function that a recording holds as one call.
+
+    It takes tensors, numbers and what is `derived`, gives a new tensor or a tuple of them, of shapes that follow from
+    its arguments' shapes, and changes none of them.
+    """
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        tape = running()
+        return function(*args) if tape is None else tape.run(function, args)
+
+    return call  # type: ignore[return-value]
+
+
+def derived(make: F) -> F:
+    """`make(owner, *names)`, made once and kept with its owner: what the data of a batch become for its kernels.
+
+    A recording asks for it anew, under these names, of the batch that it is played on.
+    """
+
+    @wraps(make)
+    def get(owner: Any, *names: Any) -> Any:
+        kept, key = owner.__dict__.setdefault("_derived", {}), (make, *names)
+        if key not in kept:
+            # it may be asked for first inside a transform, which would wrap its tensors, or while a tape runs
+            with torch._C._DisableFuncTorch(), _untaped():
+                kept[key] = make(owner, *names)
+        if (tape := running()) is not None:
+            tape.note_derived(get, owner, names, parts(kept[key]))
+        return kept[key]
+
+    return get  # type: ignore[return-value]
+
+
+def running() -> "Tape | None":
+    """The tape that runs now."""
+    mode = _get_current_dispatch_mode()
+    return mode if isinstance(mode, Tape) else None
+
+
+def _untaped() -> AbstractContextManager[Any]:
+    return _pop_mode_temporarily() if running() else nullcontext()
+
+
+class Unrecordable(Exception):
+    """Why a computation cannot be recorded. expected: it lies in the nature of the computation."""
+
+    def __init__(self, reason: str, expected: bool = False) -> None:
+        super().__init__(reason)
+        self.expected = expected
+
+
+class Tape(TorchDispatchMode):
+    """Tapes what runs while it is entered.
+
+    Every tensor, and every other object that kernels take, is a value with a number; first come `roots`, of which
+    things are derived, then `tensors`. flaw: why there can be no recording, None so far.
+    """
+
+    def __init__(self, roots: Sequence[Any], tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.flaw: Exception | None = None
+        self._memory: list[Any] = []  # of each value
+        self._tensors: Any = WeakTensorKeyDictionary()  # their numbers
+        self._objects: dict[int, tuple[int, Any]] = {}  # by id: number, and the object so that the id stays its own
+        self._calls: list[Call] = []
+        self._derivations: list[Derivation] = []
+        self._named: dict[str, Any] = {}  # what the calls name
+        self._names: dict[int, str] = {}  # by id
+        self._roots, self._inputs = [self._new(root) for root in roots], [self._new(tensor) for tensor in tensors]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first use imports torch's compiler, which takes a second
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a kernel of torch."""
+        out = function(*args, **(kwargs or {}))
+        self._note(self._note_torch, function, args, kwargs or {}, out)
+        return out
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Run what is to be one call."""
+        with _untaped():
+            out = function(*args)
+        written = args if getattr(function, "changes_inputs", False) else ()
+        self._note(self._note_call, function, args, {}, out, written)
+        return out
+
+    def note_derived(self, get: Callable[..., Any], owner: Any, names: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        """Note that `get(owner, *names)`, which is `derived`, has the parts `given`."""
+        self._note(self._note_derivation, get, owner, names, given)
+
+    def recording(self, results: Sequence[Tensor]) -> Recording | None:
+        """What was taped, to compute `results` again; None where there is a `flaw`."""
+        made: list[Recording] = []
+        self._note(lambda: made.append(self._compiled([self._number(result) for result in results])))
+        return made[0] if made else None
+
+    def _compiled(self, results: list[int]) -> Recording:
+        known = (self._named, self._memory, self._roots, self._derivations, self._inputs)
+        return compiled(self._calls, *known, results)
+
+    def _note(self, how: Callable[..., None], *what: Any) -> None:
+        if self.flaw is None:
+            try:
+                with _untaped():
+                    how(*what)
+            except Exception as flaw:
+                self.flaw = flaw
+
+    def _note_torch(self, function: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        if function.namespace == "profiler":  # torch's optimisers time themselves
+            return
+        if function in (_ATEN.detach.default, _ATEN.alias.default):  # without gradients the tensor itself
+            self._tensors[out] = self._number(args[0])
+            return
+        if function is _ATEN.lift_fresh.default and args[0] not in self._tensors:  # made of numbers, always the same
+            self._add(f"{self._name(torch.clone)}({self._name(args[0].clone())})", set(), set(), out)
+            return
+        if _BY_VALUE.intersection(function.tags) and (function is not _ATEN.index.Tensor or _masked(args[1])):
+            raise Unrecordable(f"{function} makes numbers or shapes depend on values", expected=True)
+        if torch.Tag.inplace_view in function.tags:
+            raise Unrecordable(f"{function} changes a shape in place")
+        self._note_call(function, args, kwargs, out, _written(function._schema, args, kwargs))
+
+    def _note_call(self, function: Any, args: Any, kwargs: dict[str, Any], out: Any, written: Sequence[Any]) -> None:
+        reads: set[int] = set()
+        writes: set[int] = set()
+        given = [self._text(value, reads) for value in args]
+        given += [f"{name}={self._text(value, reads)}" for name, value in kwargs.items()]
+        self._text(written, writes)
+        self._add(f"{self._name(function)}({', '.join(given)})", reads, writes, out)
+
+    def _add(self, text: str, reads: set[int], writes: set[int], out: Any) -> None:
+        gives: set[int] = set()
+        target = self._target(out, gives)
+        self._calls.append(Call(f"{target} = {text}", frozenset(reads), frozenset(writes), frozenset(gives)))
+
+    def _note_derivation(self, get: Any, owner: Any, names: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        if not all(self._knows(part) for part in given):
+            gives = tuple(self._new(part) for part in given)
+            self._derivations.append(Derivation(get, self._number(owner), names, gives, tuple(map(sizes, given))))
+
+    def _text(self, value: Any, reads: set[int]) -> str:
+        """A value as an argument; the numbers in it are added to `reads`."""
+        if isinstance(value, list | tuple):
+            items = "".join(f"{self._text(item, reads)}, " for item in value)
+            return f"[{items}]" if isinstance(value, list) else f"({items})"
+        if value is None or isinstance(value, bool | int | str):
+            return repr(value)
+        if isinstance(value, float | torch.dtype | torch.device | torch.layout | torch.memory_format):
+            return self._name(value)
+        number = self._number(value)
+        reads.add(number)
+        return f"v{number}"
+
+    def _target(self, out: Any, gives: set[int]) -> str:
+        """What a call's result is assigned to; the numbers of new values in it are added to `gives`."""
+        if isinstance(out, bool | int | float | str):
+            raise Unrecordable("a kernel gives a number", expected=True)
+        if isinstance(out, list | tuple) and out:
+            return f"({''.join(f'{self._target(item, gives)}, ' for item in out)})"
+        if isinstance(out, list | tuple | None) or self._knows(out):
+            return "_"
+        number = self._new(out)
+        gives.add(number)
+        return f"v{number}"
+
+    def _name(self, thing: Any) -> str:
+        """What the compiled function calls a thing that is always the same."""
+        if id(thing) not in self._names:
+            self._names[id(thing)] = name = f"c{len(self._names)}"
+            self._named[name] = thing
+        return self._names[id(thing)]
+
+    def _new(self, value: Any) -> int:
+        number = len(self._memory)
+        if isinstance(value, Tensor):
+            self._tensors[value] = number
+        else:
+            self._objects[id(value)] = number, value
+        dense = isinstance(value, Tensor) and value.layout == torch.strided
+        self._memory.append(value.untyped_storage()._cdata if dense else object())
+        return number
+
+    def _knows(self, value: Any) -> bool:
+        return value in self._tensors if isinstance(value, Tensor) else id(value) in self._objects
+
+    def _number(self, value: Any) -> int:
+        if not self._knows(value):
+            what = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise Unrecordable(f"it uses a {what} that is neither its argument nor derived from its graph")
+        return self._tensors[value] if isinstance(value, Tensor) else self._objects[id(value)][0]
+
+
+def _masked(indices: Sequence[Tensor | None]) -> bool:
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def _written(schema: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that a kernel of torch changes."""
+    if not schema.is_mutable:
+        return []
+    given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+    names = (a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    return [given[name] for name in names if name in given]
