@@ -153,7 +153,7 @@ def compare(hidden: int, rounds: int, turns: int) -> None:
     vmap, shared = engine("vmap", hidden, False), engine("vmap", hidden, True)
     loop, pyg = engine("loop", hidden, False), plain(hidden)
     for warm in (vmap, shared):
-        warm(12)  # past the point where steps are recorded (see fedweave/ops/recording.py)
+        warm(12)  # steps are recorded for most sizes by then (see fedweave/ops/recording.py)
     few = max(3, rounds // 4)
     sides: dict[str, Callable[[], list[float]]] = {
         "fedweave, vmap": lambda: vmap(rounds),

@@ -68,7 +68,7 @@ def speed(hidden: int, rounds: int, lr: float) -> None:
     sides = {name: Side(hidden, lr, options) for name, options in SIDES.items()}
     times: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():
-        list(side.train(rounds))  # past the point where steps are recorded (see fedweave/ops/recording.py)
+        list(side.train(rounds))  # steps are recorded for most sizes by then (see fedweave/ops/recording.py)
     for _ in range(4):
         for name, side in sides.items():
             times[name] += [seconds / side.algorithm.steps for seconds in side.train(max(1, rounds // 4))]

@@ -53,6 +53,7 @@ def build(config: Config) -> Built:
         seed=seed,
         mode=engine.mode,
         chunk=engine.chunk,
+        record=engine.record,
     )
     return Built(data, partition, algorithm, fed)
 

@@ -116,6 +116,7 @@ def test_missing_sections_take_defaults() -> None:
             "name": "simulation",
             "mode": "vmap",
             "chunk": 0,
+            "record": "auto",
             "checkpoint_seconds": 10.0,
             "threads": 0,
             "dtype": "float32",

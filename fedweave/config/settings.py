@@ -22,6 +22,8 @@ class SimulationEngine:
 
     mode:               "vmap" runs a step for many clients at once, "loop" for one after the other.
     chunk:              clients run at once, 0 chooses.
+    record:             whether "vmap" records what it runs and plays it when it comes again, which changes no number:
+                        "auto" from its second time on, "always" from its first, "never".
     checkpoint_seconds: least time between two checkpoints.
     threads:            of torch, 0 leaves its default.
     dtype:              of features and weights.
@@ -29,6 +31,7 @@ class SimulationEngine:
 
     mode: Literal["vmap", "loop"] = "vmap"
     chunk: Annotated[int, Field(ge=0)] = 0
+    record: Literal["auto", "always", "never"] = "auto"
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
     threads: Annotated[int, Field(ge=0)] = 0
     dtype: Literal["float32", "float64"] = "float32"

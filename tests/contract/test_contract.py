@@ -55,22 +55,42 @@ def outcome(name: str, rounds: int = ROUNDS, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def loop_outcomes() -> dict[str, dict[str, Any]]:
+def outcomes() -> dict[tuple[str, str], dict[str, Any]]:
     return {}
 
 
 @pytest.fixture
-def specified(name: str, loop_outcomes: dict[str, Any]) -> dict[str, Any]:
+def specified(name: str, outcomes: dict[tuple[str, str], Any]) -> dict[str, Any]:
     """What the loop engine, the specification, gives; run once per algorithm."""
-    if name not in loop_outcomes:
-        loop_outcomes[name] = outcome(name, mode="loop")
-    return loop_outcomes[name]
+    if (name, "loop") not in outcomes:
+        outcomes[name, "loop"] = outcome(name, mode="loop")
+    return outcomes[name, "loop"]
+
+
+@pytest.fixture
+def unrecorded(name: str, outcomes: dict[tuple[str, str], Any]) -> dict[str, Any]:
+    """What all clients at once give where nothing is recorded; run once per algorithm."""
+    if (name, "vmap") not in outcomes:
+        outcomes[name, "vmap"] = outcome(name, mode="vmap", record="never")
+    return outcomes[name, "vmap"]
 
 
 @every_algorithm
-@pytest.mark.parametrize("chunk", [0, 1, 2, 3])
-def test_vectorised_equals_loop(name: str, chunk: int, specified: Any) -> None:
-    assert distance(outcome(name, mode="vmap", chunk=chunk), specified) <= 1e-5
+def test_vectorised_equals_loop(name: str, unrecorded: Any, specified: Any) -> None:
+    assert distance(unrecorded, specified) <= 1e-5
+
+
+@every_algorithm
+@pytest.mark.parametrize(("chunk", "record"), [(1, "always"), (3, "never")])
+def test_vectorised_in_chunks_equals_loop(name: str, chunk: int, record: str, specified: Any) -> None:
+    assert distance(outcome(name, mode="vmap", chunk=chunk, record=record), specified) <= 1e-5
+
+
+@every_algorithm
+def test_recorded_equals_unrecorded(name: str, unrecorded: Any) -> None:
+    fed = federation(name=name, mode="vmap", record="always")
+    assert distance(everything(run(algorithm(name), fed, ROUNDS), fed), unrecorded) == 0
+    assert fed.recordings.played
 
 
 @every_algorithm
