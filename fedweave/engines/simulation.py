@@ -3,16 +3,14 @@ clients at once and gives the same numbers."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedweave.core import random
-from fedweave.core.federation import Client, Sent, Step, StepInfo, step_info, step_name
+from fedweave.core.federation import Client, Sent, Step, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch, Replies, as_row, row_of
@@ -25,24 +23,20 @@ from fedweave.engines.calls import (
     check_declared,
     check_permanent,
     check_quorum,
-    check_way,
-    of_client,
     receivers,
     sources,
 )
 from fedweave.engines.data import ClientData, accepted, taken
+from fedweave.engines.invocation import Invocation, Own, Post
 from fedweave.engines.memory import keep_freed_memory
-from fedweave.engines.messages import Messages, peer_messages
-from fedweave.engines.states import States
+from fedweave.engines.messages import Messages
+from fedweave.engines.states import Group, States
+from fedweave.engines.vectorised import batch_dims, matrix_of, run_batch, settled, stacked_states
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed
-from fedweave.learn.narrow import share_again
-from fedweave.ops.csr import StackedCsr
-from fedweave.ops.recording import Form, Recordings, When, traced
-from fedweave.ops.sparse import Sparse
-from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
+from fedweave.ops.recording import Recordings, When, traced
+from fedweave.ops.touched import TouchedRows
 
 MODES = ("vmap", "loop")
-Group = tuple[str, ...]
 
 
 class Simulation:
@@ -107,7 +101,7 @@ class Simulation:
         received: Sent | None = None,
     ) -> Replies:
         """See `core.federation.Federation.map`."""
-        return self._run(_Call(step, self._keys, "map"), shared, each, clients, quorum, received)
+        return self._run(Invocation(step, self._keys, "map"), shared, each, clients, quorum, received)
 
     def send(
         self,
@@ -119,8 +113,8 @@ class Simulation:
     ) -> Sent:
         """See `core.federation.Federation.send`."""
         found = sources(step_name(step), to, self.clients)
-        replies = self._run(_Call(step, self._keys, "send", to), shared, each, list(to), quorum)
-        return _Post(step_name(step), replies.clients, replies.missing, found, replies)
+        replies = self._run(Invocation(step, self._keys, "send", to), shared, each, list(to), quorum)
+        return Post(step_name(step), replies.clients, replies.missing, found, replies)
 
     def replace_data(
         self,
@@ -132,11 +126,11 @@ class Simulation:
         received: Sent | None = None,
     ) -> Replies:
         """See `core.federation.Federation.replace_data`."""
-        return self._run(_Call(step, self._keys, "replace_data"), shared, each, clients, quorum, received)
+        return self._run(Invocation(step, self._keys, "replace_data"), shared, each, clients, quorum, received)
 
     def _run(
         self,
-        call: "_Call",
+        call: Invocation,
         shared: Tree | None,
         each: Mapping[str, Tree] | Stacked | None,
         clients: Sequence[str] | None,
@@ -144,7 +138,7 @@ class Simulation:
         received: Sent | None = None,
     ) -> Replies:
         here, missing = self._present(call.name, receivers(call.name, clients, received), quorum)
-        peers = cast(_Post, received).open() if received else None
+        peers = cast(Post, received).open() if received else None
         messages = Messages(call.name, shared, each, [*here, *missing], self.clients, peers)
         place = {client: at for at, client in enumerate(here)}
         batches: list[Batch] = []
@@ -157,7 +151,7 @@ class Simulation:
         self._calls += 1
         return Replies(here, batches, missing)
 
-    def _groups(self, call: "_Call", here: list[str], messages: Messages) -> Iterator[tuple[Group, bool]]:
+    def _groups(self, call: Invocation, here: list[str], messages: Messages) -> Iterator[tuple[Group, bool]]:
         """Clients to call at once, and whether it is a plain call of a single one instead."""
         looped = self.mode == "loop" or call.info.ragged
         for batch in [tuple(here)] if looped else self._batches.plan(here):
@@ -172,7 +166,7 @@ class Simulation:
         check_quorum(name, quorum, len(chosen), missing)
         return [client for client in chosen if client not in missing], missing
 
-    def _alone(self, call: "_Call", group: Group, messages: Messages) -> Tree:
+    def _alone(self, call: Invocation, group: Group, messages: Messages) -> Tree:
         """The specification: one plain call."""
         (client,) = group
         me = self._ids[client]
@@ -196,7 +190,7 @@ class Simulation:
         call.refuse_changes(before, messages)
         if call.info.replaces_data:
             self._replace(client, made, call.name)
-        own = _Own([*given, *view.graph, *(made or ())])
+        own = Own([*given, *view.graph, *(made or ())])
         self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
         return map_leaves(lambda leaf: as_row(own.copy(leaf)), reply)
 
@@ -207,23 +201,21 @@ class Simulation:
         if graph is not None:
             self._batches.renew([client])
 
-    def _together(self, call: "_Call", group: Group, messages: Messages) -> Tree:
+    def _together(self, call: Invocation, group: Group, messages: Messages) -> Tree:
         """The same for all clients of a batch at once."""
         ids = torch.stack([self._ids[client] for client in group])
         graphs, mine = self._batches.graph(group), messages.stacked(group)
-        states = self._stacked_states(group, graphs)
+        states = stacked_states(self._states, group, graphs)
         inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
         operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test))
-        private = _dims(inputs)
+        private = batch_dims(inputs)
         dims = private + (None,) * (len(operands) - len(private))
         named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
         names = (*named, tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states)))
         roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
         before = messages.versions()
         try:
-            reply, state = traced(
-                lambda *flat: self._vectorised(call, spec, dims, flat), (call.step,), names, roots, operands
-            )
+            reply, state = traced(lambda *flat: run_batch(call, spec, dims, flat), (call.step,), names, roots, operands)
         except ReplyRefused:
             raise
         except Exception as error:
@@ -234,35 +226,13 @@ class Simulation:
                 "Mark it @on_client(…, ragged=True) if its shapes depend on data."
             ) from error
         call.refuse_changes(before, messages)
-        own = _Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared, mine)) if isinstance(leaf, Tensor)])
-        matrix = _matrix(graphs)
-        kept, sent = ({path: own.copy(_settled(leaf, matrix)) for path, leaf in leaves(t)} for t in (state, reply))
+        own = Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared, mine)) if isinstance(leaf, Tensor)])
+        matrix = matrix_of(graphs)
+        kept, sent = ({path: own.copy(settled(leaf, matrix)) for path, leaf in leaves(t)} for t in (state, reply))
         self._states.put(group, nest(kept))
         return nest(sent)
 
-    def _stacked_states(self, group: Group, graphs: Graph) -> Tree:
-        """The states of a batch; what is partly stored in them, is so by the batch's own matrix."""
-        states, known = self._states.many(group), (_matrix(graphs), None)
-        stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for _, leaf in leaves(states))
-        if self._states.together(group) and not stale:
-            return states
-        return share_again(nest({path: materialize_stacked(leaf) for path, leaf in leaves(states)}), graphs)
-
-    def _vectorised(self, call: "_Call", spec: Any, dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
-        """Replies and states of a batch, stacked."""
-        form = Form()
-
-        def one(*flat: Any) -> tuple[Tensor, ...]:
-            (graph, state, key, secret, mine), shared, test = pytree.tree_unflatten(flat, spec)
-            view = Client(graph, state, key, secret, test)
-            reply = check(call.step(view, shared | mine), f"the reply of {call.name}")
-            kept = check(view.state, f"the state that {call.name} keeps")
-            check_permanent(call.name, call.info, reply, kept)
-            return form.flat((reply, kept))
-
-        return form.whole(vmap(one, in_dims=dims)(*operands))
-
-    def _find_culprit(self, call: "_Call", group: Group, messages: Messages) -> None:
+    def _find_culprit(self, call: Invocation, group: Group, messages: Messages) -> None:
         """Raise the loop's error, which names the one client at fault, if the loop fails too."""
         kept = self._states
         try:
@@ -272,7 +242,7 @@ class Simulation:
         finally:
             self._states = kept
 
-    def _note(self, call: "_Call", group: Group, messages: Messages, tree: Tree, seconds: float) -> None:
+    def _note(self, call: Invocation, group: Group, messages: Messages, tree: Tree, seconds: float) -> None:
         """Meter a batch: what the server sent to its clients and what they sent."""
         reply = nest({path: row_of(leaf, 0) for path, leaf in leaves(tree)})
         check_declared(call.name, call.info, reply)
@@ -300,77 +270,6 @@ class Simulation:
         """Undo `snapshot` and `snapshot_data`."""
         self._states = States()
         for client, state in tree.items():
-            self._states.put((client,), map_leaves(as_row, map_leaves(_Own([]).copy, state)))
+            self._states.put((client,), map_leaves(as_row, map_leaves(Own([]).copy, state)))
         self._data.load(data or {})
         self._batches.renew(self.clients)
-
-
-@dataclass(frozen=True)
-class _Post(Sent):
-    """What was sent, too."""
-
-    content: Replies = field(repr=False)
-
-    def open(self) -> dict[str, Tree]:
-        """What every sender finds in its next message."""
-        trees = {client: self.content[client] for client in self.clients}
-        return {client: peer_messages(trees[client], self.sources[client], trees) for client in self.clients}
-
-
-class _Call:
-    """One call of one step, whose replies go to the server or, with `to`, to other clients."""
-
-    def __init__(self, step: Step, keys: Keys, way: str, to: Mapping[str, Sequence[str]] | None = None) -> None:
-        self.step, self.name, self.to = step, step_name(step), to
-        self._key = keys.step(self.name, keys.occurrence(self.name))
-        self.info: StepInfo = step_info(step)
-        check_way(self.name, self.info, way)
-
-    def key(self, purpose: str, clients: Tensor) -> Tensor:
-        """Randomness of one client, or of several at once."""
-        return of_client(self._key, purpose, clients)
-
-    def refuse_changes(self, before: list[int], messages: Messages) -> None:
-        """Raise if the step wrote into the shared part of its message."""
-        if messages.versions() != before:
-            raise StepFailed(f"step {self.name} changed its message in place; copy the tensor first.")
-
-
-class _Own:
-    """Copies what shares memory with anything handed out before, so that replies and states stand on their own."""
-
-    def __init__(self, others: Sequence[Any]) -> None:
-        self._taken = {tensor.untyped_storage().data_ptr() for tensor in others if isinstance(tensor, Tensor)}
-
-    def copy(self, leaf: Any) -> Any:
-        """`leaf` if nothing else holds its memory, else a copy; what all clients share is repeated for each."""
-        if not isinstance(leaf, Tensor):
-            return leaf
-        place = leaf.untyped_storage().data_ptr()
-        if place in self._taken or (leaf.dim() and 0 in leaf.stride() and leaf.numel()):
-            leaf = leaf.detach().clone(memory_format=torch.contiguous_format)
-            place = leaf.untyped_storage().data_ptr()
-        self._taken.add(place)
-        return leaf
-
-
-def _dims(inputs: Any) -> tuple[int | None, ...]:
-    """Where the leaves of what each client has of its own have the clients' axis."""
-
-    def dim(leaf: Any) -> Any:
-        return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
-
-    dims = pytree.tree_map(dim, inputs, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
-    return tuple(pytree.tree_leaves(dims))
-
-
-def _matrix(graphs: Graph) -> StackedCsr | None:
-    """The features of a batch, if they are sparse."""
-    return graphs.x.blocks if isinstance(graphs.x, Sparse) else None
-
-
-def _settled(leaf: Any, matrix: StackedCsr | None) -> Any:
-    """`vmap` repeats what all clients share; keep it once. A recording may know another batch's matrix."""
-    if not isinstance(leaf, TouchedRows):
-        return leaf
-    return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix is not None else None)

@@ -1,0 +1,66 @@
+"""What a step that runs for a whole batch of clients takes and leaves, stacked."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from fedweave.core.federation import Client
+from fedweave.core.graph import Graph
+from fedweave.core.tree import Tree, check, leaves, nest
+from fedweave.engines.calls import check_permanent
+from fedweave.engines.invocation import Invocation
+from fedweave.engines.states import Group, States
+from fedweave.learn.narrow import share_again
+from fedweave.ops.csr import StackedCsr
+from fedweave.ops.recording import Form
+from fedweave.ops.sparse import Sparse
+from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
+
+
+def run_batch(call: Invocation, spec: Any, dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
+    """Replies and states of a batch, stacked; `operands` flattened ((graph, state, key, secret, own message), shared
+    message, test graph), `dims` where each has the clients' axis."""
+    form = Form()
+
+    def one(*flat: Any) -> tuple[Tensor, ...]:
+        (graph, state, key, secret, mine), shared, test = pytree.tree_unflatten(flat, spec)
+        view = Client(graph, state, key, secret, test)
+        reply = check(call.step(view, shared | mine), f"the reply of {call.name}")
+        kept = check(view.state, f"the state that {call.name} keeps")
+        check_permanent(call.name, call.info, reply, kept)
+        return form.flat((reply, kept))
+
+    return form.whole(vmap(one, in_dims=dims)(*operands))
+
+
+def stacked_states(kept: States, group: Group, graphs: Graph) -> Tree:
+    """The states of a batch; what is partly stored in them, is so by the batch's own matrix."""
+    states, known = kept.many(group), (matrix_of(graphs), None)
+    stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for _, leaf in leaves(states))
+    if kept.together(group) and not stale:
+        return states
+    return share_again(nest({path: materialize_stacked(leaf) for path, leaf in leaves(states)}), graphs)
+
+
+def batch_dims(inputs: Any) -> tuple[int | None, ...]:
+    """Where the leaves of what each client has of its own have the clients' axis."""
+
+    def dim(leaf: Any) -> Any:
+        return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
+
+    dims = pytree.tree_map(dim, inputs, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
+    return tuple(pytree.tree_leaves(dims))
+
+
+def matrix_of(graphs: Graph) -> StackedCsr | None:
+    """The features of a batch, if they are sparse."""
+    return graphs.x.blocks if isinstance(graphs.x, Sparse) else None
+
+
+def settled(leaf: Any, matrix: StackedCsr | None) -> Any:
+    """`vmap` repeats what all clients share; keep it once. A recording may know another batch's matrix."""
+    if not isinstance(leaf, TouchedRows):
+        return leaf
+    return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix is not None else None)
