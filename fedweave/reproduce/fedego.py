@@ -128,7 +128,7 @@ def _messages(document: Document) -> int:
 
 
 def _cost() -> PaperTable:
-    parameters, egos = ("w", "theta", "phi"), ("egos",)
+    parameters, egos = ("w", "update", "theta", "phi"), ("egos",)
     cells = []
     for (row, column), number in printed(numbers.TABLE_9).items():
         dataset, method, batch = re.split(r",? ", row)

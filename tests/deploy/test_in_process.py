@@ -195,11 +195,11 @@ def test_a_bad_reply_is_refused_and_named_and_the_others_count(project: Path, wh
 
     def spoil(answer: Any) -> Any:
         tree = decode(answer.blob)
-        if "w" not in tree:
+        if "update" not in tree:
             return answer
-        weight = tree["w"]["0"]["weight"]
+        weight = tree["update"]["0"]["weight"]
         changed = {"nan": weight * np.nan, "shape": weight[None], "huge": torch.zeros(200_000)}.get(what, weight)
-        tree["w"]["0"]["weight"] = changed
+        tree["update"]["0"]["weight"] = changed
         tree |= {"graph": weight} if what == "undeclared" else {}
         return answer._replace(blob=b"\x80\x04junk" if what == "garbage" else encode(tree))
 
@@ -226,9 +226,9 @@ def deny(project: Path, policy: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ('deny = ["w"]', "policy.deny: w may not leave"),
-        ("mixup = {w = 8}", "policy.mixup: w needs at least 8"),
-        ("noise = {w = 0.5}", "policy.noise: w needs at least 0.5"),
+        ('deny = ["update"]', "policy.deny: update may not leave"),
+        ("mixup = {update = 8}", "policy.mixup: update needs at least 8"),
+        ("noise = {update = 0.5}", "policy.noise: update needs at least 0.5"),
         ("bytes = 3000", "policy.bytes"),
         ('algorithms = ["local"]', "policy.algorithms: fedavg is not among local"),
     ],
@@ -250,7 +250,7 @@ def test_a_policy_stops_its_site_and_says_so_on_both_sides(project: Path, policy
 
 def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deny(project, "epsilon = 2.5")
-    monkeypatch.setattr(parts.Plain, "mechanism", LDP(1.0, "client"))
+    monkeypatch.setattr(parts.BySize, "mechanism", LDP(1.0, "client"))
     config = experiment("fedavg")
     reached = []
     for run in ("r1", "r2"):

@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.algorithms import parts
-from fedweave.core.federation import Client, Sends, StepInfo
+from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Entry, Line
 from fedweave.core.mechanism import LDP, Account, Clipped, Cost, Gaussian, Mixup, SecureSum, read_applied
 from fedweave.core.tree import Tree
@@ -38,8 +38,8 @@ class Lying(InProcess):
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
         asked = json.loads(request)
         for name in ("protect", "mechanism", "mechanisms", "applied"):
-            asked[name] = {"w": LIE, "h": LIE}
-        asked["sends"] = {key: {"reveals": "nothing", "mechanism": [CLAIM]} for key in ("w", "h")}
+            asked[name] = {"update": LIE, "h": LIE}
+        asked["sends"] = {key: {"reveals": "nothing", "mechanism": [CLAIM]} for key in ("update", "h")}
         return super().exchange(json.dumps(asked), blobs)
 
 
@@ -53,7 +53,14 @@ def lied(project: Path, site: str = "bank-b") -> bool:
 
 
 @pytest.mark.parametrize(
-    "policy", ["noise = {w = 0.5}", "mixup = {w = 8}", 'secure_sum = ["w"]', 'noise = {"w/0" = 0.5}', "mixup = {n = 2}"]
+    "policy",
+    [
+        "noise = {update = 0.5}",
+        "mixup = {update = 8}",
+        'secure_sum = ["update"]',
+        'noise = {"update/0" = 0.5}',
+        "mixup = {n = 2}",
+    ],
 )
 def test_what_a_call_claims_satisfies_no_policy(project: Path, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     deny(project, policy)
@@ -110,11 +117,11 @@ def test_a_site_counts_what_its_own_algorithm_costs(project: Path, monkeypatch: 
 def permanent(monkeypatch: pytest.MonkeyPatch) -> None:
     """FedAvg whose clients send noisy weights that each draws once."""
 
-    def apply(self: Any, client: Client, received: Tree, trained: Tree) -> Tree:
-        return client.state.setdefault("drawn", {"0": {"weight": client.secret.double()}})
+    def release(self: Any, ctx: parts.Context, update: Tree) -> Tree:
+        return ctx.client.state.setdefault("drawn", {"0": {"weight": ctx.client.secret.double()}})
 
-    monkeypatch.setattr(parts.Plain, "mechanism", LDP(2.0, "client", release="drawn"))
-    monkeypatch.setattr(parts.Plain, "apply", apply)
+    monkeypatch.setattr(parts.BySize, "mechanism", LDP(2.0, "client", release="drawn"))
+    monkeypatch.setattr(parts.BySize, "release", release)
 
 
 def spent(project: Path) -> float:
@@ -236,8 +243,8 @@ def test_the_words_of_an_old_journal_are_counted(tmp_path: Path, words: str, cos
 
 def test_an_old_journal_counts_against_the_cap(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deny(project, "epsilon = 2.5")
-    monkeypatch.setattr(parts.Plain, "mechanism", LDP(1.0, "client"))
-    keys = [["w/0/weight", "[2] float32", 8, "LDP ε=2", "weights"]]
+    monkeypatch.setattr(parts.BySize, "mechanism", LDP(1.0, "client"))
+    keys = [["update/0/weight", "[2] float32", 8, "LDP ε=2", "weights"]]
     old = {"round": 1, "call": 0, "step": "A.b", "clients": ["bank-b"], "direction": "up", "keys": keys, "size": 9}
     (project / "bank-b/ledgers").mkdir(exist_ok=True)
     (project / "bank-b/ledgers/r0.jsonl").write_text(json.dumps(old | {"seconds": 0.0}) + "\n")
