@@ -32,7 +32,8 @@ def run_batch(call: Invocation, spec: Any, dims: tuple[Any, ...], operands: tupl
         check_permanent(call.name, call.info, reply, kept)
         return form.flat((reply, kept))
 
-    return form.whole(vmap(one, in_dims=dims)(*operands))
+    found = form.whole(vmap(one, in_dims=dims)(*operands))
+    return pytree.tree_map(_without_matrix, found, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
 
 
 def stacked_states(kept: States, group: Group, graphs: Graph) -> Tree:
@@ -59,8 +60,15 @@ def matrix_of(graphs: Graph) -> StackedCsr | None:
     return graphs.x.blocks if isinstance(graphs.x, Sparse) else None
 
 
-def settled(leaf: Any, matrix: StackedCsr | None) -> Any:
-    """`vmap` repeats what all clients share; keep it once. A recording may know another batch's matrix."""
+def _without_matrix(leaf: Any) -> Any:
+    """Only whether there is a matrix, for a recording must not hold that of the batch it was made with."""
     if not isinstance(leaf, TouchedRows):
         return leaf
-    return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix is not None else None)
+    return TouchedRows(leaf.rest, leaf.rows, leaf.values, leaf.matrix is not None)
+
+
+def settled(leaf: Any, matrix: StackedCsr | None) -> Any:
+    """`vmap` repeats what all clients share; keep it once, with the batch's own matrix."""
+    if not isinstance(leaf, TouchedRows):
+        return leaf
+    return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix else None)
