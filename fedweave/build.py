@@ -11,13 +11,14 @@ import torch
 from fedweave import datasets
 from fedweave.config import Config
 from fedweave.core.algorithm import capabilities
+from fedweave.core.federation import Placement
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.induced import induced_edges
+from fedweave.partition.induced import crossing_edges, induced_edges
 from fedweave.partition.pooling import pooled
 
 
@@ -50,6 +51,8 @@ def build(config: Config) -> Built:
         client_graphs(data, seen, dtype),
         classes=data.classes,
         test=global_test_graph(data, partition, dtype),
+        held=held_graphs(data, partition, dtype),
+        places=placements(data, seen) if capabilities(config.algorithm.kind).ids else None,
         seed=seed,
         mode=engine.mode,
         chunk=engine.chunk,
@@ -108,6 +111,21 @@ def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = 
         return None
     [own] = shares(data, [part])
     return graph_of(own, data.features, dtype)
+
+
+def held_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> dict[str, Graph]:
+    """{role: the graph that its nodes induce} of what the server holds besides the global test graph."""
+    held = zip(partition.held, shares(data, [*partition.held.values()]), strict=True)
+    return {role: graph_of(own, data.features, dtype) for role, own in held}
+
+
+def placements(data: Dataset, partition: Partition) -> dict[str, Placement]:
+    """{client id: where its nodes stand in the whole graph}."""
+    ids, groups = client_ids(len(partition.parts), partition.names), [part.nodes for part in partition.parts]
+    return {
+        client: Placement(torch.from_numpy(nodes.copy()), torch.from_numpy(crossing))
+        for client, nodes, crossing in zip(ids, groups, crossing_edges(data, groups), strict=True)
+    }
 
 
 def global_test_part(data: Dataset, partition: Partition) -> Part | None:

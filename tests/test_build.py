@@ -14,11 +14,12 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
+from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.ops.sparse import Sparse
 from fedweave.partition import Vertical
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.induced import induced_edges
+from fedweave.partition.induced import crossing_edges, induced_edges
 from fedweave.partition.pooling import pooled
 
 PATH = Dataset(
@@ -60,6 +61,40 @@ def test_induced_edges_against_brute_force() -> None:
     for nodes, edges in zip(groups, induced_edges(data, groups), strict=True):
         wanted = np.stack(np.nonzero((dense | dense.T)[np.ix_(nodes, nodes)]))
         assert edges.tolist() == wanted.tolist()
+
+
+def test_crossing_edges_against_brute_force() -> None:
+    rng = np.random.default_rng(1)
+    dense = np.triu(rng.random((40, 40)) < 0.2, 1)
+    both = dense | dense.T
+    data = Dataset("random", np.zeros((40, 1), np.float32), np.stack(np.nonzero(both)), np.zeros(40), 1)
+    groups = [np.flatnonzero(rng.random(40) < share) for share in (0.1, 0.3, 0.3)]
+    held = sorted({int(node) for nodes in groups for node in nodes})
+    assert len(held) < 40
+    for nodes, edges in zip(groups, crossing_edges(data, groups), strict=True):
+        others = [node for node in held if node not in nodes]
+        wanted = sorted((i, other) for i, node in enumerate(nodes.tolist()) for other in others if both[node, other])
+        assert sorted(zip(*edges.tolist(), strict=True)) == wanted
+
+
+def test_placements_name_the_nodes_and_what_they_are_joined_to() -> None:
+    cut = Partition((part([0, 1]), part([3, 4])))  # 0 - 1 - 2 - 3 - 4, and 1 - 4
+    one, other = build.placements(PATH, cut).values()
+    assert one.nodes.tolist() == [0, 1]
+    assert one.crossing.tolist() == [[1], [4]]
+    assert other.crossing.tolist() == [[1], [1]]
+
+
+def test_what_the_server_holds_besides() -> None:
+    public = part([2, 3, 4], train=[3], val=[4])
+    cut = Partition((part([0, 1]),), held={"public": public})
+    [(role, graph)] = build.held_graphs(PATH, cut).items()
+    assert role == "public"
+    assert graph.x[:3].tolist() == PATH.x[2:].tolist()
+    assert graph.masks[:, :3].tolist() == public.masks.tolist()
+    fed = Simulation(build.client_graphs(PATH, cut), classes=2, held={role: graph})
+    assert fed.held == {"public": graph}
+    assert fed.test is None
 
 
 def test_pooled_client_has_every_edge_and_never_trains_on_test_nodes() -> None:

@@ -3,7 +3,7 @@ hands the replies to other clients instead, and `fed.replace_data(step, …)` ha
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,18 @@ from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError
+
+
+class Placement(NamedTuple):
+    """Where a client's nodes stand in the graph of all clients. Never an input of a model.
+
+    nodes:    int64 [n], the global numbers of its nodes as loaded.
+    crossing: int64 [2, C], edges that leave the client: its own node, counted as in its graph, and the global number of
+              a node that another client holds and it does not.
+    """
+
+    nodes: Tensor
+    crossing: Tensor
 
 
 @dataclass
@@ -27,6 +39,8 @@ class Client:
     secret: int64 scalar for privacy noise. Between organisations it comes from the site's own entropy; the simulation
             derives it from the seed so that runs can be repeated, and its noise protects nobody.
     test:   the global test graph that every client holds, or None.
+    place:  where its nodes stand among all clients'; None but in ragged steps of algorithms that need `ids`
+            (`core.algorithm.Capabilities`), for the number of edges that leave a client differs between clients.
     """
 
     graph: Graph
@@ -34,6 +48,7 @@ class Client:
     key: Tensor
     secret: Tensor
     test: Graph | None = None
+    place: Placement | None = None
 
 
 Step = Callable[[Client, Tree], Tree]
@@ -177,13 +192,15 @@ class Federation(Protocol):
     """What an algorithm may do. An engine implements it; no algorithm knows which.
 
     clients: ids in client order. classes: number of classes. dtype: of weights and features. test: the global test
-    graph or None.
+    graph or None. held: the graphs that the server itself holds, by role: that one as "test", and others such as
+    "public", "validation" or "proxy".
     """
 
     clients: tuple[str, ...]
     classes: int
     dtype: torch.dtype
     test: Graph | None
+    held: Mapping[str, Graph]
 
     def map(
         self,

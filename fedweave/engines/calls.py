@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.federation import Sent, StepInfo
+from fedweave.core.graph import Graph
 from fedweave.core.mechanism import release_of
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused
@@ -35,6 +36,11 @@ class Keys:
     def step(self, step: str, again: int) -> Tensor:
         """Randomness of a call: f(seed, round, step, how often it ran in this round)."""
         return random.fold(self._round, "step", step, again)
+
+
+def with_test(held: Mapping[str, Graph], test: Graph | None) -> dict[str, Graph]:
+    """What the server holds, by role, with the global test graph as "test"."""
+    return dict(held) if test is None else {"test": test, **held}
 
 
 def of_client(call: Tensor, purpose: str, clients: Tensor) -> Tensor:

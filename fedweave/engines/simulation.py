@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedweave.core import random
-from fedweave.core.federation import Client, Sent, Step, step_name
+from fedweave.core.federation import Client, Placement, Sent, Step, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch, Replies, as_row, row_of
@@ -25,6 +25,7 @@ from fedweave.engines.calls import (
     check_quorum,
     receivers,
     sources,
+    with_test,
 )
 from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.engines.invocation import Invocation, Own, Post
@@ -43,6 +44,8 @@ class Simulation:
     """A federation in one process.
 
     graphs: {client id: its graph}, in client order. classes: number of classes. test: global test graph or None.
+    held:   further graphs of the server's, by role. places: {client id: where its nodes stand in the whole graph}, for
+            algorithms that ask for it.
     chunk:  clients run at once in mode "vmap"; 0 chooses by memory. absent: (round, client) -> reason or None, to
             rehearse clients that do not reply.
     record: when repeated steps of mode "vmap" are recorded, which changes no number: "auto" from the second time on,
@@ -55,6 +58,8 @@ class Simulation:
         *,
         classes: int,
         test: Graph | None = None,
+        held: Mapping[str, Graph] | None = None,
+        places: Mapping[str, Placement] | None = None,
         seed: int = 0,
         mode: str = "vmap",
         chunk: int = 0,
@@ -71,6 +76,7 @@ class Simulation:
             raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
         keep_freed_memory()
         self.clients, self.classes, self.test, self.mode = tuple(graphs), classes, test, mode
+        self.held, self._places = with_test(held or {}, test), places or {}
         self.dtype = next(iter(graphs.values())).x.dtype
         self.ledger = Ledger()
         self._data, self._absent = ClientData(graphs, classes), absent
@@ -170,9 +176,9 @@ class Simulation:
         """The specification: one plain call."""
         (client,) = group
         me = self._ids[client]
-        view = Client(
-            self._graphs[client], self._states.one(client), call.key("client", me), call.key("secret", me), self.test
-        )
+        place = self._places.get(client) if call.info.ragged else None
+        key, secret = call.key("client", me), call.key("secret", me)
+        view = Client(self._graphs[client], self._states.one(client), key, secret, self.test, place)
         message = messages.one(client)
         given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
         try:

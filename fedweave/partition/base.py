@@ -1,6 +1,7 @@
 """What a partition says: which nodes each client holds and how it uses them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,9 +35,12 @@ class Partition:
     names: the clients' own names, distinct, in client order; None numbers them.
     judged: the graph on which a global model is judged, where it is more than the one that `test` induces; its test
            nodes are `test`.
+    held:  further nodes that the server itself holds and no client does, by role, such as "public", "validation" or
+           "proxy".
     """
 
     parts: tuple[Part, ...]
     test: np.ndarray | None = None
     names: tuple[str, ...] | None = None
     judged: Part | None = None
+    held: Mapping[str, Part] = field(default_factory=dict)

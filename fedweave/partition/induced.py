@@ -1,4 +1,4 @@
-"""The edges among the nodes of each client."""
+"""The edges among the nodes of each client, and those that leave it."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,24 @@ from fedweave.datasets.base import Dataset
 
 
 def induced_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """For each group of sorted node numbers, the edges among them: int64 [2, E_i], positions within the group.
+    """For each group of sorted node numbers, the edges among them: int64 [2, E_i], positions within the group."""
+    for source, _, place in _touching(data, groups):
+        yield np.stack([source, place])[:, place >= 0]
+
+
+def crossing_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:
+    """For each group of sorted node numbers, the edges to nodes of other groups that are not its own: int64 [2, C_i], a
+    position within the group and a node number."""
+    held = np.zeros(data.nodes, bool)
+    for nodes in groups:
+        held[nodes] = True
+    for source, target, place in _touching(data, groups):
+        yield np.stack([source, target])[:, (place < 0) & held[target]]
+
+
+def _touching(data: Dataset, groups: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """For each group the edges from its nodes: position of the source, number of the target and its position, -1 in no
+    place of the group.
 
     Takes time in the edges that touch a group's nodes, not in all edges, so that many clients are cheap.
     """
@@ -19,6 +36,7 @@ def induced_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarra
         first, degree = starts[nodes], starts[nodes + 1] - starts[nodes]
         source = np.repeat(np.arange(len(nodes)), degree)
         before = np.cumsum(degree) - degree
-        target = place[data.edges[1, np.arange(len(source)) + np.repeat(first - before, degree)]]
+        target = data.edges[1, np.arange(len(source)) + np.repeat(first - before, degree)]
+        found = place[target]
         place[nodes] = -1
-        yield np.stack([source, target])[:, target >= 0]
+        yield source, target, found

@@ -15,8 +15,9 @@ NET = model()
 every_kind = pytest.mark.parametrize("name", KINDS)
 
 
-def run(name: str, fed: Any, rounds: int = ROUNDS, resume: Any = None) -> Tree:
-    *_, last = train(KINDS[name](NET, every=1 + (name == "mending")), fed, rounds, eval_every=2, resume=resume)
+def run(name: str, fed: Any, rounds: int = ROUNDS, resume: Any = None, summary: Any = None) -> Tree:
+    made = KINDS[name](NET, every=1 + (name == "mending"))
+    *_, last = train(made, fed, rounds, eval_every=2, resume=resume, summary=summary)
     return {
         "server": last.state,
         "clients": fed.snapshot(),
@@ -62,12 +63,12 @@ def test_only_bytes_pass_and_none_of_them_is_data(name: str, outcomes: dict[str,
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_resumed_equals_uninterrupted(name: str, mode: str, outcomes: dict[str, Tree]) -> None:
     first = federation(mode=mode)
-    half = run(name, first, 3)
+    half = run(name, first, 4)
     saved = decode(encode({"state": half["server"], "clients": first.snapshot(), "data": first.snapshot_data()}))
     second = federation(mode=mode)
     run(name, second, 1)  # data that the checkpoint does not know
     second.restore(saved["clients"], saved["data"])
-    assert distance(run(name, second, resume=(3, saved["state"])), outcomes[name]) == 0
+    assert distance(run(name, second, resume=(4, saved["state"]), summary=half["summary"]), outcomes[name]) == 0
 
 
 @every_kind

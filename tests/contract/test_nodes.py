@@ -130,7 +130,7 @@ def test_resumed_equals_uninterrupted(mode: str, specified: Tree) -> None:
     saved = decode(encode({"state": half.state, "clients": first.snapshot()}))
     second = federation(clients=clients(), mode=mode)
     second.restore(saved["clients"])
-    *_, last = train(NodeCodes(NET), second, ROUNDS, eval_every=2, resume=(2, saved["state"]))
+    *_, last = train(NodeCodes(NET), second, ROUNDS, eval_every=2, resume=(2, saved["state"]), summary=half.summary)
     assert distance({"server": last.state, "clients": second.snapshot(), "summary": last.summary}, specified) == 0
 
 

@@ -1,9 +1,10 @@
 """Sites whose data a run changes: it stays with them, goes back when the server does, and is missed when it is lost."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,19 +12,23 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.build import build
+from fedweave.build import build, held_graphs
 from fedweave.config import resolve
 from fedweave.core.arrays import graph_arrays, tree_graph
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
 from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import server_graphs
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.peers import read_version
-from fedweave.errors import ClientsMissing
+from fedweave.deploy.flare.server import Server
+from fedweave.deploy.sites.splitting import hand_out, split
+from fedweave.errors import ClientsMissing, UserError
 from fedweave.rounds import train
 from tests.contract.changing import KINDS
 from tests.contract.federations import distance
+from tests.contract.test_crossing import NeighbourSums
 from tests.contract.test_nodes import NodeCodes
 from tests.deploy.projects import SITES, InProcess, experiment
 
@@ -182,6 +187,30 @@ def test_only_the_rows_of_what_is_declared_per_node_may_differ() -> None:
         "d": "its reply was refused: w is [5] float32, not [2] float32",
         "f": "its reply was refused: h/x is 0-d float32, not [nodes, 3] float32",
     }
+
+
+def test_what_the_server_holds_besides_is_handed_out_to_it(project: Path) -> None:
+    config = experiment("fedavg")
+    data, cut = split(config, SITES)
+    first, second, *_ = cut.parts
+    held = {"public": first, "validation": dataclasses.replace(second, masks=second.masks[[1, 0, 2]])}
+    (project / "server/public.npz").unlink(missing_ok=True)
+    assert server_graphs(project / "server", torch.float32) == {}
+    hand_out(data, dataclasses.replace(cut, held=held), project, SITES)
+    found = server_graphs(project / "server", torch.float32)
+    expected = held_graphs(data, dataclasses.replace(cut, held=held))
+    assert list(found) == list(expected) == ["public", "validation"]
+    for role, graph in found.items():
+        for name in ("y", "masks", "real"):
+            assert torch.equal(getattr(graph, name), getattr(expected[role], name))
+    assert not list(project.glob("bank-*/public.npz"))
+
+
+def test_no_site_knows_the_nodes_of_others(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "neighbour_sums", NeighbourSums)
+    config, folder = experiment("neighbour_sums"), project / "server"
+    with pytest.raises(UserError, match="neighbour_sums needs to know which nodes of other sites"):
+        Server("r1", SITES, "")._join(config, folder, folder / "runs/r1", cast(Any, InProcess(project)))
 
 
 @pytest.mark.parametrize(

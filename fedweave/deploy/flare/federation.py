@@ -20,7 +20,7 @@ from fedweave.deploy.flare.alignment import MEETING, align
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.peers import Receipt, read_faults, read_version
-from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources
+from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
 
@@ -80,10 +80,12 @@ class Flare:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         test: Graph | None = None,
+        held: Mapping[str, Graph] | None = None,
         quorum: float = 1.0,
         limit: int = 512_000_000,
     ) -> None:
         self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
+        self.held = with_test(held or {}, test)
         self._link, self._quorum, self._inspector = link, quorum, Inspector(limit)
         self._keys = Keys(seed)
         self._out: dict[str, str] = {}

@@ -11,7 +11,7 @@ import torch
 from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core import random
-from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.graph import TEST, TRAIN, VAL, Graph, make_graph
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
@@ -30,6 +30,9 @@ JOINING = {
     "split": "how many nodes it trains, validates and tests on",
     "labels": "how many nodes of each class it has",
 }
+
+# What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
+ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
 
 
 @dataclass(frozen=True)
@@ -111,17 +114,24 @@ def check_split(path: Path, data: Dataset) -> None:
         refuse(path, "the graph has no split", "Say of each node whether it is in train, val or test.")
 
 
-def global_test(path: Path, site: SiteData, dtype: torch.dtype) -> Graph:
-    """The global test graph, with its split or, if it has none, every labelled node in the TEST mask.
+def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST) -> Graph:
+    """The global test graph, with its split or, if it has none, every labelled node in the TEST mask, or that of
+    another `use`.
 
     Raises:
         DataError: see `read_graph`.
     """
     data = read_graph(path, site)
     masks = np.zeros((3, data.nodes), bool)
-    masks[TEST] = data.y >= 0
+    masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
     return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype)
+
+
+def server_graphs(folder: Path, dtype: torch.dtype) -> dict[str, Graph]:
+    """{role: graph} of what the server's `folder` holds besides the global test graph: public.npz and so on."""
+    found = {role: folder / f"{role}.npz" for role in ROLES}
+    return {r: global_test(at, SiteData(at.name), dtype, ROLES[r]) for r, at in found.items() if at.exists()}
 
 
 def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:

@@ -21,7 +21,7 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import global_test
+from fedweave.deploy.flare.holdings import global_test, server_graphs
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.logs import log_to
@@ -134,6 +134,11 @@ class Server:
             raise UserError(
                 f"{config.algorithm.name} pools all data at one place, which no site allows; choose another."
             )
+        if needs.ids:
+            raise UserError(
+                f"{config.algorithm.name} needs to know which nodes of other sites a site's nodes are connected to, "
+                "which no site knows; run it with engine.name = 'simulation', or choose another."
+            )
         fed = Flare(
             link,
             self.sites,
@@ -141,6 +146,7 @@ class Server:
             seed=config.general.seed,
             dtype=dtype,
             test=global_test(root / TEST, SiteData(TEST), dtype) if (root / TEST).exists() else None,
+            held=server_graphs(root, dtype),
             quorum=1.0 if needs.vertical else values["quorum"],  # no party can do without the others' columns
             limit=int(values["reply_mb"] * 1e6),
         )

@@ -37,7 +37,8 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
 
 def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...]) -> None:
     """Write a part into each site's folder, and the global test graph, if there is one, into the server's and every
-    site's. Of a vertical cut a site gets its columns, its edges, the split and, if it sees them, the labels."""
+    site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
+    split and, if it sees them, the labels."""
     clients = client_ids(len(sites), partition.names)
     for site, client, own in zip(sites, clients, shares(data, partition.parts), strict=True):
         npz.write(own, project / site / DATA)
@@ -47,3 +48,5 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
         [whole] = shares(data, [part])
         for folder in (SERVER, *sites):
             npz.write(whole, project / folder / TEST)
+    for role, own in zip(partition.held, shares(data, [*partition.held.values()]), strict=True):
+        npz.write(own, project / SERVER / f"{role}.npz")
