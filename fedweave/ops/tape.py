@@ -136,16 +136,11 @@ class Tape(TorchDispatchMode):
     def _note_torch(self, function: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         if function.namespace == "profiler":  # torch's optimisers time themselves
             return
-        if function in (_ATEN.detach.default, _ATEN.alias.default):  # without gradients the tensor itself
-            self._tensors[out] = self._number(args[0])
-            return
         if function is _ATEN.lift_fresh.default and args[0] not in self._tensors:  # made of numbers, always the same
             self._add(f"{self._name(torch.clone)}({self._name(args[0].clone())})", set(), set(), out)
             return
         if _BY_VALUE.intersection(function.tags) and (function is not _ATEN.index.Tensor or _masked(args[1])):
             raise Unrecordable(f"{function} makes numbers or shapes depend on values", expected=True)
-        if torch.Tag.inplace_view in function.tags:
-            raise Unrecordable(f"{function} changes a shape in place")
         self._note_call(function, args, kwargs, out, _written(function._schema, args, kwargs))
 
     def _note_call(self, function: Any, args: Any, kwargs: dict[str, Any], out: Any, written: Sequence[Any]) -> None:

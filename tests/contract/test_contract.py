@@ -87,10 +87,11 @@ def test_vectorised_in_chunks_equals_loop(name: str, chunk: int, record: str, sp
 
 
 @every_algorithm
-def test_recorded_equals_unrecorded(name: str, unrecorded: Any) -> None:
+def test_recorded_equals_unrecorded(name: str, unrecorded: Any, caplog: pytest.LogCaptureFixture) -> None:
     fed = federation(name=name, mode="vmap", record="always")
     assert distance(everything(run(algorithm(name), fed, ROUNDS), fed), unrecorded) == 0
     assert fed.recordings.played
+    assert not caplog.messages  # of steps that could not be recorded
 
 
 @every_algorithm

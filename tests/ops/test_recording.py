@@ -58,6 +58,13 @@ def through_a_view_of_a_part(a: Tensor, b: Tensor) -> Tensor:
     return later + 1
 
 
+def shape_changed_in_place(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    out = a[:1] * 2
+    other = out.detach()
+    out.squeeze_(0)
+    return out + b, other, other[0] + out
+
+
 def results_that_share_memory(a: Tensor, b: Tensor) -> dict[str, Any]:
     total = a + b
     return {"whole": total, "again": total, "row": total[1], "given": a, "of given": b[0], "number": 3}
@@ -110,6 +117,7 @@ CASES = (
     gradient,
     through_a_view,
     through_a_view_of_a_part,
+    shape_changed_in_place,
     results_that_share_memory,
     changed_numbers,
     changed_and_not_used,
