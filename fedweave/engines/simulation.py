@@ -31,7 +31,7 @@ from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.engines.invocation import Invocation, Own, Post
 from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages
-from fedweave.engines.states import Group, States
+from fedweave.engines.states import Group, Readers, States
 from fedweave.engines.vectorised import batch_dims, matrix_of, run_batch, settled, stacked_states
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed
 from fedweave.ops.recording import Recordings, When, traced
@@ -82,7 +82,7 @@ class Simulation:
         self._data, self._absent = ClientData(graphs, classes), absent
         self._graphs = self._data.graphs
         self._batches = Batches(self._graphs, chunk)
-        self._states = States()
+        self._states, self._readers = States(), Readers()
         self.recordings = Recordings(record)
         self._keys = Keys(seed)
         self._ids = {client: torch.tensor(random.word(client)) for client in self.clients}
@@ -211,7 +211,7 @@ class Simulation:
         """The same for all clients of a batch at once."""
         ids = torch.stack([self._ids[client] for client in group])
         graphs, mine = self._batches.graph(group), messages.stacked(group)
-        states = stacked_states(self._states, group, graphs)
+        states = stacked_states(self._states, group, graphs, copy=call.step not in self._readers)
         inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
         operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test))
         private = batch_dims(inputs)
@@ -219,7 +219,7 @@ class Simulation:
         named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
         names = (*named, tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states)))
         roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
-        before = messages.versions()
+        before, held = messages.versions(), self._readers.versions(states)
         try:
             reply, state = traced(lambda *flat: run_batch(call, spec, dims, flat), (call.step,), names, roots, operands)
         except ReplyRefused:
@@ -232,6 +232,7 @@ class Simulation:
                 "Mark it @on_client(…, ragged=True) if its shapes depend on data."
             ) from error
         call.refuse_changes(before, messages)
+        self._readers.note(call.step, states, held)
         own = Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared, mine)) if isinstance(leaf, Tensor)])
         matrix = matrix_of(graphs)
         kept, sent = ({path: own.copy(settled(leaf, matrix)) for path, leaf in leaves(t)} for t in (state, reply))

@@ -45,11 +45,12 @@ class States:
         group, row = self._home[client]
         return clone(nest({path: row_of(leaf, row) for path, leaf in leaves(self._stacks[group])}))
 
-    def many(self, group: Group) -> Tree:
-        """A copy of the states of `group`, stacked; they must agree as in `split`."""
+    def many(self, group: Group, copy: bool = True) -> Tree:
+        """The states of `group`, stacked; they must agree as in `split`. Copied or, where that takes no stacking, as
+        they are stored."""
         if self.together(group):  # partly stored leaves cannot be changed in place and need no copy
             flat = leaves(self._stacks[group])
-            return nest({path: leaf.clone() if isinstance(leaf, Tensor) else leaf for path, leaf in flat})
+            return nest({path: leaf.clone() if copy and isinstance(leaf, Tensor) else leaf for path, leaf in flat})
         flats = [dict(leaves(self.one(client))) for client in group]
         return nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
 
@@ -81,6 +82,33 @@ class States:
     def dump(self) -> Tree:
         """{client: state} of all clients that hold one."""
         return {client: state for client in self._home if (state := self.one(client))}
+
+
+class Readers:
+    """Steps that have been seen to change no tensor of their states in place. They need no copy of the states, which
+    otherwise must be as before when a step fails."""
+
+    def __init__(self) -> None:
+        self._steps: dict[Any, Any] = {}
+
+    def __contains__(self, step: Any) -> bool:
+        return self._name(step) in self._steps
+
+    def note(self, step: Any, states: Tree, before: list[int]) -> None:
+        """See whether the states that a step was given are still of the versions that they had `before`."""
+        if self.versions(states) == before:
+            self._steps[self._name(step)] = step  # kept alive, for the name holds addresses
+        else:
+            self._steps.pop(self._name(step), None)
+
+    @staticmethod
+    def versions(states: Tree) -> list[int]:
+        """Counters that rise when a tensor is changed in place."""
+        return [leaf._version for _, leaf in leaves(states) if isinstance(leaf, Tensor)]
+
+    @staticmethod
+    def _name(step: Any) -> tuple[int, int]:
+        return id(getattr(step, "__self__", None)), id(getattr(step, "__func__", step))
 
 
 def _stack(values: list[Any]) -> Any:

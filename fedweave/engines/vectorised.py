@@ -36,9 +36,9 @@ def run_batch(call: Invocation, spec: Any, dims: tuple[Any, ...], operands: tupl
     return pytree.tree_map(_without_matrix, found, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
 
 
-def stacked_states(kept: States, group: Group, graphs: Graph) -> Tree:
+def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tree:
     """The states of a batch; what is partly stored in them, is so by the batch's own matrix."""
-    states, known = kept.many(group), (matrix_of(graphs), None)
+    states, known = kept.many(group, copy), (matrix_of(graphs), None)
     stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for _, leaf in leaves(states))
     if kept.together(group) and not stale:
         return states
