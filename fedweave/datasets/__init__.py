@@ -7,12 +7,14 @@ from typing import Any
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.digits import Digits
 from fedweave.datasets.folder import Folder
+from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.heritage import HERITAGE
 from fedweave.datasets.lookup import NotHeld
 from fedweave.datasets.parties import Parties
 from fedweave.datasets.pokec import POKEC
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.recognise import found
+from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic
 from fedweave.errors import ConfigError, DataError
 
@@ -22,10 +24,13 @@ DATASETS: dict[str, type] = {
     "digits": Digits,
     "synthetic": Synthetic,
     "folder": Folder,
+    "graphs": GraphFolder,
+    "tu": TU,
     "parties": Parties,
     **{kind.name: kind for kind in PUBLIC},
     **{kind.name: kind for kind in POKEC},
     **{kind.name: kind for kind in HERITAGE},
+    **{kind.name: kind for kind in SMALL_GRAPHS},
 }
 
 
@@ -82,7 +87,10 @@ def describe(name: str) -> str:
         return about
     sens = f", sensitive: {facts.sens}" if facts.sens else ""
     features = facts.features - (kind.sens_column is not None)
-    counts = f"{facts.nodes:,} nodes, {facts.edges:,} edges, {features:,} features, {facts.classes} classes{sens}"
+    graphs = f"{facts.graphs:,} graphs, " if facts.graphs else ""
+    counts = (
+        f"{graphs}{facts.nodes:,} nodes, {facts.edges:,} edges, {features:,} features, {facts.classes} classes{sens}"
+    )
     return f"{counts}. {about}"
 
 

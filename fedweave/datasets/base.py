@@ -26,18 +26,23 @@ class Party:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A node-classification graph with n nodes, d features and c classes, checked by `datasets.check`.
+    """Classified nodes of one graph, or classified small graphs: n nodes, d features, e examples, c classes, checked by
+    `datasets.check`. The examples are the nodes (e = n) or, where `graph_of` is given, the small graphs.
 
-    name:    what reports call it.
-    x:       float32 [n, d], `scipy.sparse.csr_matrix` or `numpy.ndarray`; finite.
-    edges:   int64 [2, E]: every undirected edge in both directions, sorted by (first row, second row), no duplicates,
-             no self loops.
-    y:       int64 [n], 0..c-1; -1 is unlabelled.
-    classes: c.
-    sens:    int64 [n] sensitive attribute (-1 unknown) or None.
-    public:  bool [3, n] published train/val/test split or None.
-    parties: who holds which columns and edges, where the data comes from several parties; else None.
-    ids:     what the parties call the nodes, in order; () where nobody said.
+    name:        what reports call it.
+    x:           float32 [n, d], `scipy.sparse.csr_matrix` or `numpy.ndarray`; finite.
+    edges:       int64 [2, E]: every undirected edge in both directions, sorted by (first row, second row), no
+                 duplicates, no self loops; none between two small graphs.
+    y:           int64 [e], 0..c-1; -1 is unlabelled.
+    classes:     c.
+    sens:        int64 [e] sensitive attribute (-1 unknown) or None.
+    public:      bool [3, e] published train/val/test split or None.
+    parties:     who holds which columns and edges, where the data comes from several parties; else None.
+    ids:         what the parties call the nodes, in order; () where nobody said.
+    graph_of:    int64 [n], the small graph of each node, rising from 0 to e - 1 without gaps; None where nodes are the
+                 examples.
+    node_labels: int64 [n], the kind of each node from 0 (-1 unknown) or None.
+    edge_labels: int64 [E], the kind of each edge from 0 (-1 unknown), the same in both directions, or None.
     """
 
     name: str
@@ -49,13 +54,32 @@ class Dataset:
     public: np.ndarray | None = None
     parties: tuple[Party, ...] | None = None
     ids: tuple[str, ...] = ()
+    graph_of: np.ndarray | None = None
+    node_labels: np.ndarray | None = None
+    edge_labels: np.ndarray | None = None
 
     @property
     def nodes(self) -> int:
         """n."""
+        return int(self.x.shape[0])
+
+    @property
+    def examples(self) -> int:
+        """e."""
         return len(self.y)
+
+    @property
+    def example(self) -> str:
+        """What an example is: "node" or "graph"."""
+        return "node" if self.graph_of is None else "graph"
 
     @property
     def features(self) -> int:
         """d."""
         return int(self.x.shape[1])
+
+    def nodes_of(self, examples: np.ndarray) -> np.ndarray:
+        """int64, sorted: the nodes of `examples` int64 [m], sorted: themselves, or the nodes of these small graphs."""
+        if self.graph_of is None:
+            return examples
+        return np.flatnonzero(np.isin(self.graph_of, examples))

@@ -29,21 +29,29 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
     Raises:
         DataError: it does not; the message names `where`, the row (numbered from 0) and the remedy.
     """
-    n = len(dataset.y)
+    e, n = len(dataset.y), len(dataset.y) if dataset.graph_of is None else len(dataset.graph_of)
     if n == 0:
         refuse(where, "the data has no nodes", "Give at least one node.")
     _check_features(dataset.x, n, where)
     check_array(dataset.edges, "edge_index", np.int64, (2, None), where)
     _check_edges(dataset.edges, n, where)
-    check_array(dataset.y, "y", np.int64, (n,), where)
+    check_array(dataset.y, "y", np.int64, (e,), where)
     labelled = labelled or bool((dataset.y >= 0).any())
-    _check_labels(dataset.y, dataset.classes, where, labelled)
+    _check_labels(dataset, where, labelled)
+    if dataset.graph_of is not None:
+        check_array(dataset.graph_of, "graph_of", np.int64, (n,), where)
+        _check_graphs(dataset.graph_of, dataset.edges, e, where)
     if dataset.sens is not None:
-        check_array(dataset.sens, "sens", np.int64, (n,), where)
-        _check_sens(dataset.sens, where)
+        check_array(dataset.sens, "sens", np.int64, (e,), where)
+        _check_kinds(dataset.sens, "sens", "groups", where)
     if dataset.public is not None:
-        check_array(dataset.public, "the split", np.bool_, (3, n), where)
-        _check_split(dataset.public, dataset.y, where, labelled)
+        check_array(dataset.public, "the split", np.bool_, (3, e), where)
+        _check_split(dataset, where, labelled)
+    for name, count in (("node_labels", n), ("edge_labels", dataset.edges.shape[1])):
+        kinds = getattr(dataset, name)
+        if kinds is not None:
+            check_array(kinds, name, np.int64, (count,), where)
+            _check_kinds(kinds, name, "kinds", where)
     return dataset
 
 
@@ -53,12 +61,13 @@ def check_counts(
     where: str | Path,
     names: tuple[str, ...] = ("nodes", "edges", "features", "classes"),
 ) -> None:
-    """Refuse another graph than the `published` one (`lookup.Facts`) by its counts; edges are distinct undirected ones.
+    """Refuse other data than the `published` one (`lookup.Facts`) by its counts; edges are distinct undirected ones.
 
     Raises:
         DataError: names both counts.
     """
     held = {
+        "graphs": dataset.examples,
         "nodes": dataset.nodes,
         "edges": dataset.edges.shape[1] // 2,
         "features": dataset.features,
@@ -77,7 +86,7 @@ def check_array(array: Any, name: str, dtype: Any, shape: tuple[int | None, ...]
         refuse(where, f"{name} is {found}, not {kind}", f"Store it as a NumPy array: {name}.astype('{kind}').")
     if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=False)):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        refuse(where, f"{name} has shape {array.shape}, not ({wanted})", "Store one entry per node or edge.")
+        refuse(where, f"{name} has shape {array.shape}, not ({wanted})", "Store one entry per node, edge or graph.")
 
 
 def _check_features(x: Any, n: int, where: str | Path) -> None:
@@ -144,24 +153,42 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", "Store both directions.")
 
 
-def _check_labels(y: np.ndarray, classes: int, where: str | Path, labelled: bool) -> None:
+def _check_labels(dataset: Dataset, where: str | Path, labelled: bool) -> None:
+    y, classes = dataset.y, dataset.classes
     row = first((y < -1) | (y >= classes))
     if row is not None:
         refuse(where, f"y, row {row}: label {y[row]} is not in 0..{classes - 1}", "Correct it, or -1 for unlabelled.")
     if labelled and (y == -1).all():
-        refuse(where, "y: no node has a label", "Label at least one node.")
+        refuse(where, f"y: no {dataset.example} has a label", f"Label at least one {dataset.example}.")
 
 
-def _check_sens(sens: np.ndarray, where: str | Path) -> None:
-    row = first(sens < -1)
+def _check_graphs(graph_of: np.ndarray, edges: np.ndarray, graphs: int, where: str | Path) -> None:
+    remedy = "Number the graphs from 0 and store the nodes of each one after the other."
+    row = first((np.diff(graph_of, prepend=-1) < 0) | (np.diff(graph_of, prepend=-1) > 1))
     if row is not None:
-        refuse(where, f"sens, row {row}: {sens[row]} is below 0", "Number the groups from 0; -1 is unknown.")
+        refuse(where, f"graph_of, row {row}: graph {graph_of[row]} comes out of order or leaves out another", remedy)
+    if graph_of[-1] != graphs - 1:
+        refuse(where, f"graph_of ends with graph {graph_of[-1]}, but there are {graphs} graphs", remedy)
+    column = first(graph_of[edges[0]] != graph_of[edges[1]])
+    if column is not None:
+        source, target = edges[:, column]
+        what = f"edge_index, column {column}: edge {source} -> {target} joins two graphs"
+        refuse(where, what, "Remove the edge, or make the two graphs one.")
 
 
-def _check_split(split: np.ndarray, y: np.ndarray, where: str | Path, labelled: bool) -> None:
+def _check_kinds(numbers: np.ndarray, name: str, things: str, where: str | Path) -> None:
+    row = first(numbers < -1)
+    if row is not None:
+        refuse(where, f"{name}, row {row}: {numbers[row]} is below 0", f"Number the {things} from 0; -1 is unknown.")
+
+
+def _check_split(dataset: Dataset, where: str | Path, labelled: bool) -> None:
+    split = np.asarray(dataset.public)
     row = first(split.sum(0) > 1)
     if row is not None:
-        refuse(where, f"the split, row {row}: the node is in two of train, val and test", "Keep one of them.")
-    row = first(split.any(0) & (y == -1))
+        what = f"the split, row {row}: the {dataset.example} is in two of train, val and test"
+        refuse(where, what, "Keep one of them.")
+    row = first(split.any(0) & (dataset.y == -1))
     if labelled and row is not None:
-        refuse(where, f"the split, row {row}: the node has no label", "Label it or take it out of the split.")
+        what = f"the split, row {row}: the {dataset.example} has no label"
+        refuse(where, what, "Label it or take it out of the split.")

@@ -1,11 +1,12 @@
-"""Fetch a published graph through PyTorch Geometric, once, and keep it as a checked `.npz`."""
+"""Fetch a published data set through PyTorch Geometric, once, and keep it checked: a graph as `.npz`, a collection of
+small graphs as the text files that it is published as."""
 
 import os
 import socket
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ SOURCES = {
     "dblp": ("CitationFull", "DBLP", "https://github.com"),
     "flickr-attributed": ("AttributedGraphDataset", "Flickr", "https://drive.usercontent.google.com"),
 }
+TU_HOST = "https://www.chrsmrrs.com"
 ANSWER_SECONDS = 5.0
 STALL_SECONDS = 30.0
 
@@ -45,14 +47,40 @@ def fetch(name: str, published: Any, path: Path) -> Path:
     if name not in SOURCES:
         raise DataError("there is no public download for this data set, and its file was not found.")
     kind, own_name, host = SOURCES[name]
+
+    def get(scratch: str) -> Path:
+        dataset = convert(_source(kind)(scratch, own_name), name)
+        check_counts(dataset, published, host)
+        npz.write(check(dataset, host), Path(scratch, "done.npz"))
+        return Path(scratch, "done.npz")
+
+    return _kept(host, path, get)
+
+
+def fetch_texts(own_name: str, accept: Callable[[Path], Any], path: Path) -> Path:
+    """Download the TU collection `own_name` and put its text files into the folder `path` at once; returns `path`.
+
+    accept: raises for a folder that does not hold the published data.
+
+    Raises:
+        DataError: the source does not answer, or what it sends is not accepted.
+    """
+
+    def get(scratch: str) -> Path:
+        raw = Path(_source("TUDataset")(scratch, own_name).raw_dir)
+        accept(raw)
+        return raw
+
+    return _kept(TU_HOST, path, get)
+
+
+def _kept(host: str, path: Path, get: Callable[[str], Path]) -> Path:
+    """Put what `get` downloads into a scratch folder and names to `path`, atomically."""
     _answers(host)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, _impatient():
-            dataset = convert(_source(kind)(scratch, own_name), name)
-            check_counts(dataset, published, host)
-            npz.write(check(dataset, host), Path(scratch, "done.npz"))
-            os.replace(Path(scratch, "done.npz"), path)
+            os.replace(get(scratch), path)
     except Exception as error:  # network, disk, archive, missing pandas: whatever stops a download is one refusal
         raise DataError(f"the download from {host} failed ({type(error).__name__}: {error}).") from error
     return path

@@ -21,6 +21,15 @@ def compact(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
     return x if isinstance(x, np.ndarray) else x.toarray()
 
 
+def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:
+    """float32 [m, columns]: 1 in column `numbers[i]` of row i, for int64 [m] from 0; a row of zeros for -1. `columns`
+    is the highest number + 1 if None."""
+    known = np.flatnonzero(numbers >= 0)
+    width = int(numbers.max(initial=-1)) + 1 if columns is None else columns
+    ones = np.ones(len(known), np.float32)
+    return sp.csr_matrix((ones, (known, numbers[known])), shape=(len(numbers), width))
+
+
 def check_normalise(how: str) -> None:
     """Raise ConfigError unless `how` is one of `NORMALISE`."""
     if how not in NORMALISE:

@@ -56,9 +56,13 @@ class Folder:
             raise ConfigError('The dataset "folder" needs the folder with nodes and edges: set [data] path.')
         if not root.is_dir():
             refuse(root, "this is not a folder", "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
+        if texts := sorted(path.name for path in root.glob("*_A.txt*")):
+            refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
         nodes, edges = read(find(root, "nodes")), read(find(root, "edges"))
+        if "graph" in nodes.columns and any(root.glob("graphs.*")):
+            refuse(root, "there is a table graphs, and nodes say which they belong to", 'Set [data] name = "graphs".')
         check_columns(nodes, required=NODES[:2], known=NODES)
-        check_columns(edges, required=EDGES, known=EDGES)
+        check_columns(edges, required=EDGES, known=EDGES, closed=True)
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
         y, classes = self.labels_of(nodes)
@@ -76,48 +80,49 @@ class Folder:
         )
         return check(dataset, root)
 
-    def labels_of(self, nodes: Table) -> tuple[np.ndarray, int]:
-        """Classes int64 [n], -1 where a label is missing, and how many classes there are.
+    def labels_of(self, table: Table) -> tuple[np.ndarray, int]:
+        """Classes int64 [rows], -1 where a label is missing, and how many classes there are.
 
         Raises:
             DataError: a label is not one of the configured ones; names file and row.
         """
-        cells = nodes.texts("label")
+        cells = table.texts("label")
         present = cells.drop_null()
         if len(present) == 0:
-            refuse(nodes.path, "column label is empty in every row", "Label at least one node.")
+            refuse(table.path, "column label is empty in every row", "Label at least one row.")
         whole = pc.match_substring_regex(present, WHOLE)
         if self.labels is None and pc.all(whole).as_py():
-            return self._numbered(nodes)
+            return self._numbered(table)
         if self.classes is not None:
-            nodes.whole("label", empty="unlabelled")  # says which label is no number
+            table.whole("label", empty="unlabelled")  # says which label is no number
         if self.labels is None and pc.any(whole).as_py():
             names = present.filter(pc.invert(whole))
             refuse(
-                nodes.path, f"some labels are numbers, others are names ({names[0]})", "Use one kind in column label."
+                table.path, f"some labels are numbers, others are names ({names[0]})", "Use one kind in column label."
             )
         classes = pa.array(self.labels or sorted(present.unique().to_pylist()), pa.string())
         y = pc.index_in(cells, classes, skip_nulls=True)
         unknown = first(y.is_null().to_numpy(False) & cells.is_valid().to_numpy(False))
         if unknown is not None:
             allowed = ", ".join(classes.to_pylist())
-            nodes.refuse_at(
+            table.refuse_at(
                 unknown, f"label {cells[unknown].as_py()!r} is none of {allowed}", "Correct it or add it to labels."
             )
         return y.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), len(classes)
 
-    def _numbered(self, nodes: Table) -> tuple[np.ndarray, int]:
-        y = nodes.whole("label", empty="unlabelled")
+    def _numbered(self, table: Table) -> tuple[np.ndarray, int]:
+        y = table.whole("label", empty="unlabelled")
         classes = self.classes or int(y.max()) + 1
-        row = first(y >= (classes if self.classes else nodes.rows))
+        row = first(y >= (classes if self.classes else table.rows))
         if row is not None and self.classes:
-            nodes.refuse_at(row, f"label {y[row]} is not in 0..{classes - 1}", "Correct it or raise classes.")
-        nodes.refuse_at(row, f"label {y[row or 0]} would make more classes than nodes", "Number the classes from 0.")
+            table.refuse_at(row, f"label {y[row]} is not in 0..{classes - 1}", "Correct it or raise classes.")
+        table.refuse_at(row, f"label {y[row or 0]} would make more classes than rows", "Number the classes from 0.")
         return y, classes
 
 
-def check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ...]) -> None:
-    """Refuse a table without `required` columns, or with a misspelt one of the `known`.
+def check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ...], closed: bool = False) -> None:
+    """Refuse a table without `required` columns, with a misspelt one of the `known` or, where it is `closed`, with any
+    other.
 
     Raises:
         DataError: names the file, the column and what it has.
@@ -135,7 +140,7 @@ def check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ...
                 f"there is no column {name!r}; {found}",
                 "See docs/data-format.md; cells are split by commas.",
             )
-    extra = [name for name in table.columns if name not in known] if known == EDGES else []
+    extra = [name for name in table.columns if name not in known] if closed else []
     if "weight" in extra:
         refuse(table.path, "edge weights are not supported", "Remove the column weight; every edge counts 1.")
     if extra:
@@ -157,18 +162,18 @@ def ids_of(nodes: Table) -> pa.Array:
     return ids
 
 
-def feature_names(nodes: Table) -> tuple[str, ...]:
-    """All columns that mean nothing else."""
-    return tuple(name for name in nodes.columns if name not in NODES)
+def feature_names(nodes: Table, known: tuple[str, ...] = NODES) -> tuple[str, ...]:
+    """All columns that mean nothing else, which the `known` do."""
+    return tuple(name for name in nodes.columns if name not in known)
 
 
-def features_of(nodes: Table) -> np.ndarray:
+def features_of(nodes: Table, known: tuple[str, ...] = NODES) -> np.ndarray:
     """float32 [n, d]: the columns of `feature_names`.
 
     Raises:
         DataError: a value is not a number; names file, row and column.
     """
-    names = feature_names(nodes)
+    names = feature_names(nodes, known)
     x = np.empty((nodes.rows, len(names)), np.float32)
     for column, name in enumerate(names):
         x[:, column] = nodes.numbers(name)
@@ -188,7 +193,17 @@ def edges_of(edges: Table, ids: pa.Array) -> np.ndarray:
     """int64 [2, 2 E]: both directions of every edge between the nodes `ids`, each once.
 
     Raises:
-        DataError: an end is not among the nodes; names file and row.
+        DataError: see `ends_of`.
+    """
+    source, target = ends_of(edges, ids)
+    return undirected(source, target, len(ids))
+
+
+def ends_of(edges: Table, ids: pa.Array) -> np.ndarray:
+    """int64 [2, rows]: the ends of every edge as places in `ids`.
+
+    Raises:
+        DataError: an end is not among the nodes, or both are the same; names file and row.
     """
     ends = []
     for name in EDGES:
@@ -203,21 +218,21 @@ def edges_of(edges: Table, ids: pa.Array) -> np.ndarray:
     if row is not None:
         what = f"the edge joins {ids[int(ends[0][row])].as_py()!r} with itself"
         edges.refuse_at(row, what, "Remove the row; models add their own self loops.")
-    return undirected(ends[0], ends[1], len(ids))
+    return np.stack(ends).astype(np.int64)
 
 
-def split_of(nodes: Table, y: np.ndarray) -> np.ndarray:
-    """bool [3, n]: the train, val and test nodes of the column "split".
+def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarray:
+    """bool [3, rows]: the train, val and test ones of the column "split"; messages call a row `example`.
 
     Raises:
-        DataError: a value is no split, or an unlabelled node has one; names file and row.
+        DataError: a value is no split, or an unlabelled row has one; names file and row.
     """
-    cells = nodes.texts("split")
+    cells = examples.texts("split")
     which = pc.index_in(cells, pa.array(SPLITS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
     row = first((which < 0) & cells.is_valid().to_numpy(False))
     if row is not None:
         what = f"split is {cells[row].as_py()!r}"
-        nodes.refuse_at(row, what, f"Use {', '.join(SPLITS)}, or leave the cell empty.")
+        examples.refuse_at(row, what, f"Use {', '.join(SPLITS)}, or leave the cell empty.")
     row = first((which >= 0) & (y < 0))
-    nodes.refuse_at(row, "the node is in a split but has no label", "Label it, or leave its split empty.")
+    examples.refuse_at(row, f"the {example} is in a split but has no label", "Label it, or leave its split empty.")
     return which == np.arange(len(SPLITS))[:, None]

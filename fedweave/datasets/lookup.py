@@ -17,13 +17,15 @@ from fedweave.errors import DataError
 
 
 class Facts(NamedTuple):
-    """Published counts: nodes, distinct undirected edges, features in the file, classes; `sens` names the attribute."""
+    """Published counts: nodes, distinct undirected edges, features in the file, classes; `sens` names the attribute;
+    `graphs` counts small graphs, where these are the examples."""
 
     nodes: int
     edges: int
     features: int
     classes: int
     sens: str | None = None
+    graphs: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""A single graph in one `.npz` file without pickled objects.
+"""A graph, or a collection of small graphs, in one `.npz` file without pickled objects.
 
 Arrays: `x_data` float32, `x_indices`, `x_indptr` int32 or int64 and `x_shape` int64 (nodes, features): the CSR parts of
 the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates, no self loops; `y` int64, -1 is
-unlabelled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none) and `sens` int64, -1 is unknown.
+unlabelled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
+and `edge_labels` int64 as in `Dataset`, -1 is unknown. With `graph_of`, y, the split and `sens` are of small graphs.
 """
 
 import zipfile
@@ -17,7 +18,8 @@ from fedweave.datasets.check import check, check_array, first, refuse
 
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
-OPTIONAL = (*SPLIT, "sens")
+KEPT = ("sens", "graph_of", "node_labels", "edge_labels")  # as they are
+OPTIONAL = (*SPLIT, *KEPT)
 
 
 def read(path: Path, name: str, labelled: bool = True) -> Dataset:
@@ -37,8 +39,11 @@ def read(path: Path, name: str, labelled: bool = True) -> Dataset:
         edges=arrays["edge_index"],
         y=y,
         classes=int(y.max(initial=-1)) + 1,
-        sens=arrays.get("sens"),
         public=_split(arrays, len(y), path),
+        sens=arrays.get("sens"),
+        graph_of=arrays.get("graph_of"),
+        node_labels=arrays.get("node_labels"),
+        edge_labels=arrays.get("edge_labels"),
     )
     return check(dataset, path, labelled)
 
@@ -56,8 +61,7 @@ def write(dataset: Dataset, path: Path) -> None:
     }
     if dataset.public is not None:
         arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
-    if dataset.sens is not None:
-        arrays["sens"] = dataset.sens
+    arrays |= {name: getattr(dataset, name) for name in KEPT if getattr(dataset, name) is not None}
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
@@ -108,14 +112,15 @@ def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
         )
 
 
-def _split(arrays: dict[str, np.ndarray], nodes: int, path: Path) -> np.ndarray | None:
+def _split(arrays: dict[str, np.ndarray], examples: int, path: Path) -> np.ndarray | None:
     if SPLIT[0] not in arrays:
         return None
-    masks = np.zeros((len(SPLIT), nodes), np.bool_)
+    masks = np.zeros((len(SPLIT), examples), np.bool_)
     for mask, key in zip(masks, SPLIT, strict=True):
         check_array(arrays[key], key, np.int64, (None,), path)
-        row = first((arrays[key] < 0) | (arrays[key] >= nodes))
+        row = first((arrays[key] < 0) | (arrays[key] >= examples))
         if row is not None:
-            refuse(path, f"{key}, row {row}: node {arrays[key][row]} is not in 0..{nodes - 1}", "Remove it.")
+            what = "graph" if "graph_of" in arrays else "node"
+            refuse(path, f"{key}, row {row}: {what} {arrays[key][row]} is not in 0..{examples - 1}", "Remove it.")
         mask[arrays[key]] = True
     return masks

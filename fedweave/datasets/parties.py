@@ -180,7 +180,7 @@ def _folders(root: Path) -> list[Path]:
 def _read(folder: Path) -> _Given:
     nodes, edges = read(find(folder, "nodes")), read(find(folder, "edges"))
     check_columns(nodes, required=NODES[:1], known=NODES)
-    check_columns(edges, required=EDGES, known=EDGES)
+    check_columns(edges, required=EDGES, known=EDGES, closed=True)
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
     x = features_of(nodes)

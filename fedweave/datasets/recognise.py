@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedweave.datasets import tu
+
 TABLES = (".csv", ".parquet")
 _SHOWN = 5
 
@@ -18,7 +20,9 @@ def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
         return f"is {_file(root)}", (root.stem,) if root.suffix == ".npz" and root.stem in known else ()
     inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
     if tables := _tables(root):
-        return f"is a folder with {' and '.join(tables)}", ("folder",)
+        return f"is a folder with {' and '.join(tables)}", ("graphs" if len(tables) == 3 else "folder",)
+    if texts := tu.holds(root):
+        return f"is a folder with {texts[0]}_A.txt", (texts[0].lower() if texts[0].lower() in known else "tu",)
     parties = [path.name for path in inside if path.is_dir() and _tables(path)]
     if parties:
         return f"is a folder of the parties {', '.join(parties)}", ("parties",)
@@ -38,9 +42,12 @@ def _file(path: Path) -> str:
 
 
 def _tables(folder: Path) -> list[str]:
-    """The files of nodes and edges in `folder`; none unless both are there."""
-    held = [[f"{stem}{kind}" for kind in TABLES if (folder / f"{stem}{kind}").is_file()] for stem in ("nodes", "edges")]
-    return [found[0] for found in held] if all(held) else []
+    """The files of graphs (if there are any), nodes and edges in `folder`; none unless both of these are there."""
+    graphs, *held = (
+        [f"{stem}{kind}" for kind in TABLES if (folder / f"{stem}{kind}").is_file()]
+        for stem in ("graphs", "nodes", "edges")
+    )
+    return [found[0] for found in (graphs, *held) if found] if all(held) else []
 
 
 def _listed(paths: list[Path]) -> str:

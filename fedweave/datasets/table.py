@@ -75,7 +75,7 @@ class Table:
     def numbers(self, column: str) -> np.ndarray:
         """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are refused."""
         cells = self.data[column].combine_chunks()
-        remedy = "Every column besides id, label, sens and split is a feature: give a finite number in every row."
+        remedy = "Every column without another meaning is a feature: give a finite number in every row."
         self.refuse_at(first(_bools(cells.is_null())), f"feature {column!r} is empty", remedy)
         values = self._cast(cells, pa.float64(), column, remedy).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):

@@ -39,6 +39,7 @@ COUNTS: dict[str, tuple[Any, ...]] = {
     "credit": (30000, 137377, 13, [6636, 23364], [27315, 2685], None),
     "reddit": (232965, 57307946, 602, 41, None, [153431, 23831, 55703]),
 }
+GRAPHS = ("graphs", "tu", "proteins", "dd", "imdb-binary")  # see test_small_graphs
 REPEATS_SENS = {"german": 0, "bail": 0, "credit": 1}
 
 
@@ -304,6 +305,7 @@ def test_registry_names_and_parameters() -> None:
         "pokec-z",
         "pokec-n",
         *COUNTS,
+        *GRAPHS,
     }
     for name, kind in DATASETS.items():
         assert kind() == kind()  # every parameter has a default

@@ -1,0 +1,180 @@
+"""A user's own small graphs: a folder with `graphs`, `nodes` and `edges`, each as Parquet or CSV; columns in
+docs/data-format.md."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import scipy.sparse as sp
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check, first
+from fedweave.datasets.features import compact, normalise, one_hot
+from fedweave.datasets.folder import (
+    EDGES,
+    Folder,
+    check_columns,
+    ends_of,
+    feature_names,
+    features_of,
+    ids_of,
+    split_of,
+)
+from fedweave.datasets.table import WHOLE, Table, find, read
+from fedweave.errors import ConfigError
+
+GRAPHS = ("id", "label", "sens", "split")
+NODES = ("id", "graph", "label")
+
+
+@dataclass(frozen=True)
+class GraphFolder(Folder):
+    """Your own folder of small graphs with graphs.csv|parquet, nodes.csv|parquet and edges.csv|parquet.
+
+    normalise:   see `features.normalise`.
+    classes:     number of classes when the graphs' labels are numbers; None is the largest label + 1.
+    labels:      names of the graphs' classes in order; None is those present, sorted.
+    node_labels: the nodes' labels in order of their one-hot columns; None is those present, sorted (or 0 to the
+                 largest, if all are whole numbers).
+    edge_labels: the edges' labels in order, as `node_labels`.
+    degrees:     columns of the one-hot degrees that stand in where nodes have neither labels nor features; None is the
+                 largest degree + 1. Sites that train together must all give the same of these five.
+    """
+
+    node_labels: tuple[str, ...] | None = None
+    edge_labels: tuple[str, ...] | None = None
+    degrees: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("node_labels", "edge_labels"):
+            names = getattr(self, name)
+            if names is not None and not 0 < len(names) == len(set(names)):
+                raise ConfigError(f"graphs: {name} = {list(names)} is empty or names a label twice.")
+        if self.degrees is not None and self.degrees < 1:
+            raise ConfigError(f"graphs: degrees = {self.degrees} is not allowed; it must be at least 1.")
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The graphs in `root`, numbered by their row; nodes graph by graph, else in their order; `seed` is not used.
+
+        Raises:
+            ConfigError: no folder is given.
+            DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy.
+        """
+        if root is None:
+            raise ConfigError('The dataset "graphs" needs the folder with graphs, nodes and edges: set [data] path.')
+        graphs, nodes, edges = (read(find(root, stem)) for stem in ("graphs", "nodes", "edges"))
+        check_columns(graphs, required=GRAPHS[:2], known=GRAPHS, closed=True)
+        check_columns(nodes, required=NODES[:2], known=NODES)
+        check_columns(edges, required=EDGES, known=(*EDGES, "label"), closed=True)
+        y, classes = self.labels_of(graphs)
+        graph_of = _graphs(graphs, nodes)
+        order = np.argsort(graph_of, kind="stable")
+        graph_of, ids = graph_of[order], ids_of(nodes).take(pa.array(order))
+        pairs, edge_labels = _edges(edges, ids, graph_of, self.edge_labels)
+        kinds = None
+        if "label" in nodes.columns:
+            kinds = _kinds(nodes, self.node_labels)[order]
+        dataset = Dataset(
+            name=root.resolve().name,
+            x=normalise(compact(self._features(nodes, order, kinds, pairs)), self.normalise, root.name),
+            edges=pairs,
+            y=y,
+            classes=classes,
+            sens=graphs.whole("sens", empty="unknown") if "sens" in graphs.columns else None,
+            public=split_of(graphs, y, "graph") if "split" in graphs.columns else None,
+            graph_of=graph_of,
+            node_labels=kinds,
+            edge_labels=edge_labels,
+        )
+        return check(dataset, root)
+
+    def _features(
+        self, nodes: Table, order: np.ndarray, kinds: np.ndarray | None, edges: np.ndarray
+    ) -> "np.ndarray | sp.csr_matrix":
+        """[n, d]: one-hot node labels, then the feature columns; without either, one-hot degrees."""
+        named = bool(feature_names(nodes, NODES))
+        held = [features_of(nodes, NODES)[order]] if named else []
+        if kinds is not None:
+            columns = one_hot(kinds, None if self.node_labels is None else len(self.node_labels))
+            return sp.hstack([columns, *held], "csr", np.float32)
+        if held:
+            return held[0]
+        degree = np.bincount(edges[0], minlength=nodes.rows)
+        if self.degrees is not None:
+            nodes.refuse_at(
+                first(degree[np.argsort(order)] >= self.degrees),
+                f"the node has more than {self.degrees - 1} neighbours",
+                "Raise [data] degrees.",
+            )
+        return one_hot(degree, self.degrees)
+
+
+def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
+    """int64 [n]: the row in `graphs` of each node's graph.
+
+    Raises:
+        DataError: a node names no graph, or a graph has no node; names file and row.
+    """
+    ids = ids_of(graphs)
+    cells = nodes.filled("graph")
+    rows = pc.index_in(cells, ids)
+    row = first(rows.is_null().to_numpy(False))
+    if row is not None:
+        nodes.refuse_at(row, f"graph {cells[row].as_py()!r} is not in graphs", "Add a row with this id to graphs.")
+    graph_of = rows.to_numpy(zero_copy_only=False).astype(np.int64)
+    empty = first(np.bincount(graph_of, minlength=graphs.rows) == 0)
+    if empty is not None:
+        graphs.refuse_at(empty, f"graph {ids[empty].as_py()!r} has no node", "Add its nodes, or remove the row.")
+    return graph_of
+
+
+def _edges(
+    edges: Table, ids: pa.Array, graph_of: np.ndarray, names: tuple[str, ...] | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """int64 [2, E] in the form of `Dataset`, and int64 [E] the edges' labels or None.
+
+    Raises:
+        DataError: an edge joins two graphs, or has two labels; names file and row.
+    """
+    ends = ends_of(edges, ids)
+    row = first(graph_of[ends[0]] != graph_of[ends[1]])
+    if row is not None:
+        what = f"the edge joins {ids[int(ends[0, row])].as_py()!r} and {ids[int(ends[1, row])].as_py()!r} of two graphs"
+        edges.refuse_at(row, what, "Remove the row, or make the two graphs one.")
+    both = np.concatenate([ends, ends[::-1]], 1)
+    codes = both[0] * len(ids) + both[1]
+    order = np.argsort(codes, kind="stable")
+    new = np.diff(codes[order], prepend=-1) != 0
+    kept = order[new]
+    if "label" not in edges.columns:
+        return both[:, kept], None
+    labels = np.tile(_kinds(edges, names), 2)
+    fault = first(labels[order] != labels[kept][np.cumsum(new) - 1])
+    if fault is not None:
+        edges.refuse_at(int(order[fault]) % edges.rows, "the edge has another label above", "Keep one of the two rows.")
+    return both[:, kept], labels[kept]
+
+
+def _kinds(table: Table, names: tuple[str, ...] | None) -> np.ndarray:
+    """int64 [rows]: the column "label" as numbers, -1 where empty: places in `names` or, if these are None, the number
+    itself or the place among the sorted names.
+
+    Raises:
+        DataError: a label is none of the names; names file and row.
+    """
+    cells = table.texts("label")
+    present = cells.drop_null()
+    if names is None and pc.all(pc.match_substring_regex(present, WHOLE)).as_py() is not False:
+        kinds = table.whole("label", empty="unknown")
+        table.refuse_at(first(kinds > table.rows), "the label's number is above the number of rows", "Number from 0.")
+        return kinds
+    known = pa.array(names or sorted(present.unique().to_pylist()), pa.string())
+    places = pc.index_in(cells, known, skip_nulls=True)
+    unknown = first(places.is_null().to_numpy(False) & cells.is_valid().to_numpy(False))
+    if unknown is not None:
+        what = f"label {cells[unknown].as_py()!r} is none of {', '.join(known.to_pylist())}"
+        table.refuse_at(unknown, what, "Correct it or add it to the labels in [data].")
+    return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

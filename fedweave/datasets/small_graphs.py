@@ -1,0 +1,129 @@
+"""Collections of small graphs, each of which is an example: published ones, and a user's own in the same layout."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from fedweave.datasets import download, tu
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check_counts, refuse
+from fedweave.datasets.features import check_normalise, normalise
+from fedweave.datasets.lookup import Facts, NotHeld, cache, shared
+from fedweave.errors import ConfigError, DataError
+
+COUNTED = ("graphs", "nodes", "edges", "features", "classes")
+
+
+@dataclass(frozen=True)
+class TU:
+    """Your own folder of small graphs in the TU text layout (DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt).
+
+    attributes: use the node attributes (DS_node_attributes) as features too.
+    normalise:  see `features.normalise`; over the nodes of all graphs, before any partition.
+    """
+
+    attributes: bool = False
+    normalise: str = "none"
+
+    def __post_init__(self) -> None:
+        check_normalise(self.normalise)
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The graphs in `root`; `seed` is not used.
+
+        Raises:
+            ConfigError: no folder is given.
+            DataError: it holds no such data set, or more than one, or is refused by `tu.read`.
+        """
+        if root is None:
+            raise ConfigError('The dataset "tu" needs the folder with DS_A.txt: set [data] path.')
+        found = tu.holds(root)
+        if len(found) != 1:
+            what = f"{len(found)} data sets are there: {', '.join(found)}" if found else "no file ends in _A.txt"
+            refuse(root, what, "Name the folder of one data set in the TU layout; see docs/data-format.md.")
+        return self._read(root, found[0])
+
+    def _read(self, folder: Path, name: str) -> Dataset:
+        dataset = tu.read(folder, name, self.attributes)
+        return replace(dataset, x=normalise(dataset.x, self.normalise, name))
+
+
+@dataclass(frozen=True)
+class PublicTU(TU):
+    """Base of the published collections.
+
+    The files of the collection are looked for in `root` (`<root>/<name>`, or `root` is the folder) and nowhere else;
+    without `root` likewise in $FEDWEAVE_DATA, then in the cache. If they are in neither, they are downloaded into the
+    cache.
+    """
+
+    name: ClassVar[str]
+    own_name: ClassVar[str]  # in its file names
+    facts: ClassVar[Facts]
+    sens_column: ClassVar[int | None] = None
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """All graphs; `seed` is not used.
+
+        Raises:
+            NotHeld: they are not in `root`.
+            DataError: the files are nowhere and could not be downloaded (lists all places), are refused by `tu.read`,
+                or have other counts than the published.
+        """
+        return self._checked(self._find(root))
+
+    def _checked(self, folder: Path) -> Dataset:
+        """The published collection in `folder`; raises DataError for another."""
+        dataset = self._read(folder, self.own_name)
+        counted = [name for name in COUNTED if name != "features" or not self.attributes]
+        check_counts(dataset, self.facts, folder, tuple(counted))
+        return replace(dataset, name=self.name)
+
+    def _find(self, root: Path | None) -> Path:
+        base, kept = root or shared(), cache() / self.name
+        places = [] if base is None else [base / self.name, base]
+        if root is None:
+            places.append(kept)
+        for place in places:
+            if tu.holds(place, self.own_name):
+                return place
+        if root is not None:
+            raise NotHeld(self.name, [place / f"{self.own_name}_A.txt" for place in places])
+        try:
+            return download.fetch_texts(self.own_name, self._checked, kept)
+        except DataError as error:
+            looked = "".join(f"\n  {place}" for place in places)
+            raise DataError(
+                f"{self.name}: {error}\nLooked at:{looked}\nPut {self.own_name}_A.txt and its other files "
+                "(docs/data-format.md) there, or name their folder in [data] path or $FEDWEAVE_DATA."
+            ) from error
+
+
+@dataclass(frozen=True)
+class Proteins(PublicTU):
+    """Borgwardt et al. 2005; proteins as secondary structure elements, enzymes or not."""
+
+    name = "proteins"
+    own_name = "PROTEINS"
+    facts = Facts(43471, 81044, 3, 2, graphs=1113)
+
+
+@dataclass(frozen=True)
+class DD(PublicTU):
+    """Dobson and Doig 2003; proteins as amino acids, enzymes or not."""
+
+    name = "dd"
+    own_name = "DD"
+    facts = Facts(334925, 843046, 89, 2, graphs=1178)
+
+
+@dataclass(frozen=True)
+class IMDBBinary(PublicTU):
+    """Yanardag and Vishwanathan 2015; actors who played together, by genre; features are degrees."""
+
+    name = "imdb-binary"
+    own_name = "IMDB-BINARY"
+    facts = Facts(19773, 96531, 136, 2, graphs=1000)
+
+
+SMALL_GRAPHS: tuple[type[PublicTU], ...] = (Proteins, DD, IMDBBinary)

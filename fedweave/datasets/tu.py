@@ -1,0 +1,221 @@
+"""The text layout of the TU collection (Morris et al. 2020, "TUDataset: a collection of benchmark datasets for learning
+with graphs"): one folder of files DS_….txt, each plain or compressed as .txt.xz, one line per node, edge or graph.
+
+DS_A holds "i, j" for every edge in both directions, DS_graph_indicator the graph of each node, DS_graph_labels the
+class of each graph; nodes and graphs count from 1. Optional: DS_node_labels and DS_edge_labels (whole numbers),
+DS_node_attributes (numbers). Other files are not read.
+"""
+
+import lzma
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import scipy.sparse as sp
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.features import compact, one_hot
+
+SUFFIXES = (".txt", ".txt.xz")
+AGAIN = "Get the file again; docs/data-format.md describes the layout."
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The numbers of one file, [lines, columns]; complaints name the file and count lines from 1."""
+
+    path: Path
+    values: np.ndarray
+
+    def refuse_at(self, line: int | None, what: str, remedy: str) -> None:
+        """Raise DataError that names the file and `line` (from 0); nothing for None."""
+        if line is not None:
+            refuse(self.path, f"line {line + 1}: {what}", remedy)
+
+    def one_column(self) -> np.ndarray:
+        """[lines]; refuses more than one number a line."""
+        if self.values.shape[1] != 1:
+            self.refuse_at(0, f"{self.values.shape[1]} numbers instead of one", AGAIN)
+        return self.values[:, 0]
+
+    def check_count(self, count: int, of: str) -> None:
+        """Raise DataError unless there are as many lines as `of` names."""
+        if len(self.values) != count:
+            refuse(self.path, f"it has {len(self.values)} lines, but there are {count} {of}", AGAIN)
+
+
+def holds(folder: Path, name: str = "*") -> list[str]:
+    """The names DS for which `folder` holds an adjacency DS_A, as far as they match the pattern `name`."""
+    found = {path.name.removesuffix(s)[:-2] for s in SUFFIXES for path in folder.glob(f"{name}_A{s}")}
+    return sorted(found)
+
+
+def read(folder: Path, name: str, attributes: bool = False) -> Dataset:
+    """The checked data set DS = `name` in `folder`. Classes are the different graph labels in rising order.
+
+    Features are one-hot node labels, a column for each number from the lowest to the highest label (so DD has 89
+    columns, of which 82 occur), after them with `attributes` the node attributes; without either, one-hot degrees from
+    0 to the highest. Edges of a node with itself are dropped, repeated edges kept once (as in PyTorch Geometric).
+
+    Raises:
+        DataError: a file is missing, damaged or refused; names file and line.
+    """
+    indicator = _required(folder, f"{name}_graph_indicator")
+    graph_of = _graphs(indicator)
+    labels = _required(folder, f"{name}_graph_labels")
+    labels.check_count(int(graph_of[-1]) + 1, f"graphs in {indicator.path.name}")
+    classes, y = np.unique(labels.one_column(), return_inverse=True)
+    edges, edge_labels = _edges(folder, name, graph_of)
+    kinds, held = _node_labels(folder, name, len(graph_of)), []
+    if kinds is not None:
+        held += [one_hot(column) for column in kinds.T]
+    if attributes:
+        held.append(sp.csr_matrix(_attributes(folder, name, len(graph_of))))
+    x = sp.hstack(held, "csr", np.float32) if held else one_hot(np.bincount(edges[0], minlength=len(graph_of)))
+    dataset = Dataset(
+        name=name,
+        x=compact(x),
+        edges=edges,
+        y=y.astype(np.int64),
+        classes=len(classes),
+        graph_of=graph_of,
+        node_labels=None if kinds is None else _numbered(kinds),
+        edge_labels=edge_labels,
+    )
+    return check(dataset, folder)
+
+
+def _graphs(indicator: Lines) -> np.ndarray:
+    """int64 [n]: the graph of each node, from 0."""
+    graph = indicator.one_column()
+    if len(graph) == 0:
+        refuse(indicator.path, "the file is empty", "Give one line per node.")
+    steps, remedy = np.diff(graph, prepend=0), "Nodes stand graph by graph, graphs count from 1."
+    line = first((steps < 0) | (steps > 1) | (graph < 1))
+    if line is not None:
+        before = f"after graph {graph[line - 1]}" if line else "at the start"
+        indicator.refuse_at(line, f"graph {graph[line]} {before}", remedy)
+    return graph - 1
+
+
+def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """int64 [2, E] in the form of `Dataset`, and int64 [E] their labels or None."""
+    lines, n = _required(folder, f"{name}_A", columns=2), len(graph_of)
+    ends = lines.values.T - 1
+    line = first(np.any((ends < 0) | (ends >= n), 0))
+    if line is not None:
+        lines.refuse_at(line, f"edge {_pair(ends, line)} names a node that is not in 1..{n}", "Nodes count from 1.")
+    line = first(graph_of[ends[0]] != graph_of[ends[1]])
+    if line is not None:
+        graphs = " and ".join(str(graph_of[end[line]] + 1) for end in ends)
+        lines.refuse_at(line, f"edge {_pair(ends, line)} joins graphs {graphs}", "Edges stay within one graph.")
+    codes = ends[0] * n + ends[1]
+    order = np.argsort(codes, kind="stable")
+    order = order[(ends[0] != ends[1])[order]]
+    kept = order[np.diff(codes[order], prepend=-1) != 0]  # the line of each different edge, sorted by edge
+    source, target = ends[:, kept]
+    reverse = np.searchsorted(codes[kept], target * n + source).clip(max=len(kept) - 1)
+    lonely = first(codes[kept][reverse] != target * n + source)
+    if lonely is not None:
+        line = int(kept[lonely])
+        lines.refuse_at(line, f"edge {_pair(ends, line)} lacks its reverse", "Give every edge in both directions.")
+    return ends[:, kept], _edge_labels(folder, name, ends, kept, kept[reverse])
+
+
+def _edge_labels(folder: Path, name: str, ends: np.ndarray, kept: np.ndarray, reverse: np.ndarray) -> np.ndarray | None:
+    """int64 [E] of the edges that stand in the lines `kept`, and the other way round in the lines `reverse`."""
+    lines = _optional(folder, f"{name}_edge_labels")
+    if lines is None:
+        return None
+    lines.check_count(ends.shape[1], f"lines in {name}_A")
+    labels = _numbered(lines.values)
+    at = first(labels[kept] != labels[reverse])
+    if at is not None:
+        other = f"that of its reverse in line {reverse[at] + 1}"
+        lines.refuse_at(int(kept[at]), f"the label of edge {_pair(ends, int(kept[at]))} is not {other}", AGAIN)
+    return labels[kept]
+
+
+def _node_labels(folder: Path, name: str, nodes: int) -> np.ndarray | None:
+    """int64 [n, columns], each column from 0, or None."""
+    lines = _optional(folder, f"{name}_node_labels")
+    if lines is None:
+        return None
+    lines.check_count(nodes, "nodes")
+    labels = lines.values - lines.values.min(0)
+    line = first(np.any(labels > nodes, 1))
+    if line is not None:
+        lines.refuse_at(line, f"label {lines.values[line].max()} is too far from the others", "Number them in a row.")
+    return labels
+
+
+def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
+    """float32 [n, columns]."""
+    lines = _optional(folder, f"{name}_node_attributes", pa.float64())
+    if lines is None:
+        refuse(folder, f"attributes = true, but there is no {name}_node_attributes.txt", "Set it to false.")
+    lines.check_count(nodes, "nodes")
+    with np.errstate(over="ignore"):
+        values = lines.values.astype(np.float32)
+    lines.refuse_at(first(np.any(~np.isfinite(values), 1)), "an attribute is not finite in float32", "Correct it.")
+    return values
+
+
+def _numbered(labels: np.ndarray) -> np.ndarray:
+    """int64 [m]: one number from 0 for each row of labels [m, columns]."""
+    if labels.shape[1] == 1:
+        return labels[:, 0] - (labels.min() if len(labels) else 0)
+    return np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _pair(ends: np.ndarray, line: int) -> str:
+    return f"{ends[0, line] + 1}, {ends[1, line] + 1}"
+
+
+def _required(folder: Path, stem: str, columns: int | None = None) -> Lines:
+    lines = _optional(folder, stem, columns=columns)
+    if lines is None:
+        refuse(folder, f"neither {stem}.txt nor {stem}.txt.xz is there", AGAIN)
+    return lines
+
+
+def _optional(folder: Path, stem: str, kind: pa.DataType | None = None, columns: int | None = None) -> Lines | None:
+    """The numbers (int64 unless `kind` says otherwise) of a file; None if there is none."""
+    found = [path for path in (folder / f"{stem}{suffix}" for suffix in SUFFIXES) if path.is_file()]
+    if not found:
+        return None
+    [path, *more] = found
+    if more:
+        refuse(folder, f"both {path.name} and {more[0].name} are there", "Keep the one that counts.")
+    try:
+        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
+            text = file.read().rstrip()
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", AGAIN)
+    return Lines(path, _parsed(path, text, kind or pa.int64(), columns))
+
+
+def _parsed(path: Path, text: bytes, kind: pa.DataType, columns: int | None) -> np.ndarray:
+    width = text.partition(b"\n")[0].count(b",") + 1 if text else columns or 1
+    if columns not in (None, width):
+        refuse(path, f"line 1: {width} numbers instead of {columns}", AGAIN)
+    if not text:
+        return np.zeros((0, width), kind.to_pandas_dtype())
+    try:
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(text + b"\n"),
+            # without threads the parser knows the number of a line that it complains about
+            pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=True),
+            pyarrow.csv.ParseOptions(ignore_empty_lines=False),
+            pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys((f"f{i}" for i in range(width)), kind), null_values=[]
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        line = re.search(r"Row #(\d+): (.*)", " ".join(str(error).split()))
+        refuse(path, f"line {line[1]}: {line[2]}" if line else str(error), "Give numbers with commas between them.")
+    return np.stack([column.to_numpy() for column in table.columns], 1)

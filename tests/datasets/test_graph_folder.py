@@ -1,0 +1,109 @@
+"""A user's own small graphs as tables, and what is refused with file and row."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from fedweave.datasets import load
+from fedweave.errors import ConfigError, DataError
+
+GRAPHS = "id,label,sens,split\nwater,wet,0,train\nsalt,dry,1,test\nair,,,\n"
+# the nodes of a graph need not stand together
+NODES = """id,graph,label,mass
+Na,salt,metal,23
+O,water,gas,16
+H1,water,gas,1
+Cl,salt,gas,35.5
+H2,water,,1
+N,air,gas,14
+"""
+EDGES = "source,target,label\nO,H1,single\nH2,O,single\nNa,Cl,ionic\nH1,O,single\n"
+
+
+def folder(path: Path, graphs: str = GRAPHS, nodes: str = NODES, edges: str = EDGES) -> Path:
+    for name, content in (("graphs", graphs), ("nodes", nodes), ("edges", edges)):
+        (path / f"{name}.csv").write_text(content)
+    return path
+
+
+def dense(x: Any) -> np.ndarray:
+    return x.toarray() if sp.issparse(x) else x
+
+
+def test_graphs_worked_by_hand(tmp_path: Path) -> None:
+    data = load("graphs", str(folder(tmp_path)))
+    assert (data.name, data.examples, data.nodes, data.classes) == (tmp_path.name, 3, 6, 2)
+    np.testing.assert_array_equal(data.graph_of, [0, 0, 0, 1, 1, 2])  # O H1 H2, Na Cl, N
+    np.testing.assert_array_equal(data.y, [1, 0, -1])  # dry < wet
+    np.testing.assert_array_equal(data.sens, [0, 1, -1])
+    np.testing.assert_array_equal(data.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(data.node_labels, [0, 0, -1, 1, 0, 0])  # gas < metal
+    np.testing.assert_array_equal(data.edges, [[0, 0, 1, 2, 3, 4], [1, 2, 0, 0, 4, 3]])
+    np.testing.assert_array_equal(data.edge_labels, [1, 1, 1, 1, 0, 0])  # ionic < single
+    np.testing.assert_array_equal(
+        dense(data.x), [[1, 0, 16], [1, 0, 1], [0, 0, 1], [0, 1, 23], [1, 0, 35.5], [1, 0, 14]]
+    )
+
+
+def test_labels_in_a_given_order_and_numbered_ones(tmp_path: Path) -> None:
+    data = load("graphs", str(folder(tmp_path)), labels=("wet", "dry"), node_labels=("metal", "gas", "noble"))
+    np.testing.assert_array_equal(data.y, [0, 1, -1])
+    np.testing.assert_array_equal(dense(data.x)[3], [1, 0, 0, 23])
+    (tmp_path / "n").mkdir()
+    numbers = NODES.replace("metal", "2").replace("gas", "0")
+    data = load("graphs", str(folder(tmp_path / "n", nodes=numbers)))
+    np.testing.assert_array_equal(data.node_labels, [0, 0, -1, 2, 0, 0])
+    np.testing.assert_array_equal(dense(data.x)[3], [0, 0, 1, 23])
+
+
+def test_degrees_stand_in_for_features(tmp_path: Path) -> None:
+    bare = "\n".join(",".join(line.split(",")[:2]) for line in NODES.splitlines())
+    path = str(folder(tmp_path, nodes=bare))
+    np.testing.assert_array_equal(dense(load("graphs", path).x), np.eye(3)[[2, 1, 1, 1, 1, 0]])
+    np.testing.assert_array_equal(dense(load("graphs", path, degrees=5).x), np.eye(5)[[2, 1, 1, 1, 1, 0]])
+    with pytest.raises(DataError, match=r"nodes\.csv: row 3: the node has more than 1 neighbours"):
+        load("graphs", path, degrees=2)
+
+
+BROKEN = {
+    "no such graph": ({"nodes": NODES + "X,fire,gas,1\n"}, r"nodes\.csv: row 8: graph 'fire' is not in graphs"),
+    "no graph": ({"nodes": NODES + "X,,gas,1\n"}, r"nodes\.csv: row 8: graph is empty"),
+    "a graph without nodes": ({"graphs": GRAPHS + "void,dry,,\n"}, r"graphs\.csv: row 5: graph 'void' has no node"),
+    "a graph twice": ({"graphs": GRAPHS + "air,dry,,\n"}, r"graphs\.csv: row 5: id 'air' is already in row 4"),
+    "between graphs": (
+        {"edges": EDGES + "N,O,single\n"},
+        r"edges\.csv: row 6: the edge joins 'N' and 'O' of two graphs",
+    ),
+    "two labels": ({"edges": EDGES + "Cl,Na,single\n"}, r"edges\.csv: row 6: the edge has another label above"),
+    "a split without label": ({"graphs": GRAPHS.replace("air,,,", "air,,,val")}, r"row 4: the graph is in a split but"),
+    "a further column": ({"graphs": GRAPHS.replace("sens", "age")}, r"graphs\.csv: unknown columns: age"),
+    "no column graph": ({"nodes": NODES.replace("graph", "molecule")}, r"nodes\.csv: there is no column 'graph'"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_refusals_name_file_and_row(what: str, tmp_path: Path) -> None:
+    changed, message = BROKEN[what]
+    with pytest.raises(DataError, match=message):
+        load("graphs", str(folder(tmp_path, **changed)))
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    path = str(folder(tmp_path))
+    with pytest.raises(DataError, match=r"nodes\.csv: row 2: label 'metal' is none of gas"):
+        load("graphs", path, node_labels=("gas",))
+    with pytest.raises(DataError, match=r"edges\.csv: row 2: label 'single' is none of ionic"):
+        load("graphs", path, edge_labels=("ionic",))
+    for options in ({"node_labels": ("a", "a")}, {"edge_labels": ()}, {"degrees": 0}, {"classes": 2, "labels": ("a",)}):
+        with pytest.raises(ConfigError):
+            load("graphs", path, **options)
+    with pytest.raises(ConfigError, match=r"set \[data\] path"):
+        load("graphs")
+
+
+def test_one_graph_is_not_read_in_place_of_many(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r'there is a table graphs.* Set \[data\] name = "graphs"'):
+        load("folder", str(folder(tmp_path)))

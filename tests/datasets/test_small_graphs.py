@@ -1,0 +1,131 @@
+"""Published collections of small graphs: counts of the real files, where they are looked for, and the user's own."""
+
+import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from fedweave.datasets import DATASETS, describe, download, load, tu
+from fedweave.datasets.lookup import Facts
+from fedweave.datasets.small_graphs import SMALL_GRAPHS, Proteins
+from fedweave.errors import ConfigError, DataError
+from tests.datasets.test_public import nowhere  # noqa: F401 (a fixture)
+from tests.datasets.test_tu import folder
+
+# graphs, nodes, edges, features, graphs of each class, the largest degree; from the data's own README
+COUNTS: dict[str, tuple[Any, ...]] = {
+    "proteins": (1113, 43471, 81044, 3, [663, 450], 25),
+    "dd": (1178, 334925, 843046, 89, [691, 487], 19),
+    "imdb-binary": (1000, 19773, 96531, 136, [500, 500], 135),
+}
+
+
+def real(name: str, data_root: Path) -> str:
+    if not tu.holds(data_root / name):
+        pytest.skip(f"{name} is not in {data_root}; set FEDWEAVE_DATA to the folder of data sets")
+    return str(data_root)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_of_the_real_files(name: str, data_root: Path) -> None:
+    graphs, nodes, edges, features, classes, degree = COUNTS[name]
+    began = time.monotonic()
+    data = load(name, real(name, data_root))
+    assert time.monotonic() - began < 20
+    assert (data.name, data.examples, data.nodes, data.edges.shape[1]) == (name, graphs, nodes, 2 * edges)
+    assert (data.features, np.bincount(data.y).tolist()) == (features, classes)
+    assert np.bincount(data.edges[0]).max() == degree
+    assert (np.asarray(data.x.sum(1)) == 1).all()  # one-hot
+    assert f"{graphs:,} graphs, {nodes:,} nodes, {edges:,} edges, {features} features, 2 classes" in describe(name)
+    assert load(name, str(data_root / name)).y.tobytes() == data.y.tobytes()
+
+
+def test_82_of_the_89_labels_of_dd_occur(data_root: Path) -> None:
+    data = load("dd", real("dd", data_root))
+    assert sp.issparse(data.x)
+    assert len(np.unique(data.node_labels)) == np.count_nonzero(np.asarray(data.x.sum(0))) == 82
+
+
+def test_attributes_come_after_the_labels(data_root: Path) -> None:
+    plain, wide = (load("proteins", real("proteins", data_root), attributes=more) for more in (False, True))
+    assert wide.features == 4
+    np.testing.assert_array_equal(np.asarray(wide.x)[:, :3], plain.x)
+    np.testing.assert_array_equal(np.asarray(wide.x)[:3, 3], [23, 10, 25])
+    scaled = load("proteins", str(data_root), attributes=True, normalise="standard")
+    np.testing.assert_allclose(np.asarray(scaled.x).mean(0), 0, atol=1e-5)
+
+
+def test_a_users_own_collection(tmp_path: Path) -> None:
+    data = load("tu", str(folder(tmp_path)))
+    assert (data.name, data.examples) == ("DS", 2)
+    with pytest.raises(ConfigError, match=r'"tu" needs the folder with DS_A\.txt: set \[data\] path'):
+        load("tu")
+    with pytest.raises(DataError, match=r'DS_A\.txt is there, so it is in the TU layout\. Set \[data\] name = "tu"'):
+        load("folder", str(tmp_path))
+    shutil.copy(tmp_path / "DS_A.txt", tmp_path / "ES_A.txt")
+    with pytest.raises(DataError, match=r"2 data sets are there: DS, ES"):
+        load("tu", str(tmp_path))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"no file ends in _A\.txt"):
+        load("tu", str(tmp_path / "empty"))
+
+
+def test_another_collection_is_not_taken_for_the_named_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_root: Path
+) -> None:
+    """A path that holds other data is refused even where $FEDWEAVE_DATA has the named one."""
+    monkeypatch.setenv("FEDWEAVE_DATA", real("proteins", data_root))
+    wrong = r"proteins is not at .*; .* is a folder with DS_A\.txt\. Set name = 'tu' to use that"
+    with pytest.raises(DataError, match=wrong):
+        load("proteins", str(folder(tmp_path)))
+    for path in tmp_path.glob("DS_*"):
+        path.rename(path.with_name(path.name.replace("DS", "PROTEINS")))
+    with pytest.raises(DataError, match=r"are \(2, 5, 3, 4, 2\), published are \(1113, 43471, 81044, 3, 2\)"):
+        load("proteins", str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", SMALL_GRAPHS)
+def test_absent_and_offline_names_every_place(kind: Any, nowhere: Path, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
+    monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path / "env"))
+    with pytest.raises(DataError) as refusal:
+        load(kind.name)
+    for part in (
+        f"{tmp_path / 'env' / kind.name}\n",
+        f"{nowhere / kind.name}\n",
+        "could not be reached",
+        "[data] path",
+    ):
+        assert part in str(refusal.value)
+    assert f"Put {kind.own_name}_A.txt" in str(refusal.value)
+
+
+def test_a_download_is_kept_as_its_text_files(nowhere: Path, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
+    def source(root: str, own_name: str) -> SimpleNamespace:
+        raw = Path(root, own_name, "raw")
+        raw.mkdir(parents=True)
+        for path in folder(tmp_path).glob("DS_*"):
+            shutil.copy(path, raw / path.name.replace("DS", own_name))
+        return SimpleNamespace(raw_dir=str(raw))
+
+    monkeypatch.setattr(download, "_answers", lambda host: None)
+    monkeypatch.setattr(download, "_source", lambda kind: source)
+    with pytest.raises(DataError, match=r"are \(2, 5, 3, 4, 2\), published are \(1113"):
+        load("proteins")
+    assert list(nowhere.iterdir()) == []
+    monkeypatch.setattr(Proteins, "facts", Facts(5, 3, 4, 2, graphs=2))
+    first = load("proteins")
+    monkeypatch.setattr(download, "_source", lambda kind: pytest.fail("the cached files were not used"))
+    assert load("proteins").edges.tobytes() == first.edges.tobytes()
+    assert [path.name for path in nowhere.iterdir()] == ["proteins"]
+
+
+def test_pyg_offers_the_collections_by_these_names() -> None:
+    assert all(DATASETS[kind.name] is kind for kind in SMALL_GRAPHS)
+    offered = download._source("TUDataset")
+    assert offered.url.startswith(download.TU_HOST)
+    assert "PROTEINS" in offered.__doc__

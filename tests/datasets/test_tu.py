@@ -1,0 +1,160 @@
+"""The TU text layout: a collection worked by hand, PyTorch Geometric's reader on the same files, and refusals that name
+file and line."""
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from fedweave.datasets import Dataset, tu
+from fedweave.errors import DataError
+
+# A path 1 - 2 - 3 with a chord that is listed twice, and an edge 4 - 5; a loop at 2.
+FILES = {
+    "A": "2, 1\n1, 2\n3,2\n 2 ,3\n4, 5\n5, 4\n2, 2\n1, 2\n",
+    "graph_indicator": "1\n1\n1\n2\n2\n",
+    "graph_labels": "7\n-1\n",
+    "node_labels": "5\n3\n5\n6\n3\n",
+    "edge_labels": "2\n2\n4\n4\n3\n3\n9\n2\n",
+    "node_attributes": "0.5, 1\n1e1, 2\n-3.25, 3\n 4 , 4\n0, 5\n",
+}
+
+
+def folder(path: Path, without: tuple[str, ...] = (), **changed: str) -> Path:
+    for stem, text in (FILES | changed).items():
+        if stem not in without:
+            (path / f"DS_{stem}.txt").write_text(text)
+    return path
+
+
+def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    return x if isinstance(x, np.ndarray) else x.toarray()
+
+
+def test_a_collection_worked_by_hand(tmp_path: Path) -> None:
+    data = tu.read(folder(tmp_path), "DS")
+    assert (data.name, data.nodes, data.examples, data.classes, data.example) == ("DS", 5, 2, 2, "graph")
+    np.testing.assert_array_equal(data.graph_of, [0, 0, 0, 1, 1])
+    np.testing.assert_array_equal(data.y, [1, 0])  # -1 < 7
+    np.testing.assert_array_equal(data.edges, [[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]])
+    np.testing.assert_array_equal(data.edge_labels, [0, 0, 2, 2, 1, 1])  # from 2, the lowest of the edges
+    np.testing.assert_array_equal(data.node_labels, [2, 0, 2, 3, 0])  # from 3
+    np.testing.assert_array_equal(dense(data.x), np.eye(4)[[2, 0, 2, 3, 0]])  # label 4 does not occur
+    with_more = tu.read(tmp_path, "DS", attributes=True)
+    attributes = [[0.5, 1], [10, 2], [-3.25, 3], [4, 4], [0, 5]]
+    np.testing.assert_array_equal(dense(with_more.x), np.hstack([np.eye(4)[[2, 0, 2, 3, 0]], attributes]))
+
+
+def test_degrees_stand_in_for_labels(tmp_path: Path) -> None:
+    data = tu.read(folder(tmp_path, without=("node_labels", "edge_labels", "node_attributes")), "DS")
+    np.testing.assert_array_equal(dense(data.x), np.eye(3)[[1, 2, 1, 1, 1]])  # the loop and the repeat do not count
+    assert data.node_labels is None
+    assert data.edge_labels is None
+
+
+def test_compressed_files_and_windows_lines_are_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    plain = tu.read(folder(tmp_path / "a"), "DS")
+    for stem, text in FILES.items():
+        odd = (text + "\n").replace("\n", "\r\n").encode()
+        (tmp_path / "b" / f"DS_{stem}.txt.xz").write_bytes(lzma.compress(odd))
+    same(plain, tu.read(tmp_path / "b", "DS"))
+
+
+def same(a: Dataset, b: Dataset) -> None:
+    for name in ("edges", "y", "graph_of", "node_labels", "edge_labels"):
+        left, right = getattr(a, name), getattr(b, name)
+        assert (left is None) == (right is None)
+        np.testing.assert_array_equal(left, right)
+    np.testing.assert_array_equal(dense(a.x), dense(b.x))
+
+
+def test_several_labels_a_node_are_side_by_side_and_one_kind_each(tmp_path: Path) -> None:
+    data = tu.read(folder(tmp_path, node_labels="0, 1\n1, 1\n0, 1\n1, 2\n1, 1\n"), "DS")
+    np.testing.assert_array_equal(dense(data.x), [[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 1, 1, 0]])
+    np.testing.assert_array_equal(data.node_labels, [0, 1, 0, 2, 1])
+
+
+@pytest.mark.parametrize(("name", "own_name"), [("proteins", "PROTEINS"), ("imdb-binary", "IMDB-BINARY")])
+def test_the_same_as_pyg_reads(name: str, own_name: str, data_root: Path, tmp_path: Path) -> None:
+    if not tu.holds(data_root / name, own_name):
+        pytest.skip(f"{own_name} is not in {data_root}; set FEDWEAVE_DATA to the folder of data sets")
+    for path in (data_root / name).glob(f"{own_name}_*"):  # PyG reads plain text only
+        text = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        (tmp_path / path.name.removesuffix(".xz")).write_bytes(text)
+    as_pyg_reads(tmp_path, own_name)
+
+
+def test_edge_labels_and_gaps_the_same_as_pyg_reads(tmp_path: Path) -> None:
+    as_pyg_reads(folder(tmp_path, edge_labels="2\n2\n4\n4\n3\n3\n2\n2\n"), "DS")
+
+
+def as_pyg_reads(path: Path, name: str) -> None:
+    from torch_geometric.io.tu import read_tu_data
+
+    data, (pyg, _, sizes) = tu.read(path, name), read_tu_data(str(path), name)
+    first = np.concatenate([[0], np.cumsum(np.bincount(data.graph_of))[:-1]])
+    edges = pyg.edge_index.numpy() + first[data.graph_of[data.edges[0]]]  # PyG numbers each graph's nodes from 0
+    np.testing.assert_array_equal(edges, data.edges)
+    np.testing.assert_array_equal(pyg.y.numpy(), data.y)
+    if pyg.x is not None:
+        np.testing.assert_array_equal(pyg.x[:, sizes["num_node_attributes"] :].numpy(), dense(data.x))
+    if pyg.edge_attr is not None:
+        np.testing.assert_array_equal(pyg.edge_attr.numpy().argmax(1), data.edge_labels)
+
+
+BROKEN = {
+    "an edge to nowhere": ({"A": "1, 2\n2, 1\n1, 6\n"}, r"DS_A\.txt: line 3: edge 1, 6 names a node .* 1\.\.5"),
+    "counted from 0": ({"A": "0, 1\n1, 0\n"}, r"DS_A\.txt: line 1: edge 0, 1 names a node"),
+    "between graphs": ({"A": "1, 2\n2, 1\n3, 4\n4, 3\n"}, r"DS_A\.txt: line 3: edge 3, 4 joins graphs 1 and 2"),
+    "one direction": ({"A": "1, 2\n2, 1\n2, 3\n"}, r"DS_A\.txt: line 3: edge 2, 3 lacks its reverse"),
+    "three numbers": ({"A": "1, 2, 3\n"}, r"DS_A\.txt: line 1: 3 numbers instead of 2"),
+    "a ragged line": ({"A": "1, 2\n2\n"}, r"DS_A\.txt: line 2: Expected 2 columns, got 1"),
+    "no number": ({"A": "1, 2\n2, x\n"}, r"DS_A\.txt: line 2: .*invalid value 'x'"),
+    "an empty line": ({"graph_labels": "1\n\n2\n"}, r"DS_graph_labels\.txt: line 2: .*invalid value ''"),
+    "graphs from 0": ({"graph_indicator": "0\n0\n1\n1\n1\n"}, r"indicator\.txt: line 1: graph 0 at the start"),
+    "a graph left out": ({"graph_indicator": "1\n1\n1\n3\n3\n"}, r"indicator\.txt: line 4: graph 3 after graph 1"),
+    "graphs mixed": ({"graph_indicator": "1\n2\n1\n2\n2\n"}, r"indicator\.txt: line 3: graph 1 after graph 2"),
+    "no nodes": ({"graph_indicator": ""}, r"indicator\.txt: the file is empty"),
+    "labels missing": ({"graph_labels": "1\n"}, r"labels\.txt: it has 1 lines, but there are 2 graphs in DS_graph_ind"),
+    "two labels a graph": ({"graph_labels": "1, 2\n1, 2\n"}, r"DS_graph_labels\.txt: line 1: 2 numbers instead of one"),
+    "kinds missing": ({"node_labels": "1\n2\n"}, r"node_labels\.txt: it has 2 lines, but there are 5 nodes"),
+    "a stray kind": ({"node_labels": "0\n0\n99\n0\n0\n"}, r"node_labels\.txt: line 3: label 99 is too far"),
+    "edge kinds missing": ({"edge_labels": "1\n"}, r"edge_labels\.txt: it has 1 lines, but there are 8 lines in DS_A"),
+    "two kinds of an edge": ({"edge_labels": "2\n2\n4\n4\n3\n7\n9\n2\n"}, r"line 5: the label of edge 4, 5 .* line 6"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_refusals_name_file_and_line(what: str, tmp_path: Path) -> None:
+    changed, message = BROKEN[what]
+    with pytest.raises(DataError, match=message):
+        tu.read(folder(tmp_path, **changed), "DS")
+
+
+def test_attributes_are_numbers_and_there(tmp_path: Path) -> None:
+    broken = folder(tmp_path, node_attributes="1\n2\nnan\n4\n5\n")
+    tu.read(broken, "DS")  # unused ones are not looked at
+    with pytest.raises(DataError, match=r"node_attributes\.txt: line 3: an attribute is not finite"):
+        tu.read(broken, "DS", attributes=True)
+    (tmp_path / "DS_node_attributes.txt").unlink()
+    with pytest.raises(DataError, match=r"attributes = true, but there is no DS_node_attributes\.txt"):
+        tu.read(broken, "DS", attributes=True)
+
+
+def test_missing_damaged_and_doubled_files(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(DataError, match=r"neither DS_graph_labels\.txt nor DS_graph_labels\.txt\.xz is there"):
+        tu.read(folder(tmp_path / "a", without=("graph_labels",)), "DS")
+    whole = lzma.compress(FILES["A"].encode())
+    (folder(tmp_path) / "DS_A.txt.xz").write_bytes(whole)
+    with pytest.raises(DataError, match=r"both DS_A\.txt and DS_A\.txt\.xz are there"):
+        tu.read(tmp_path, "DS")
+    (tmp_path / "DS_A.txt").unlink()
+    for damaged in (whole[:-20], whole[:12] + bytes([whole[12] ^ 255]) + whole[13:], b"1, 2\n"):
+        (tmp_path / "DS_A.txt.xz").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"DS_A\.txt\.xz: the file is truncated or damaged"):
+            tu.read(tmp_path, "DS")
