@@ -1,11 +1,18 @@
 """Partitions: ways to cut a dataset into clients.
 
-Each is a frozen dataclass (fields = parameters) with the single method `cut(data, seed) -> Partition`.
+Each is a frozen dataclass (fields = parameters) with the single method `cut(data, seed) -> Partition`. Its class
+variable `examples` says whether it can cut a graph's nodes ("node", the default) or a collection of small graphs
+("graph").
 """
 
+from typing import Any
+
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.dirichlet import Dirichlet
 from fedweave.partition.ego_networks import EgoNetworks
+from fedweave.partition.graphs import GraphsIID, Perturbed
 from fedweave.partition.iid import Random
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
@@ -20,19 +27,44 @@ PARTITIONS: dict[str, type] = {
     "ego_networks": EgoNetworks,
     "vertical": Vertical,
     "parties": Parties,
+    "graphs_iid": GraphsIID,
+    "perturbed": Perturbed,
 }
 
 __all__ = [
     "PARTITIONS",
     "Dirichlet",
     "EgoNetworks",
+    "GraphsIID",
     "LabelSkew",
     "Louvain",
     "Part",
     "Parties",
     "Partition",
+    "Perturbed",
     "Random",
     "Vertical",
+    "cut",
     "statistics",
     "totals",
 ]
+
+
+def cut(partition: Any, data: Dataset, seed: int) -> Partition:
+    """`partition.cut(data, seed)`, if it can cut such data.
+
+    Raises:
+        ConfigError: it cuts nodes and the examples are small graphs, or the other way round; names those that fit.
+    """
+    fits = [name for name, kind in PARTITIONS.items() if data.example in _examples(kind)]
+    if data.example not in _examples(type(partition)):
+        own = next((name for name, kind in PARTITIONS.items() if kind is type(partition)), type(partition).__name__)
+        raise ConfigError(
+            f"partition.name = {own!r} cuts {' and '.join(_examples(type(partition)))}s, but the examples of "
+            f"{data.name!r} are {data.example}s; choose one of {', '.join(fits)}."
+        )
+    return partition.cut(data, seed)
+
+
+def _examples(kind: type) -> tuple[str, ...]:
+    return getattr(kind, "examples", ("node",))

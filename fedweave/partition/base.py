@@ -1,20 +1,24 @@
-"""What a partition says: which nodes each client holds and how it uses them."""
+"""What a partition says: which nodes or small graphs each client holds and how it uses them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedweave.datasets.base import Dataset
+
 
 @dataclass(frozen=True)
 class Part:
-    """One client's share.
+    """One client's share, e_i examples: nodes or, of a dataset of small graphs, whole graphs.
 
     nodes:   int64 [n_i], sorted global node numbers.
-    masks:   bool [3, n_i], rows train, val, test, disjoint, False at unlabelled nodes.
+    masks:   bool [3, e_i], rows train, val, test, disjoint, False at unlabelled examples.
     columns: int64 [d_i], sorted numbers of the feature columns that the client holds; None is all.
     edges:   int64 [2, E_i], its own edges among its nodes, global numbers, both directions; None is all the dataset's.
-    labels:  whether it sees the labels of its nodes; the masks say how nodes are used either way.
+    labels:  whether it sees the labels of its examples; the masks say how these are used either way.
+    graphs:  int64 [e_i], sorted numbers of the small graphs that `nodes` are all nodes of; None where nodes are the
+             examples.
     """
 
     nodes: np.ndarray
@@ -22,6 +26,18 @@ class Part:
     columns: np.ndarray | None = None
     edges: np.ndarray | None = None
     labels: bool = True
+    graphs: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, data: Dataset, examples: np.ndarray, masks: np.ndarray) -> "Part":
+        """The part that holds `examples` int64 [e_i], sorted, and uses them as `masks` [3, e_i] say."""
+        graphs = None if data.graph_of is None else examples
+        return cls(data.nodes_of(examples), masks, graphs=graphs)
+
+    @property
+    def examples(self) -> np.ndarray:
+        """int64 [e_i]: numbers of the examples."""
+        return self.nodes if self.graphs is None else self.graphs
 
 
 @dataclass(frozen=True)
@@ -30,8 +46,8 @@ class Partition:
 
     parts: one per client, in client order. Clients may share nodes (label skew, vertical cuts); a client keeps the
            edges among its own.
-    test:  int64 [m] sorted nodes of the global test set, or None. No client trains on them, and none holds them unless
-           there is `judged`.
+    test:  int64 [m] sorted examples of the global test set, or None. No client trains on them, and none holds them
+           unless there is `judged`.
     names: the clients' own names, distinct, in client order; None numbers them.
     judged: the graph on which a global model is judged, where it is more than the one that `test` induces; its test
            nodes are `test`.

@@ -1,6 +1,7 @@
 """Label heterogeneity from a Dirichlet distribution."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,18 +16,19 @@ _DRAWS = 100  # a setting that fails this often is asking for the improbable
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Disjoint clients; each label's nodes spread over them in proportions ~ Dirichlet(alpha).
+    """Disjoint clients; each label's nodes, or small graphs, spread over them in proportions ~ Dirichlet(alpha).
 
     The cut of Hsu, Qi and Brown (2019, "Measuring the effects of non-identical data distribution") in the per-label
-    form of Li et al. (2022, "Federated learning on non-IID data silos"). Unlabelled nodes are spread uniformly.
+    form of Li et al. (2022, "Federated learning on non-IID data silos"). Unlabelled examples are spread uniformly.
 
     alpha:            concentration, > 0; small is heterogeneous, large approaches equal shares.
-    min_nodes:        least nodes per client; proportions are redrawn, at most 100 times, until all have as many.
+    min_nodes:        least examples per client; proportions are redrawn, at most 100 times, until all have as many.
     clients:          how many, P.
-    train, val, test: ratios of every client's labelled nodes, stratified by label (see `splits.divide`).
+    train, val, test: ratios of every client's labelled examples, stratified by label (see `splits.divide`).
     public_split:     take the dataset's published masks instead of the ratios.
     """
 
+    examples: ClassVar[tuple[str, ...]] = ("node", "graph")
     clients: int = 10
     alpha: float = 0.5
     min_nodes: int = 5
@@ -47,20 +49,20 @@ class Dirichlet:
         """Cut `data` into `clients` parts.
 
         Raises:
-            ConfigError: too few nodes; no draw gave every client `min_nodes`; no published split.
+            ConfigError: too few examples; no draw gave every client `min_nodes`; no published split.
         """
-        check_enough(data.nodes, self.clients, self.min_nodes)
+        check_enough(data.examples, self.clients, self.min_nodes, data.example)
         rng = generator(seed, "partition/dirichlet")
         counts = self._counts(np.bincount(data.y + 1, minlength=data.classes + 1), rng)
-        order = rng.permutation(data.nodes)
+        order = rng.permutation(data.examples)
         order = order[np.argsort(data.y[order], kind="stable")]
-        owner = np.empty(data.nodes, dtype=np.int64)
+        owner = np.empty(data.examples, dtype=np.int64)
         owner[order] = np.repeat(np.tile(np.arange(self.clients), len(counts)), counts.ravel())
         held = group(owner, self.clients)
         return Partition(divide(data, held, (self.train, self.val, self.test), self.public_split, seed))
 
     def _counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """int64 [1 + c, P]: nodes of each label per client; `sizes` int64 [1 + c], the unlabelled first."""
+        """int64 [1 + c, P]: examples of each label per client; `sizes` int64 [1 + c], the unlabelled first."""
         for _ in range(_DRAWS):
             shares = rng.dirichlet(np.full(self.clients, self.alpha), size=len(sizes))
             shares[0] = 1 / self.clients
@@ -71,5 +73,5 @@ class Dirichlet:
                 return counts
         raise ConfigError(
             f"[partition] none of {_DRAWS} draws with alpha = {self.alpha} gave each of {self.clients} clients "
-            f"min_nodes = {self.min_nodes} of {sizes.sum()} nodes; raise alpha, or lower min_nodes or clients."
+            f"min_nodes = {self.min_nodes} of {sizes.sum()}; raise alpha, or lower min_nodes or clients."
         )

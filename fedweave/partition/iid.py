@@ -1,6 +1,7 @@
-"""The IID cut: every node goes to a client at random."""
+"""The IID cut: every node or small graph goes to a client at random."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from fedweave.partition.splits import check_clients, check_enough, check_ratios,
 
 @dataclass(frozen=True)
 class Random:
-    """Uniformly random disjoint clients whose sizes differ by at most one node.
+    """Uniformly random disjoint clients whose sizes differ by at most one node, or small graph.
 
     clients:          how many, P.
-    train, val, test: ratios of every client's labelled nodes, stratified by label (see `splits.divide`).
+    train, val, test: ratios of every client's labelled examples, stratified by label (see `splits.divide`).
     public_split:     take the dataset's published masks instead of the ratios.
     """
 
+    examples: ClassVar[tuple[str, ...]] = ("node", "graph")
     clients: int = 10
     train: float = 0.2
     val: float = 0.4
@@ -33,9 +35,9 @@ class Random:
         """Cut `data` into `clients` parts.
 
         Raises:
-            ConfigError: fewer nodes than clients, or no published split although one is asked for.
+            ConfigError: fewer examples than clients, or no published split although one is asked for.
         """
-        check_enough(data.nodes, self.clients)
-        order = generator(seed, "partition/random").permutation(data.nodes)
-        held = [np.sort(nodes) for nodes in np.array_split(order, self.clients)]
+        check_enough(data.examples, self.clients, example=data.example)
+        order = generator(seed, "partition/random").permutation(data.examples)
+        held = [np.sort(own) for own in np.array_split(order, self.clients)]
         return Partition(divide(data, held, (self.train, self.val, self.test), self.public_split, seed))

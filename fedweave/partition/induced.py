@@ -1,4 +1,4 @@
-"""The edges among the nodes of each client, and those that leave it."""
+"""The edges among the nodes of each client and those that leave it, and the labels of edges."""
 
 from collections.abc import Iterator
 
@@ -40,3 +40,13 @@ def _touching(data: Dataset, groups: list[np.ndarray]) -> Iterator[tuple[np.ndar
         found = place[target]
         place[nodes] = -1
         yield source, target, found
+
+
+def labels_of(data: Dataset, edges: np.ndarray) -> np.ndarray | None:
+    """int64 [E_i]: the labels of edges int64 [2, E_i], global node numbers, -1 where the dataset has no such edge; None
+    if its edges have no labels."""
+    if data.edge_labels is None:
+        return None
+    known, wanted = (pairs[0] * data.nodes + pairs[1] for pairs in (data.edges, edges))
+    at = np.searchsorted(known, wanted).clip(max=max(len(known) - 1, 0))
+    return np.where(known[at] == wanted, data.edge_labels[at], -1) if len(known) else np.full(len(wanted), -1)

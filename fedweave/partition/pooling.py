@@ -9,20 +9,21 @@ from fedweave.partition.base import Part, Partition
 def pooled(partition: Partition) -> Partition:
     """The union of all clients as one client, with the edges between them.
 
-    A node that clients use differently counts as test if any of them tests on it, else as validation if any validates.
+    An example that clients use differently counts as test if any of them tests on it, else as validation if any does.
     Of a vertical cut: all columns, the labels, and the union of the clients' own edges.
     """
     parts = partition.parts
-    union = np.unique(np.concatenate([part.nodes for part in parts]))
-    masks = np.zeros((3, len(union)), bool)
+    examples = distinct(np.concatenate([part.examples for part in parts]))
+    masks = np.zeros((3, len(examples)), bool)
     for part in parts:
-        masks[:, np.searchsorted(union, part.nodes)] |= part.masks
+        masks[:, np.searchsorted(examples, part.examples)] |= part.masks
     train, val, test = masks
     masks = np.stack([train & ~val & ~test, val & ~test, test])
     columns = _union([part.columns for part in parts])
     codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
     edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
-    whole = Part(union, masks, columns, edges, any(part.labels for part in parts))
+    nodes, graphs = distinct(np.concatenate([part.nodes for part in parts])), _union([part.graphs for part in parts])
+    whole = Part(nodes, masks, columns, edges, any(part.labels for part in parts), graphs)
     return Partition((whole,), partition.test, judged=partition.judged)
 
 

@@ -1,4 +1,4 @@
-"""What the partitions share: checks, grouping nodes by client, and train/val/test masks inside every client."""
+"""What the partitions share: checks, grouping examples by client, and train/val/test masks inside every client."""
 
 from collections.abc import Sequence
 
@@ -27,17 +27,17 @@ def check_ratios(train: float, val: float, test: float) -> None:
         raise ConfigError(f"{given}: they sum to {train + val + test:g}; make the sum at most 1.")
 
 
-def check_enough(nodes: int, clients: int, each: int = 1) -> None:
-    """Raise ConfigError if `nodes` nodes cannot give every client `each` of them."""
-    if nodes < clients * each:
+def check_enough(count: int, clients: int, each: int = 1, example: str = "node") -> None:
+    """Raise ConfigError if `count` examples cannot give every client `each` of them."""
+    if count < clients * each:
         raise ConfigError(
-            f"[partition] clients = {clients} of at least {each} node(s) cannot share {nodes} nodes; "
-            f"set clients to at most {nodes // each}, or take a larger dataset."
+            f"[partition] clients = {clients} of at least {each} {example}(s) cannot share {count} {example}s; "
+            f"set clients to at most {count // each}, or take a larger dataset."
         )
 
 
 def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
-    """The sorted nodes (int64) of every client, where `owner` int [n] is each node's client."""
+    """The sorted examples (int64) of every client, where `owner` int [e] is each one's client."""
     order = np.argsort(owner, kind="stable").astype(np.int64, copy=False)
     return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
 
@@ -45,10 +45,10 @@ def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
 def divide(
     data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], public_split: bool, seed: int
 ) -> tuple[Part, ...]:
-    """Parts over `held` (sorted nodes per client), masks stratified by label in the given train/val/test ratios.
+    """Parts over `held` (sorted examples per client), masks stratified by label in the given train/val/test ratios.
 
-    Every client's numbers are within one node of the ratios. A client with a labelled node has a train node, and every
-    class that it holds has one as long as its train nodes suffice. `public_split` takes the published masks instead.
+    Every client's numbers are within one of the ratios. A client with a labelled example trains on one, and on one of
+    every class that it holds as long as its train examples suffice. `public_split` takes the published masks instead.
 
     Raises:
         ConfigError: `public_split`, and the dataset publishes none.
@@ -70,11 +70,11 @@ def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
             "set it to false and give train, val and test, or take cora, citeseer or pubmed."
         )
     masks = data.public & (data.y >= 0)
-    return tuple(Part(nodes, masks[:, nodes]) for nodes in held)
+    return tuple(Part.of(data, own, masks[:, own]) for own in held)
 
 
 def role_sizes(labelled: np.ndarray, ratios: tuple[float, float, float]) -> np.ndarray:
-    """int64 [P, 3]: train, val and test sizes of clients with `labelled` int64 [P] nodes, by largest remainder."""
+    """int64 [P, 3]: train, val and test sizes of clients with `labelled` int64 [P] examples, by largest remainder."""
     shares = np.array([*ratios, max(0.0, 1 - sum(ratios))])
     some_train = np.minimum(labelled, 1)[:, None] * np.array([1, 0, 0, 0])
     most = np.repeat(labelled[:, None], 4, axis=1)
@@ -82,27 +82,27 @@ def role_sizes(labelled: np.ndarray, ratios: tuple[float, float, float]) -> np.n
 
 
 def stratify(data: Dataset, held: Sequence[np.ndarray], sizes: np.ndarray, seed: int) -> tuple[Part, ...]:
-    """Parts over `held` with `sizes` int64 [P, 3] train, val and test nodes, each drawn in proportion to the labels."""
+    """Parts over `held` with `sizes` int64 [P, 3] train, val and test examples, drawn in proportion to the labels."""
     rng = generator(seed, "partition/split")
     counts = _label_counts(data, held)
     bounds = _shares(counts, sizes, rng).cumsum(axis=0).reshape(3, -1)
-    nodes = np.concatenate(held)
+    examples = np.concatenate(held)
     client = np.repeat(np.arange(len(held)), [len(own) for own in held])
-    at = rng.permutation(np.flatnonzero(data.y[nodes] >= 0))
-    cell = client[at] * data.classes + data.y[nodes[at]]
-    order = np.argsort(cell, kind="stable")  # a cell is one client's nodes of one label, in random order
+    at = rng.permutation(np.flatnonzero(data.y[examples] >= 0))
+    cell = client[at] * data.classes + data.y[examples[at]]
+    order = np.argsort(cell, kind="stable")  # a cell is one client's examples of one label, in random order
     at, cell = at[order], cell[order]
     rank = np.arange(len(cell)) - (counts.cumsum() - counts.ravel())[cell]
     role = (rank >= bounds[:, cell]).sum(axis=0)
-    masks = np.zeros((3, len(nodes)), dtype=bool)
+    masks = np.zeros((3, len(examples)), dtype=bool)
     used = role < 3
     masks[role[used], at[used]] = True
     pieces = np.split(masks, np.cumsum([len(own) for own in held])[:-1], axis=1)
-    return tuple(Part(own, np.ascontiguousarray(mask)) for own, mask in zip(held, pieces, strict=True))
+    return tuple(Part.of(data, own, np.ascontiguousarray(mask)) for own, mask in zip(held, pieces, strict=True))
 
 
 def _label_counts(data: Dataset, held: Sequence[np.ndarray]) -> np.ndarray:
-    """int64 [P, c]: labelled nodes per client and class."""
+    """int64 [P, c]: labelled examples per client and class."""
     label = data.y[np.concatenate(held)]
     client = np.repeat(np.arange(len(held)), [len(own) for own in held])
     cell = (client * data.classes + label)[label >= 0]
@@ -110,7 +110,7 @@ def _label_counts(data: Dataset, held: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _shares(counts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int64 [3, P, c]: how many nodes of each class take each role; `counts` [P, c], `sizes` [P, 3]."""
+    """int64 [3, P, c]: how many examples of each class take each role; `counts` [P, c], `sizes` [P, 3]."""
     known = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     left, shares = counts.copy(), []
     for role in range(3):

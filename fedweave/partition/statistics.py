@@ -13,32 +13,37 @@ from fedweave.partition.base import Partition
 def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
     """Columns with one entry per client.
 
-    client: number; nodes: held; edges_kept: undirected edges that the client sees; edges_cut: own nodes' ends of the
-    dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an edge between own
-    nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of the
-    nodes whose label it sees. Where clients hold only some feature columns, features: how many. Where the data has a
-    sensitive attribute, groups: list of counts of the nodes of each value; test_groups: of its test nodes;
-    test_groups_class1: of its test nodes of class 1.
+    client: number; nodes: held; edges_kept: undirected edges of the dataset that the client sees; edges_cut: own nodes'
+    ends of the dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an edge
+    between own nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of
+    the examples whose label it sees. Only where there are such: graphs: small graphs held; features: feature columns
+    held, of some; edges_added: undirected edges that it sees and the dataset does not have. Where the data has a
+    sensitive attribute, groups: list of counts of the examples of each value; test_groups: of its test examples;
+    test_groups_class1: of its test examples of class 1.
     """
     parts = partition.parts
-    holders = _holders(data, partition)
+    holders = _holders([part.nodes for part in parts], data.nodes)
     kept = np.asarray(_seen(data, partition, holders).sum(axis=0)).ravel()
+    own = np.array([kept[i] if part.edges is None else part.edges.shape[1] // 2 for i, part in enumerate(parts)])
     degree = holders.T @ np.bincount(data.edges[0], minlength=data.nodes)
     masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)
     known = np.flatnonzero(data.y >= 0)
     ones = np.ones(len(known), dtype=np.int64)
-    onehot = sp.csr_matrix((ones, (known, data.y[known])), shape=(data.nodes, data.classes))
+    onehot = sp.csr_matrix((ones, (known, data.y[known])), shape=(data.examples, data.classes))
+    examples = _holders([part.examples for part in parts], data.examples)
     widths = [data.features if part.columns is None else len(part.columns) for part in parts]
     return {
         "client": list(range(len(parts))),
+        **({} if data.graph_of is None else {"graphs": [len(part.examples) for part in parts]}),
         "nodes": [len(part.nodes) for part in parts],
         "edges_kept": kept.tolist(),
         "edges_cut": (degree - 2 * kept).tolist(),
         "train": masks[:, 0].tolist(),
         "val": masks[:, 1].tolist(),
         "test": masks[:, 2].tolist(),
-        "labels": ((holders.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
+        "labels": ((examples.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
         **({"features": widths} if any(part.columns is not None for part in parts) else {}),
+        **({"edges_added": (own - kept).tolist()} if (own > kept).any() else {}),
         **({} if data.sens is None else _groups(data, partition)),
     }
 
@@ -46,17 +51,20 @@ def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
 def totals(data: Dataset, partition: Partition) -> dict[str, int]:
     """Numbers of the whole cut.
 
-    nodes, edges (undirected): the dataset's; held: nodes with at least one client; global_test: nodes of the global
-    test set; edges_kept: undirected edges that at least one client sees; edges_lost: those that no client does.
-    Where the data has a sensitive attribute, without_sp: clients that have no test node of some group, so that
-    statistical parity is not defined there; without_eo: no test node of class 1 of some group (equal opportunity).
+    nodes, edges (undirected), graphs (if these are the examples): the dataset's; held: examples with at least one
+    client; global_test: examples of the global test set; edges_kept: undirected edges that at least one client sees;
+    edges_lost: those that no client does.
+    Where the data has a sensitive attribute, without_sp: clients that have no test example of some group, so that
+    statistical parity is not defined there; without_eo: no test example of class 1 of some group (equal opportunity).
     """
-    holders = _holders(data, partition)
+    parts = partition.parts
+    holders = _holders([part.nodes for part in parts], data.nodes)
     seen = int(np.count_nonzero(np.diff(_seen(data, partition, holders).indptr)))
     edges = data.edges.shape[1] // 2
     return {
         "nodes": data.nodes,
-        "held": int(np.count_nonzero(np.diff(holders.indptr))),
+        **({} if data.graph_of is None else {"graphs": data.examples}),
+        "held": len(np.unique(np.concatenate([part.examples for part in parts]))),
         "global_test": 0 if partition.test is None else len(partition.test),
         "edges": edges,
         "edges_kept": seen,
@@ -70,14 +78,14 @@ def _groups(data: Dataset, partition: Partition) -> dict[str, list[list[int]]]:
     sens = np.asarray(data.sens)
     many = max(2, int(sens.max(initial=-1)) + 1)
 
-    def counted(nodes: np.ndarray) -> list[int]:
-        return np.bincount(sens[nodes][sens[nodes] >= 0], minlength=many).tolist()
+    def counted(examples: np.ndarray) -> list[int]:
+        return np.bincount(sens[examples][sens[examples] >= 0], minlength=many).tolist()
 
-    tested = [part.nodes[part.masks[TEST]] for part in partition.parts]
+    tested = [part.examples[part.masks[TEST]] for part in partition.parts]
     return {
-        "groups": [counted(part.nodes) for part in partition.parts],
-        "test_groups": [counted(nodes) for nodes in tested],
-        "test_groups_class1": [counted(nodes[data.y[nodes] == 1]) for nodes in tested],
+        "groups": [counted(part.examples) for part in partition.parts],
+        "test_groups": [counted(examples) for examples in tested],
+        "test_groups_class1": [counted(examples[data.y[examples] == 1]) for examples in tested],
     }
 
 
@@ -86,25 +94,26 @@ def _without(columns: dict[str, list[list[int]]]) -> dict[str, int]:
     return {name: sum(min(counts) == 0 for counts in columns[of]) for name, of in names.items()}
 
 
-def _holders(data: Dataset, partition: Partition) -> sp.csr_matrix:
-    """int64 [n, P]: 1 where the client holds the node."""
-    sizes = [len(part.nodes) for part in partition.parts]
-    nodes = np.concatenate([part.nodes for part in partition.parts])
-    clients = np.repeat(np.arange(len(sizes)), sizes)
-    return sp.csr_matrix((np.ones(len(nodes), dtype=np.int64), (nodes, clients)), shape=(data.nodes, len(sizes)))
+def _holders(held: list[np.ndarray], count: int) -> sp.csr_matrix:
+    """int64 [count, P]: 1 where one of `count` nodes or examples is among those that the client holds."""
+    clients = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    ones = np.ones(len(clients), dtype=np.int64)
+    return sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(count, len(held)))
 
 
 def _seen(data: Dataset, partition: Partition, holders: sp.csr_matrix) -> sp.csr_matrix:
-    """int64 [undirected edges, P]: 1 where the client holds both ends and, in a vertical cut, the edge."""
+    """int64 [undirected edges, P]: 1 where the client has the edge: its own, or those with both ends at it."""
     first, second = data.edges[:, data.edges[0] < data.edges[1]]
-    common = holders[first].multiply(holders[second]).tocsr()
     if all(part.edges is None for part in partition.parts):
-        return common
-    codes = first * data.nodes + second
-    own = [
-        np.ones(len(codes), bool) if part.edges is None else np.isin(codes, part.edges[0] * data.nodes + part.edges[1])
-        for part in partition.parts
-    ]
-    seen = common.multiply(np.stack(own, 1)).tocsr()
-    seen.eliminate_zeros()
-    return seen
+        return holders[first].multiply(holders[second]).tocsr()
+    codes = first * data.nodes + second  # rising
+    rows = []
+    for client, part in enumerate(partition.parts):
+        if part.edges is None:
+            own = holders[:, [client]].toarray().ravel()
+            rows.append(np.flatnonzero(own[first] & own[second]))
+        else:
+            own = np.sort((part.edges[0] * data.nodes + part.edges[1])[part.edges[0] < part.edges[1]])
+            at = np.searchsorted(codes, own).clip(max=max(len(codes) - 1, 0))
+            rows.append(at[codes[at] == own] if len(codes) else at[:0])
+    return _holders(rows, len(codes))

@@ -14,10 +14,12 @@ from fedweave.partition import (
     PARTITIONS,
     Dirichlet,
     EgoNetworks,
+    GraphsIID,
     LabelSkew,
     Louvain,
     Parties,
     Partition,
+    Perturbed,
     Random,
     Vertical,
 )
@@ -95,8 +97,10 @@ def test_registry_names_and_types() -> None:
         ("ego_networks", EgoNetworks),
         ("vertical", Vertical),
         ("parties", Parties),
+        ("graphs_iid", GraphsIID),
+        ("perturbed", Perturbed),
     ]
-    for name in ("louvain", "label_skew", "dirichlet", "random"):
+    for name in ("louvain", "label_skew", "dirichlet", "random", "graphs_iid", "perturbed"):
         assert PARTITIONS[name]().clients == 10
 
 

@@ -1,0 +1,173 @@
+"""Cuts of a collection of small graphs (FairGraphFL, section "Experiments"): at random, and with perturbed edges."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedweave.core.random import generator
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.edges import undirected
+from fedweave.errors import ConfigError
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.splits import check_clients, check_enough, check_ratios, divide, role_sizes
+
+_DEFAULTS = {"paper": (0.9, 0.0, 0.1), "script": (0.8, 0.1, 0.1)}  # train, val, test
+_SORTED = 50  # graphs in file order that the script gives each client first
+
+
+@dataclass(frozen=True)
+class GraphsIID:
+    """Small graphs at random, in the two ways of FairGraphFL: its paper's and its public script's.
+
+    With `protocol = "paper"` a share `global_test` of the graphs is the server's, uniformly drawn; the rest goes to the
+    clients uniformly, sizes differing by at most one; masks are stratified by label. With "script" client i first takes
+    graphs 50 i … 50 i + 49 in file order, which in published collections is by class, the rest goes to the clients
+    uniformly; masks are not stratified, and there is no global test set.
+
+    protocol:         "paper" or "script".
+    clients:          how many, P.
+    global_test:      share of the graphs that the server tests on; only for "paper".
+    train, val, test: ratios of every client's labelled graphs; left out, .9, 0 and .1 ("paper") or .8, .1 and .1.
+    split_seed:       seed of the cut, so that runs of several seeds share it; left out, the run's own.
+    """
+
+    examples: ClassVar[tuple[str, ...]] = ("graph",)
+    protocol: Literal["paper", "script"] = "paper"
+    clients: int = 10
+    global_test: float = 0.1
+    train: float | None = None
+    val: float | None = None
+    test: float | None = None
+    split_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_clients(self.clients)
+        if self.protocol not in _DEFAULTS:
+            raise ConfigError(f"[partition] protocol = {self.protocol!r}: must be 'paper' or 'script'.")
+        check_ratios(*self.ratios)
+        if not 0 <= self.global_test < 1:
+            raise ConfigError(f"[partition] global_test = {self.global_test}: must be a share from 0 to below 1.")
+
+    @property
+    def ratios(self) -> tuple[float, float, float]:
+        """Train, val and test."""
+        given = (self.train, self.val, self.test)
+        train, val, test = (
+            usual if own is None else own for own, usual in zip(given, _DEFAULTS[self.protocol], strict=True)
+        )
+        return train, val, test
+
+    def cut(self, data: Dataset, seed: int) -> Partition:
+        """Cut `data` into `clients` parts and, with "paper", a global test set.
+
+        Raises:
+            ConfigError: fewer graphs than clients (with "script", than 50 per client).
+        """
+        seed = seed if self.split_seed is None else self.split_seed
+        rng = generator(seed, "partition/graphs")
+        if self.protocol == "script":
+            check_enough(data.examples, self.clients, _SORTED, data.example)
+            first = np.arange(self.clients * _SORTED).reshape(self.clients, _SORTED)
+            rest = rng.permutation(np.arange(first.size, data.examples))
+            held = [np.sort(np.concatenate(both)) for both in zip(first, self._shared(rest), strict=True)]
+            return Partition(_unstratified(data, held, self.ratios, rng))
+        labelled = rng.permutation(np.flatnonzero(data.y >= 0))
+        tested = np.sort(labelled[: round(self.global_test * len(labelled))])
+        rest = rng.permutation(np.setdiff1d(np.arange(data.examples), tested))
+        check_enough(len(rest), self.clients, example=data.example)
+        held = [np.sort(own) for own in self._shared(rest)]
+        parts = divide(data, held, self.ratios, public_split=False, seed=seed)
+        return Partition(parts, tested if self.global_test else None)
+
+    def _shared(self, graphs: np.ndarray) -> list[np.ndarray]:
+        return np.array_split(graphs, self.clients)
+
+
+@dataclass(frozen=True)
+class Perturbed(GraphsIID):
+    """`graphs_iid`, with some edges of the clients' training graphs flipped (FairGraphFL's perturbed setting).
+
+    Each client draws a ratio uniformly from the range of its quality. Of every training graph with m edges,
+    round(ratio m) random ones are deleted and as many of the pairs that were not joined are joined at random (fewer if
+    there are fewer). Features stay, also degrees. Clients are called low-0, …, medium-0, …, high-0, ….
+
+    low:    how many clients are of low quality, ratio in [.7, 1).
+    medium: how many are of medium quality, ratio in [.3, .7); the others are of high quality, ratio in [0, .3).
+    """
+
+    low: int = 3
+    medium: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.low, self.medium) < 0 or self.low + self.medium > self.clients:
+            raise ConfigError(
+                f"[partition] low = {self.low} and medium = {self.medium}: must be at least 0, together at most "
+                f"clients = {self.clients}."
+            )
+
+    def cut(self, data: Dataset, seed: int) -> Partition:
+        """Cut as `graphs_iid`, and flip edges.
+
+        Raises:
+            ConfigError: see `GraphsIID.cut`.
+        """
+        whole = super().cut(data, seed)
+        rng = generator(seed if self.split_seed is None else self.split_seed, "partition/perturbed")
+        high = self.clients - self.low - self.medium
+        kinds = [("low", 0.7, 1.0)] * self.low + [("medium", 0.3, 0.7)] * self.medium + [("high", 0.0, 0.3)] * high
+        parts = [
+            replace(part, edges=_flipped(data, part, rng.uniform(least, below), rng))
+            for part, (_, least, below) in zip(whole.parts, kinds, strict=True)
+        ]
+        names = (f"{kind}-{i}" for kind, count in _counted(kinds) for i in range(count))
+        return replace(whole, parts=tuple(parts), names=tuple(names))
+
+
+def _counted(kinds: list[tuple[str, float, float]]) -> Iterator[tuple[str, int]]:
+    for name in dict.fromkeys(kind for kind, *_ in kinds):
+        yield name, sum(kind == name for kind, *_ in kinds)
+
+
+def _unstratified(
+    data: Dataset, held: list[np.ndarray], ratios: tuple[float, float, float], rng: np.random.Generator
+) -> tuple[Part, ...]:
+    """Parts over `held` whose labelled examples take their roles at random."""
+    parts = []
+    for own in held:
+        known = rng.permutation(np.flatnonzero(data.y[own] >= 0))
+        ends = np.cumsum(role_sizes(np.array([len(known)]), ratios)[0])
+        masks = np.zeros((3, len(own)), bool)
+        for mask, chosen in zip(masks, np.split(known, ends), strict=False):
+            mask[chosen] = True
+        parts.append(Part.of(data, own, masks))
+    return tuple(parts)
+
+
+def _flipped(data: Dataset, part: Part, ratio: float, rng: np.random.Generator) -> np.ndarray:
+    """int64 [2, E]: the part's edges, both directions, sorted, those of its training graphs flipped."""
+    graph_of = np.asarray(data.graph_of)
+    bounds = np.searchsorted(graph_of, np.arange(data.examples + 1))  # each graph's first node
+    one_way = data.edges[:, data.edges[0] < data.edges[1]]
+    ends = np.searchsorted(one_way[0], bounds)  # each graph's first edge
+    pieces = []
+    for graph, trains in zip(part.examples, part.masks[0], strict=True):
+        edges, first = one_way[:, ends[graph] : ends[graph + 1]], bounds[graph]
+        pieces.append(_flip(edges - first, bounds[graph + 1] - first, ratio, rng) + first if trains else edges)
+    source, target = np.concatenate(pieces, 1)
+    return undirected(source, target, data.nodes)
+
+
+def _flip(edges: np.ndarray, nodes: int, ratio: float, rng: np.random.Generator) -> np.ndarray:
+    """Of edges int64 [2, m], first end below the second, sorted, round(ratio m) replaced by pairs that are no edges."""
+    m, pairs = edges.shape[1], nodes * (nodes - 1) // 2
+    count = round(ratio * m)
+    kept = np.sort(rng.choice(m, m - count, replace=False))
+    before = np.arange(nodes) * (2 * nodes - np.arange(nodes) - 1) // 2  # pairs whose first end is a lower node
+    numbers = before[edges[0]] + edges[1] - edges[0] - 1  # of the edges among all pairs, rising
+    free = rng.choice(pairs - m, min(count, pairs - m), replace=False)
+    free = free + np.searchsorted(numbers - np.arange(m), free, side="right")  # skips the edges
+    first = np.searchsorted(before, free, side="right") - 1
+    return np.concatenate([edges[:, kept], np.stack([first, free - before[first] + first + 1])], 1)
