@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fedweave.core.edges import MessagePassing
 from fedweave.core.sizes import BLOCK, least_rows
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.rows import rounded
@@ -21,27 +22,42 @@ SPLITS = ("train", "val", "test")
 
 
 class Graph(NamedTuple):
-    """One client's graph with n nodes (padded), d features and c classes.
+    """One client's graph with n nodes, d features, e examples and c classes; nodes and examples are padded.
+
+    The examples are the nodes (e = n) or, with `graph_of`, the small graphs that the nodes belong to.
 
     x:        float [n, d], dense or `Sparse`; all zero at padding.
     edges:    who is connected to whom, and the operators made of it (see `Edges`).
-    y:        int64 [n], class of each node; -1 is unlabelled or padding.
-    masks:    bool [3, n], rows TRAIN, VAL, TEST; False at padding and at unlabelled nodes.
+    y:        int64 [e], class of each example; -1 is unlabelled or padding.
+    masks:    bool [3, e], rows TRAIN, VAL, TEST; False at padding and at unlabelled examples.
     real:     bool [n], False at padding.
-    sens:     int64 [n] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
-    graph_of: int64 [n], number of the small graph that a node belongs to (graph classification); None otherwise.
-    origin:   float [n, h], the first representation, to which layers with an initial residual return; set while a model
-              runs (`core.model.apply`), None outside.
+    sens:     int64 [e] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
+    graph_of: int64 [n], the small graph of each node, rising; -1 at padding. None where nodes are the examples.
     """
 
     x: "Tensor | Sparse"
-    edges: "Edges"
+    edges: MessagePassing
     y: Tensor
     masks: Tensor
     real: Tensor
     sens: Tensor | None = None
     graph_of: Tensor | None = None
-    origin: Tensor | None = None
+
+    @property
+    def nodes(self) -> int:
+        """n, padding included."""
+        return len(self.real)
+
+    @property
+    def own_edges(self) -> "Edges":
+        """The client's whole edges, to sample from.
+
+        Raises:
+            TypeError: these are edges of a sample.
+        """
+        if not isinstance(self.edges, Edges):
+            raise TypeError(f"{type(self.edges).__name__} are edges of a sample; sample from a client's whole graph")
+        return self.edges
 
     @property
     def roots(self) -> tuple[Any, ...]:
@@ -51,10 +67,18 @@ class Graph(NamedTuple):
 
 class EdgeList:
     """The raw edges of one client: `index` int64 NumPy [2, E], both directions of every undirected edge, no self loops;
-    `nodes` counts the rows including padding; `weight` float [E] or None (all 1)."""
+    `nodes` counts the rows including padding; `weight` float [E] or None (all 1). Where small graphs are the examples,
+    `graph_of` int64 NumPy [m ≤ nodes] is the small graph of each node and `examples` counts these including padding."""
 
-    def __init__(self, index: np.ndarray, nodes: int, weight: np.ndarray | None = None) -> None:
-        self.index, self.nodes, self.weight = index, nodes, weight
+    def __init__(
+        self,
+        index: np.ndarray,
+        nodes: int,
+        weight: np.ndarray | None = None,
+        graph_of: np.ndarray | None = None,
+        examples: int = 0,
+    ) -> None:
+        self.index, self.nodes, self.weight, self.graph_of, self.examples = index, nodes, weight, graph_of, examples
         self._made: dict[str, Csr] = {}
 
     @cached_property
@@ -63,10 +87,25 @@ class EdgeList:
         values = np.ones(self.index.shape[1], np.float32) if self.weight is None else self.weight
         return sp.csr_matrix((values, (self.index[1], self.index[0])), shape=(self.nodes, self.nodes))
 
+    @cached_property
+    def membership(self) -> sp.csr_matrix:
+        """[examples, nodes]; entry (i, j) is 1 where node j belongs to small graph i.
+
+        Raises:
+            ValueError: nodes are the examples.
+        """
+        if self.graph_of is None:
+            raise ValueError("the examples are nodes, so there is nothing to pool; choose model.pool = 'none'")
+        values = np.ones(len(self.graph_of), np.float32 if self.weight is None else self.weight.dtype)
+        return sp.csr_matrix(
+            (values, (self.graph_of, np.arange(len(self.graph_of)))), shape=(self.examples, self.nodes)
+        )
+
     def operator(self, kind: str) -> Csr:
         """One of the matrices of `Edges.operator`, built once."""
         if kind not in self._made:
-            self._made[kind] = Csr.of(OPERATORS[kind](self.adjacency))
+            pools = kind in POOLS
+            self._made[kind] = Csr.of(POOLS[kind](self.membership) if pools else OPERATORS[kind](self.adjacency))
         return self._made[kind]
 
 
@@ -98,7 +137,8 @@ class BatchCache:
     @derived
     def operator(self, kind: str) -> StackedCsr:
         """See `Edges.operator`."""
-        return StackedCsr([member.operator(kind) for member in self.members], self.nodes, self.nodes)
+        made = [member.operator(kind) for member in self.members]
+        return StackedCsr(made, made[0].rows, self.nodes)
 
     @property
     @derived
@@ -147,11 +187,12 @@ class Edges:
         return self.cache.nodes
 
     def operator(self, kind: str) -> Sparse:
-        """A message-passing matrix [n, n].
+        """A message-passing matrix [n, n], or one that pools, [e, n].
 
         "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~
         the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
-        in "mean_or_self", otherwise "mean", it is its own neighbour.
+        in "mean_or_self", otherwise "mean", it is its own neighbour. "pool_sum" adds up the nodes of each small graph,
+        "pool_mean" takes their mean.
         """
         return Sparse(self.cache.operator(kind), self.client_index)
 
@@ -182,6 +223,7 @@ def _gcn(a: sp.csr_matrix) -> sp.csr_matrix:
 
 
 OPERATORS = {"sum": lambda a: a, "mean": _mean, "mean_or_self": _mean_or_self, "gcn": _gcn}
+POOLS = {"pool_sum": lambda members: members, "pool_mean": _mean}
 
 
 def make_graph(
@@ -192,21 +234,26 @@ def make_graph(
     sens: np.ndarray | None = None,
     dtype: torch.dtype = torch.float32,
     rows: int | None = None,
+    graph_of: np.ndarray | None = None,
+    examples: int | None = None,
 ) -> Graph:
-    """Build one client's padded `Graph` from arrays of n nodes: x [n, d], edges [2, E], y [n], masks [3, n], sens [n].
+    """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e],
+    masks [3, e], sens [e]. The examples are the nodes or, with `graph_of` [n], rising, small graphs.
 
-    SciPy features stay sparse. `edges` holds both directions. A node without a label is in no mask, unless no node has
-    one: then the masks say how nodes are used whose labels are withheld.
+    SciPy features stay sparse. `edges` holds both directions. An example without a label is in no mask, unless none has
+    one: then the masks say how examples are used whose labels are withheld.
 
-    rows: what the nodes are padded to (see `core.sizes`); the fewest by default.
+    rows, examples: what the nodes and the small graphs are padded to (see `core.sizes`); the fewest by default.
 
     Raises:
-        ValueError: `rows` does not fit.
+        ValueError: these do not fit.
     """
-    n = len(y)
+    n, own = x.shape[0], len(y)
     rows = least_rows(n) if rows is None else rows
-    if rows % BLOCK or rows < n:
-        raise ValueError(f"{n} nodes cannot be padded to {rows} rows; take one of core.sizes")
+    examples = rows if graph_of is None else least_rows(own) if examples is None else examples
+    for what, count, size in (("nodes", n, rows), ("examples", own, examples)):
+        if size % BLOCK or size < count:
+            raise ValueError(f"{count} {what} cannot be padded to {size} rows; take one of core.sizes")
     if sp.issparse(x):
         csr = Csr.of(sp.csr_matrix(x))
         starts = torch.cat([csr.starts, csr.starts[-1:].expand(rows - n)])
@@ -217,11 +264,12 @@ def make_graph(
     known = y >= 0
     return Graph(
         x=features,
-        edges=Edges.of([EdgeList(edges, rows, weight)]),
-        y=_padded(torch.as_tensor(y, dtype=torch.int64), rows, -1),
-        masks=_padded(torch.as_tensor(masks).bool() & torch.as_tensor(known | ~known.any()), rows, False, dim=1),
+        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples)]),
+        y=_padded(torch.as_tensor(y, dtype=torch.int64), examples, -1),
+        masks=_padded(torch.as_tensor(masks).bool() & torch.as_tensor(known | ~known.any()), examples, False, dim=1),
         real=torch.arange(rows) < n,
-        sens=None if sens is None else _padded(torch.as_tensor(sens, dtype=torch.int64), rows, -1),
+        sens=None if sens is None else _padded(torch.as_tensor(sens, dtype=torch.int64), examples, -1),
+        graph_of=None if graph_of is None else _padded(torch.as_tensor(graph_of, dtype=torch.int64), rows, -1),
     )
 
 
@@ -231,12 +279,13 @@ def stack(graphs: Sequence[Graph]) -> Graph:
     For `torch.func.vmap`, whose in_dims are then 0 for the tensors and None for the rest.
 
     Raises:
-        ValueError: the graphs have different numbers of rows.
+        ValueError: the graphs have different numbers of nodes or examples, with padding.
     """
-    rows = len(graphs[0].y)
-    if odd := {len(graph.y) for graph in graphs} - {rows}:
-        raise ValueError(f"graphs of {rows} and {min(odd)} rows cannot be stacked; pad them alike (core.sizes)")
-    members = [member for graph in graphs for member in graph.edges.members]
+    [*sizes] = dict.fromkeys((graph.nodes, len(graph.y)) for graph in graphs)
+    if len(sizes) > 1:
+        raise ValueError(f"graphs of {sizes[0]} and {sizes[1]} rows cannot be stacked; pad them alike (core.sizes)")
+    rows = sizes[0][0]
+    members = [member for graph in graphs for member in graph.own_edges.members]
     client_index = torch.arange(len(graphs))
     if isinstance(graphs[0].x, Sparse):
         blocks = [graph.x.blocks.members[0] for graph in graphs]  # type: ignore[union-attr]

@@ -8,7 +8,6 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
-from fedweave.ops.sparse import Sparse
 
 
 class Layer(NamedTuple):
@@ -16,17 +15,18 @@ class Layer(NamedTuple):
 
     init:        (key) -> weights of this layer, a flat dict of tensors; {} if it has none.
     apply:       (weights, graph, h, key) -> h, with h [n, in] (dense, or the graph's sparse features in the first
-                 layer) and the result [n, out]. `key` is None in evaluation: no dropout.
+                 layer) and the result [n, out]. `key` is None in evaluation: no dropout. Between layers h may be a
+                 tree: "h", and what else later layers of the model read, with rows for the same nodes in the same
+                 order; where message passing leaves fewer rows of "h", the others may still have them all.
     by_feature:  names of the weights [in, ...] whose row j meets the layer's input only as column j of `h @ weight`.
-    operator:    the message-passing matrix that the layer multiplies by (see `Edges.operator`); None if it has none.
-    origin:      whether its output is what later layers find as `graph.origin` (see `Graph`).
+    operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
+                 it has none.
     """
 
     init: Callable[[Tensor], Tree]
-    apply: Callable[[Tree, Graph, Any, Tensor | None], Tensor]
+    apply: Callable[[Tree, Graph, Any, Tensor | None], Any]
     by_feature: tuple[str, ...] = ()
     operator: str | None = None
-    origin: bool = False
 
 
 Model = tuple[Layer, ...]
@@ -43,18 +43,17 @@ def apply(
     w: Tree,
     graph: Graph,
     key: Tensor | None = None,
-    h: "Tensor | Sparse | None" = None,
+    h: Any = None,
     first: int = 0,
-) -> Tensor:
-    """Run the layers on `graph` from `h` [n, in] (the features if None) to [n, out]; `key` switches dropout on.
+) -> Any:
+    """Run the layers on `graph` from `h` [n, in] (the features if None) to [n, out], or to [e, out] through a layer
+    that pools; `key` switches dropout on. Of a slice of a model, either end may be a tree (see `Layer`).
 
     first: for a slice of a model, the number that its first layer has in the whole, and in `w`.
     """
     out: Any = graph.x if h is None else h
     for i, layer in enumerate(model, first):
         out = layer.apply(w.get(str(i), {}), graph, out, None if key is None else random.fold(key, "layer", i))
-        if layer.origin:
-            graph = graph._replace(origin=out)
     return out
 
 

@@ -50,10 +50,10 @@ class Batches:
 
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
         batches: list[tuple[str, ...]] = []
-        sizes = [len(self._graphs[client].y) for client in clients]
+        sizes = [(graph.nodes, len(graph.y)) for graph in (self._graphs[client] for client in clients)]
         for size in dict.fromkeys(sizes):
             alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
-            most = self._chunk or max(1, _ROWS_AT_ONCE // size)
+            most = self._chunk or max(1, _ROWS_AT_ONCE // size[0])
             batches += [alike[start : start + most] for start in range(0, len(alike), most)]
         return batches
 

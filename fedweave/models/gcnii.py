@@ -51,33 +51,57 @@ class GCNII:
         """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
         first, classifier = dense.chain(affine, features, classes, self.hidden, layers=2, dropout=0.0)
         betas = [math.log(self.theta / number + 1) for number in range(1, self.layers + 1)]
-        convolutions = (dense.activated(convolution(self.hidden, self.alpha, beta), 0.0) for beta in betas)
-        after = (_dropped(layer, self.dropout) for layer in (*convolutions, classifier))
-        return (first._replace(origin=True), *after)
+        convolutions = (_activated(convolution(self.hidden, self.alpha, beta, self.dropout)) for beta in betas)
+        return (_initial(first), *convolutions, _last(classifier, self.dropout))
 
 
-def convolution(width: int, alpha: float, beta: float) -> Layer:
+def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Layer:
     """Z ((1 - beta) I + beta W) with Z = (1 - alpha) D~^-1/2 (A + I) D~^-1/2 H + alpha H0 (eq. 5, before ReLU).
 
-    H0 is `graph.origin`, in the rows that get new values. Initialised like PyG's `GCN2Conv` (Glorot).
+    Takes and returns {"h": H, "first": H0}, whose first rows are of H's nodes; `rate` is the dropout on H. Initialised
+    like PyG's `GCN2Conv` (Glorot).
     """
 
     def init(key: Tensor) -> Tree:
         return {"weight": dense.glorot(random.fold(key, "weight"), width, width)}
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        if graph.origin is None:
-            raise ValueError("GCNII's convolutions need graph.origin, the first layer's output: run that first")
-        z = torch.lerp(graph.edges.operator("gcn") @ h, graph.origin, alpha)
-        return linear(z, torch.lerp(torch.eye(width, dtype=z.dtype), w["weight"], beta))
+    def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tree:
+        neighbours = graph.edges.operator("gcn")
+        first = h["first"][: neighbours.shape[0]] if graph.edges.shrinks else h["first"]
+        z = torch.lerp(neighbours @ _dropped(h["h"], rate, key), first, alpha)
+        return h | {"h": linear(z, torch.lerp(torch.eye(width, dtype=z.dtype), w["weight"], beta))}
 
     return Layer(init, apply, operator="gcn")
 
 
-def _dropped(layer: Layer, rate: float) -> Layer:
-    """`layer` after dropout on its input."""
+def _initial(layer: Layer) -> Layer:
+    """`layer`, whose output is also what the convolutions return to."""
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        return layer.apply(w, graph, h if key is None or rate == 0 else random.dropout(key, h, rate), key)
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tree:
+        out = layer.apply(w, graph, h, key)
+        return {"h": out, "first": out}
 
     return layer._replace(apply=apply)
+
+
+def _activated(layer: Layer) -> Layer:
+    """A convolution followed by ReLU."""
+
+    def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tree:
+        out = layer.apply(w, graph, h, key)
+        return out | {"h": torch.relu(out["h"])}
+
+    return layer._replace(apply=apply)
+
+
+def _last(layer: Layer, rate: float) -> Layer:
+    """`layer` after dropout on its input."""
+
+    def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tensor:
+        return layer.apply(w, graph, _dropped(h["h"], rate, key), key)
+
+    return layer._replace(apply=apply)
+
+
+def _dropped(h: Tensor, rate: float, key: Tensor | None) -> Tensor:
+    return h if key is None or rate == 0 else random.dropout(key, h, rate)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.graph import Graph
+from fedweave.core.edges import Operator
+from fedweave.core.graph import Graph, Neighbours
 from fedweave.ops.batched import over_clients
 from fedweave.ops.rows import padded_nonzero
 
@@ -23,7 +24,7 @@ def positions(hops: int, fan_out: int) -> int:
 
 
 class EgoEdges:
-    """The edges of `batch` ego-graphs, in place of `core.graph.Edges`."""
+    """The edges of `batch` ego-graphs (a `core.edges.MessagePassing`)."""
 
     shrinks = True
 
@@ -40,6 +41,14 @@ class EgoEdges:
         if count < 1:
             raise ValueError("the ego-graphs have no ring left; they need as many hops as there are layers with edges")
         return count
+
+    def operator(self, kind: str) -> Operator:
+        """None: what egos compute is means (`with_means`).
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"ego-graphs of fixed fan-out have no operator {kind!r}, only means over children")
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """The positions that have children, and for each of them the mean over its children: both [inner · b, k].
@@ -108,19 +117,19 @@ def ego_graph(h: Tensor, batch: int, fan_out: int) -> Graph:
     count = h.shape[0]
     return Graph(
         x=h,
-        edges=EgoEdges(batch, fan_out),  # type: ignore[arg-type]
+        edges=EgoEdges(batch, fan_out),
         y=torch.full((count,), -1),
         masks=torch.zeros(3, count, dtype=torch.bool),
         real=torch.ones(count, dtype=torch.bool),
     )
 
 
-def children(graph: Graph, parents: Tensor, uniforms: Tensor) -> Any:
+def children(neighbours: Neighbours, parents: Tensor, uniforms: Tensor) -> Any:
     """One random neighbour (with replacement) of `parents` int64 [...] for each of `uniforms` [..., f] in [0, 1).
 
     A node without neighbours is its own. Returns int64 [..., f].
     """
-    first, degree, columns = graph.edges.neighbours
+    first, degree, columns = neighbours
     flat = parents.reshape(-1)
     begin, count = (table.gather(0, flat).view(*parents.shape, 1) for table in (first, degree))
     at = (begin + (uniforms * count).long()).clamp(max=len(columns) - 1)

@@ -59,11 +59,11 @@ class Egos:
 
     def around(self, graph: Graph, key: Tensor, centres: Tensor) -> Tensor:
         """Nodes at all positions of the egos around `centres` int64 [m]: int64 [positions, m] (see `sampling.ego`)."""
-        rings = [centres[None]]
+        rings, neighbours = [centres[None]], graph.own_edges.neighbours
         for hop in range(self.hops):
             parents = rings[-1]
             uniforms = random.uniform(random.fold(key, "hop", hop), (*parents.shape, self.fan_out))
-            rings.append(ego.children(graph, parents, uniforms).transpose(1, 2).reshape(-1, len(centres)))
+            rings.append(ego.children(neighbours, parents, uniforms).transpose(1, 2).reshape(-1, len(centres)))
         return torch.cat(rings)
 
     def batches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:

@@ -43,8 +43,8 @@ def grow(
     """
     if not layers:
         return targets, filled, {}
-    fixed = tuple(layers), fan_out, graph.x.dtype, graph.edges.cache.padded_size
-    sources, filled, *found = _Grow.apply(*graph.edges.neighbours, targets, filled, key, *fixed)
+    fixed = tuple(layers), fan_out, graph.x.dtype, graph.own_edges.cache.padded_size
+    sources, filled, *found = _Grow.apply(*graph.own_edges.neighbours, targets, filled, key, *fixed)
     hops = zip(layers, found[::3], found[1::3], found[2::3], strict=True)
     return sources, filled, {str(i): {"place": place, "count": count, "gcn": gcn} for i, place, count, gcn in hops}
 
@@ -69,7 +69,7 @@ def rising(nodes: Tensor, count: int, size: int) -> Tensor:
 
 
 class Sampled:
-    """The edges of one layer between sampled nodes, in place of `core.graph.Edges`."""
+    """The edges of one layer between sampled nodes (a `core.edges.MessagePassing`)."""
 
     shrinks = True
 

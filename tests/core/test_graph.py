@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import BLOCK, TEST, TRAIN, VAL, EdgeList, Graph, make_graph, stack
 from fedweave.ops.sparse import Sparse
+from fedweave.sampling.ego import EgoEdges
 from tests.conftest import padded_alike
 
 PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])  # 0 - 1 - 2
@@ -168,3 +169,72 @@ def test_withheld_labels_leave_the_masks() -> None:
 def test_operators_are_built_once() -> None:
     graph = small()
     assert graph.edges.operator("gcn").blocks is graph.edges.operator("gcn").blocks
+
+
+# Graphs {0, 1, 2}, {3} and {4, 5} with edges 0 - 1 - 2 and 4 - 5.
+GRAPH_OF = np.array([0, 0, 0, 1, 2, 2])
+PAIRS = np.array([[0, 1, 1, 2, 4, 5], [1, 0, 2, 1, 5, 4]])
+
+
+def three(dtype: torch.dtype = torch.float32, **options: object) -> Graph:
+    x = np.arange(12.0).reshape(6, 2)
+    return make_graph(x, PAIRS, np.array([1, 0, -1]), MASKS, dtype=dtype, graph_of=GRAPH_OF, **options)  # type: ignore[arg-type]
+
+
+def test_small_graphs_are_examples_and_padded_apart_from_nodes() -> None:
+    graph = make_graph(
+        np.ones((70, 1)), np.zeros((2, 0), int), np.zeros(35, int), np.ones((3, 35), bool), graph_of=np.arange(70) // 2
+    )
+    assert (graph.nodes, len(graph.y), graph.masks.shape) == (96, 64, (3, 64))
+    assert graph.graph_of is not None
+    assert graph.graph_of.tolist() == [*(np.arange(70) // 2), *[-1] * 26]
+    assert graph.y.tolist() == [0] * 35 + [-1] * 29
+    assert not graph.masks[:, 35:].any()
+    assert graph.edges.operator("pool_sum").shape == (64, 96)
+    small = three()
+    assert small.masks[:, 2].tolist() == [False] * 3  # unlabelled
+    assert (small.nodes, len(small.y)) == (32, 32)
+
+
+def test_pooling_by_hand() -> None:
+    graph, h = three(), torch.zeros(32, 2)
+    h[:6] = torch.arange(12.0).view(6, 2)
+    h[6:] = 9.0  # what a model makes of padding reaches no example
+    assert (graph.edges.operator("pool_sum") @ h)[:4].tolist() == [[6, 9], [6, 7], [18, 20], [0, 0]]
+    assert (graph.edges.operator("pool_mean") @ h)[:4].tolist() == [[2, 3], [6, 7], [9, 10], [0, 0]]
+    with pytest.raises(ValueError, match=r"the examples are nodes.*model\.pool = 'none'"):
+        small().edges.operator("pool_sum")
+
+
+@pytest.mark.parametrize("kind", ["pool_sum", "pool_mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_pooling_of_stacked_clients_is_one_product_with_the_same_bits(kind: str, dtype: torch.dtype) -> None:
+    many = np.repeat(np.arange(40), 2)
+    large = make_graph(
+        np.ones((80, 2)), np.zeros((2, 0), int), np.zeros(40, int), np.ones((3, 40), bool), dtype=dtype, graph_of=many
+    )
+    clients = [three(dtype), large]
+    together = stack(clients)
+    assert together.y.shape == (2, 64)
+    assert together.real.shape == (2, 96)
+    h = torch.rand(2, 96, 3, dtype=dtype, generator=torch.Generator().manual_seed(0))
+
+    def pooled(graph: Graph, h: Tensor) -> Tensor:
+        return graph.edges.operator(kind) @ h
+
+    def gradient(graph: Graph, h: Tensor) -> Tensor:
+        return torch.func.grad(lambda h: (pooled(graph, h) ** 3).sum())(h)
+
+    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
+    for function in (pooled, gradient):
+        out = vmap(function, (dims, 0))(together, h)
+        for client, graph in enumerate(clients):
+            alone = function(graph, h[client, : graph.nodes])
+            assert torch.equal(out[client, : len(alone)], alone)
+
+
+def test_a_sample_has_no_edges_of_its_own_to_sample_from() -> None:
+    graph = small()
+    assert graph.own_edges is graph.edges
+    with pytest.raises(TypeError, match="EgoEdges are edges of a sample"):
+        graph._replace(edges=EgoEdges(2, 2)).own_edges  # noqa: B018

@@ -53,43 +53,43 @@ def test_convolution_by_hand() -> None:
     """Nodes 0 - 1 and node 2 alone; A_hat h = (2, 2, 8) for h = (1, 3, 8), H0 = (4, 0, 2)."""
     graph = make_graph(np.ones((3, 1)), np.array([[0, 1], [1, 0]]), np.zeros(3, int), np.ones((3, 3), bool))
     pad = torch.zeros(len(graph.y) - 3, 1)
-    h, origin = (torch.cat([torch.tensor(rows)[:, None], pad]) for rows in ([1.0, 3, 8], [4.0, 0, 2]))
+    h, first = (torch.cat([torch.tensor(rows)[:, None], pad]) for rows in ([1.0, 3, 8], [4.0, 0, 2]))
     layer = gcnii.convolution(1, alpha=0.5, beta=0.25)
-    out = layer.apply({"weight": torch.tensor([[2.0]])}, graph._replace(origin=origin), h, None)
+    out = layer.apply({"weight": torch.tensor([[2.0]])}, graph, {"h": h, "first": first}, None)
     # z = (3, 1, 5); 0.75 z + 0.25 * 2 z = 1.25 z
-    assert out[:3, 0].tolist() == pytest.approx([3.75, 1.25, 6.25])
+    assert out["h"][:3, 0].tolist() == pytest.approx([3.75, 1.25, 6.25])
+    assert out["first"] is first
 
 
 def test_rows_may_shrink() -> None:
     """With fewer targets than nodes, the residual takes the targets' rows of the initial representation."""
 
     class FirstTwo:
+        shrinks = True
+
         def operator(self, kind: str) -> torch.Tensor:
             return {"gcn": torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])}[kind]
 
     graph, _, _ = graph_of(8, 1, False, torch.float32, 0)
-    graph = graph._replace(edges=FirstTwo(), origin=torch.tensor([[4.0], [0.0]]))  # type: ignore[arg-type]
-    h = torch.tensor([[1.0], [3.0], [8.0]])
+    graph = graph._replace(edges=FirstTwo())  # type: ignore[arg-type]
+    h = {"h": torch.tensor([[1.0], [3.0], [8.0]]), "first": torch.tensor([[4.0], [0.0], [7.0]])}
     out = gcnii.convolution(1, alpha=0.5, beta=0.0).apply({"weight": torch.tensor([[9.0]])}, graph, h, None)
-    assert out[:, 0].tolist() == [3.0, 4.0]
+    assert out["h"][:, 0].tolist() == [3.0, 4.0]
 
 
-def test_only_the_first_layer_is_the_origin_and_dropout_spares_it() -> None:
+def test_the_first_representation_is_carried_on_and_dropout_spares_it() -> None:
     graph, _, _ = graph_of(30, 5, True, torch.float32, 2)
     model = MODELS["gcnii"](hidden=16, layers=2, dropout=0.9).build(5, 3)
-    assert [layer.origin for layer in model] == [True, False, False, False]
     assert [layer.operator for layer in model] == [None, "gcn", "gcn", None]
     w = models.init(model, random.key(1))
     key = random.key(2)
-    assert torch.equal(models.apply(model[:1], w, graph, key), models.apply(model[:1], w, graph))
-    assert not torch.equal(models.apply(model[:2], w, graph, key), models.apply(model[:2], w, graph))
-
-
-def test_a_slice_without_its_first_layer_says_what_it_needs() -> None:
-    graph, _, _ = graph_of(8, 4, False, torch.float32, 0)
-    model = MODELS["gcnii"](hidden=4).build(4, 2)
-    with pytest.raises(ValueError, match=r"graph\.origin"):
-        models.apply(model[1:], models.init(model[1:], random.key(0)), graph)
+    one, two = (models.apply(model[:layers], w, graph) for layers in (1, 2))
+    assert torch.equal(models.apply(model[:1], w, graph, key)["first"], one["first"])
+    assert torch.equal(one["h"], one["first"])
+    assert torch.equal(two["first"], one["first"])
+    assert not torch.equal(models.apply(model[:2], w, graph, key)["h"], two["h"])
+    whole = models.apply(model, w, graph, key)
+    assert torch.equal(models.apply(model[2:], w, graph, key, models.apply(model[:2], w, graph, key), first=2), whole)
 
 
 @pytest.mark.parametrize("options", [{"alpha": 1.1}, {"alpha": -0.1}, {"theta": -1.0}, {"theta": math.inf}])

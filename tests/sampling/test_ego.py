@@ -1,6 +1,6 @@
 """Sampled ego-graphs: who is drawn, how they are laid out, and that message passing on them is that on trees."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,14 +78,6 @@ def test_an_isolated_node_is_its_own_neighbour() -> None:
     assert (Egos(3, 1, 2).around(nobody, random.key(0), torch.arange(3)) == torch.arange(3)).all()
 
 
-class _Edges(NamedTuple):
-    neighbours: Neighbours
-
-
-class _Graph(NamedTuple):
-    edges: _Edges
-
-
 class _Endless:
     """Columns as long as one likes: the neighbour at place p is p; remembers how far it was asked."""
 
@@ -99,7 +91,7 @@ class _Endless:
 @pytest.mark.parametrize("degree", [1, 3, 1000, (1 << 23) + 1, (1 << 24) - 1, 1 << 24])
 def test_the_ends_of_the_interval_draw_the_first_and_the_last_neighbour(degree: int) -> None:
     table = Neighbours(torch.tensor([0, 1]), torch.tensor([1, degree]), _Endless())  # type: ignore[arg-type]
-    drawn = ego.children(_Graph(_Edges(table)), torch.tensor([1]), torch.tensor([[0.0, 1 - 2.0**-24]]))  # type: ignore[arg-type]
+    drawn = ego.children(table, torch.tensor([1]), torch.tensor([[0.0, 1 - 2.0**-24]]))
     assert drawn.tolist() == [[1, degree]]
 
 
@@ -109,7 +101,7 @@ def test_no_draw_leaves_a_huge_neighbourhood(power: int) -> None:
     degrees = torch.arange((1 << power) - 500, (1 << power) + 500)
     table = Neighbours(torch.zeros_like(degrees), degrees, _Endless())  # type: ignore[arg-type]
     largest = torch.full((1000, 1), 1 - 2.0**-24)
-    drawn = ego.children(_Graph(_Edges(table)), torch.arange(1000), largest)[:, 0]  # type: ignore[arg-type]
+    drawn = ego.children(table, torch.arange(1000), largest)[:, 0]
     assert (drawn < degrees).all()
     assert (drawn > degrees - 4 * 2 ** (power - 23)).all()
 

@@ -3,11 +3,13 @@
 `client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `RowRelease` needs. Within a round
 its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the
 mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what
-the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it;
-"origin" (`Graph.origin`) of the lowest list; "grads" and "pulled", gradients in weights and in the origin so far.
+the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it; "kept",
+what the first segment carries beside its output, of the lowest list; "grads" and "pulled", gradients in weights and
+"kept".
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,10 +77,10 @@ class PartySteps:
         now, segment = self._receive(client, message), message["segment"]
         given = self._joint(client.graph, now, segment, client.state["w"], message.get("h"))
         outputs, count = recorded(self._segment, client.graph, _placed(given)), self._count(now, segment)
-        h, *origin = (out[:count] for out in outputs)
-        if origin:
-            now["origin"] = origin[0]
-        now["sent"] = self.release.noised(client, h)
+        own = map_leaves(lambda out: out[:count], outputs)
+        if segment == 0:
+            now["kept"] = own["kept"]
+        now["sent"] = self.release.noised(client, own["h"])
         return {"h": self.release.sealed(client, now["sent"])}
 
     def pull(self, client: Client, message: Tree) -> Tree:
@@ -116,19 +118,20 @@ class PartySteps:
             loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)
             now["grads"] = grad(lambda tail: loss(tail, message["h"]))(tail) if tail else {}
         given = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
-        free: Tree = {name: given[name] for name in ("w", "h", "origin") if given[name] is not None}
+        free: Tree = {name: given[name] for name in ("w", "h", "kept") if given[name] is not None}
         count = self._count(now, segment)
 
-        def outputs(free: Tree) -> tuple[Tensor, ...]:
-            return tuple(out[:count] for out in self._segment(client.graph, _placed(given | free)))
+        def outputs(free: Tree) -> Tree:
+            return map_leaves(lambda out: out[:count], self._segment(client.graph, _placed(given | free)))
 
         out, pull, *_ = vjp(outputs, free)
-        above = self.how.back(message["gradient"], client.state.get("at"), client.state["share"], out[0].shape[1])
-        grads = pull((above, *(now.get("pulled", torch.zeros_like(o)) for o in out[1:])))[0]
+        above = self.how.back(message["gradient"], client.state.get("at"), client.state["share"], out["h"].shape[1])
+        pulled = now.get("pulled") or map_leaves(torch.zeros_like, out["kept"])
+        grads = pull({"h": above, "kept": {} if segment else pulled})[0]
         now["grads"] |= grads["w"]
         if segment:
-            if "origin" in grads:
-                now["pulled"] = now.get("pulled", 0) + grads["origin"]
+            own = grads["kept"]
+            now["pulled"] = map_leaves(torch.add, now["pulled"], own) if "pulled" in now else own
             return {"gradient": grads["h"]}
         client.state["w"] = map_leaves(lambda w, s: w - self.lr * (s + self.weight_decay * w), w, now["grads"])
         del client.state["round"]
@@ -138,16 +141,16 @@ class PartySteps:
         """H+_m after a segment for all nodes, from all edges."""
         segment, state = message["segment"], client.state
         h = message["h"] if segment else client.graph.x
-        out, origin = self.split.run(segment, state["w"], client.graph, h, origin=state.get("origin"))
-        if segment == 0 and origin is not None:
-            state["origin"] = origin
+        out, kept = self.split.run(segment, state["w"], client.graph, h, kept=state.get("kept"))
+        if segment == 0:
+            state["kept"] = kept
         return {"h": self.release.sealed(client, self.release.noised(client, out))}
 
     def logits(self, client: Client, message: Tree) -> Tensor:
         """The client's prediction for all nodes [n, c], after `infer_full`."""
         h = message["h"] if self.split.cuts else client.graph.x
-        origin = client.state.pop("origin", None)
-        return self.split.run(self.split.last, client.state["w"], client.graph, h, origin=origin)[0]
+        kept = client.state.pop("kept", None)
+        return self.split.run(self.split.last, client.state["w"], client.graph, h, kept=kept)[0]
 
     def _receive(self, client: Client, message: Tree) -> Tree:
         """The round's state with what arrived; H_{-m} = Extract(H, H+_m)."""
@@ -177,7 +180,7 @@ class PartySteps:
             "segment": segment,
             "w": self.split.own(w, segment),
             "h": h,
-            "origin": now.get("origin") if segment else None,
+            "kept": now.get("kept", {}) if segment else {},
             "drop": self._tail_keys(now, torch.tensor(0)) if tail else random.fold(now["key"], "joint"),
         }
         if self.batch:
@@ -185,7 +188,7 @@ class PartySteps:
             if segment:
                 given["places"] = {
                     name: located(below["nodes"], exchanged(now, cut), len(graph.y))
-                    for name, cut in (("h", segment), ("origin", 1))
+                    for name, cut in (("h", segment), ("kept", 1))
                 }
         return given
 
@@ -193,12 +196,12 @@ class PartySteps:
         """How many nodes a segment has outputs for, None for all of the graph."""
         return len(exchanged(now, segment + 1)) if self.batch else None
 
-    def _segment(self, graph: Graph, given: Tree) -> tuple[Tensor, ...]:
-        """A segment's output, and after it that of the first one's origin, if there is any."""
+    def _segment(self, graph: Graph, given: Tree) -> Tree:
+        """ "h", a segment's output, and "kept", what the first one carries beside it."""
         segment, below = given["segment"], given.get("below", {})
         h = given["h"] if segment else self.split.first(graph, below.get("nodes"))
-        out, origin = self.split.run(segment, given["w"], graph, h, below.get("hops"), given["origin"], given["drop"])
-        return (out,) if segment or origin is None else (out, origin[: len(out)])
+        out, kept = self.split.run(segment, given["w"], graph, h, below.get("hops"), given["kept"], given["drop"])
+        return {"h": out, "kept": {} if segment else map_leaves(lambda rows: rows[: len(out)], kept)}
 
     def _tail_keys(self, now: Tree, step: Tensor) -> Tensor:
         """What the prediction drops in a step, the same at all clients."""
@@ -208,7 +211,7 @@ class PartySteps:
         """(w, H[L]) -> the client's loss; 0 without labels."""
         graph, now = client.graph, client.state["round"]
         given = self._joint(graph, now, self.split.last, {}, None)
-        return lambda w, h: error(self._segment(graph, _placed(given | {"w": w, "h": h}))[0], graph, now)
+        return lambda w, h: error(self._segment(graph, _placed(given | {"w": w, "h": h}))["h"], graph, now)
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """Algorithm 4, lines 2-11; algorithm 7, line 14, where the client has no labels.
@@ -217,12 +220,12 @@ class PartySteps:
         "tail", the keys of the prediction; "at" and "share"; and "gradient" in H[L], where clients without labels
         follow it.
         """
-        split, below, origin = self.split, args.get("below", {}), None
+        split, below, kept = self.split, args.get("below", {}), None
         h, hops = split.first(graph, below.get("nodes")), below.get("hops")
         for segment in range(split.last):
-            own, origin = split.run(segment, w, graph, h, hops, origin, key)
+            own, kept = split.run(segment, w, graph, h, hops, kept, key)
             h = self.how.join(args["others"][str(segment + 1)], own, args.get("at"), args["share"])
-        logits, _ = split.run(split.last, w, graph, h, hops, origin, args["tail"] if split.cuts else key)
+        logits, _ = split.run(split.last, w, graph, h, hops, kept, args["tail"] if split.cuts else key)
         loss = error(logits, graph, args)
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
 
@@ -230,5 +233,8 @@ class PartySteps:
 def _placed(given: Tree) -> Tree:
     """What arrived in the order of the exchanged lists, in the order of a segment's own inputs."""
     places = given.get("places", {})
-    moved = {name: gather_rows(given[name], place) for name, place in places.items() if given[name] is not None}
+    moved: Tree = {}
+    for name, place in places.items():
+        rows = partial(gather_rows, index=place)
+        moved[name] = map_leaves(rows, given[name]) if isinstance(given[name], dict) else rows(given[name])
     return {name: value for name, value in given.items() if name != "places"} | moved

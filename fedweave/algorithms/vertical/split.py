@@ -95,37 +95,37 @@ class Split:
         graph: Graph,
         h: Any,
         hops: Tree | None = None,
-        origin: Tensor | None = None,
+        kept: Tree | None = None,
         key: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """A segment's output for its input `h` [s, in], and the origin (`Graph.origin`) of the same rows as `h`.
+    ) -> tuple[Tensor, Tree]:
+        """A segment's output for its input `h` [s, in], and what else its layers carry (see `core.model.Layer`), {} if
+        that is nothing.
 
-        hops: of `sample`; None takes the whole graph. origin: that of an earlier segment, if one made it.
+        hops: of `sample`; None takes the whole graph. kept: what the first segment carries beside its output, whose
+        first rows are of the nodes of `h`. It does not leave the client, so layers must not change it later on.
         """
+        carried: Any = {"h": h, **kept} if kept else h
         for i in self.layers(segment):
             layer, own = self.model[i], w.get(str(i), {})
+            h = carried["h"] if isinstance(carried, dict) else carried
             around = graph
             if layer.operator is not None:
                 hop = alone(torch.arange(h.shape[0]), graph.x.dtype) if not self.linked else (hops or {}).get(str(i))
-                if hop is not None:
-                    around = graph._replace(edges=Sampled(hop))  # type: ignore[arg-type]
-                    rows_left = len(hop["gcn"])
-                    around = around._replace(origin=None if origin is None else origin[:rows_left])
-                else:
-                    around = graph._replace(origin=origin)
+                around = graph if hop is None else graph._replace(edges=Sampled(hop))
             if "merge" in own:
-                h = linear(h, own["merge"])
-            h = layer.apply(own, around, h, None if key is None else random.fold(key, "layer", i))
-            if layer.origin:
-                origin = h
-        return h, origin
+                merged = linear(h, own["merge"])
+                carried = carried | {"h": merged} if isinstance(carried, dict) else merged
+            carried = layer.apply(own, around, carried, None if key is None else random.fold(key, "layer", i))
+        if not isinstance(carried, dict):
+            return carried, {}
+        return carried["h"], {name: rows for name, rows in carried.items() if name != "h"}
 
 
 def _widened(layer: Layer, clients: int) -> Layer:
     """`layer` for an input of `clients` times as many columns.
 
-    Its weights by column grow. A layer without such (GCNII's convolution returns to an origin of its own width) comes
-    after a linear map, "merge", back to its width, which begins as the mean.
+    Its weights by column grow. A layer without such (GCNII's convolution returns to a representation of its own width)
+    comes after a linear map, "merge", back to its width, which begins as the mean.
     """
 
     def init(key: Tensor) -> Tree:
