@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.graph import Graph
+from fedweave.core.graph import POOLS, Graph
 from fedweave.core.tree import Tree
 
 
@@ -55,6 +55,11 @@ def apply(
     for i, layer in enumerate(model, first):
         out = layer.apply(w.get(str(i), {}), graph, out, None if key is None else random.fold(key, "layer", i))
     return out
+
+
+def pools(model: Model) -> bool:
+    """Whether the model gives one row per small graph instead of one per node."""
+    return any(layer.operator in POOLS for layer in model)
 
 
 def feature_rows(model: Model) -> frozenset[str]:

@@ -4,7 +4,8 @@ from fedweave.models.ego import Ego
 from fedweave.models.gat import GAT
 from fedweave.models.gcn import GCN
 from fedweave.models.gcnii import GCNII
+from fedweave.models.gin import GIN
 from fedweave.models.mlp import MLP
 from fedweave.models.sage import SAGE
 
-MODELS: dict[str, type] = {"gcn": GCN, "sage": SAGE, "mlp": MLP, "gcnii": GCNII, "gat": GAT, "ego": Ego}
+MODELS: dict[str, type] = {"gcn": GCN, "sage": SAGE, "mlp": MLP, "gcnii": GCNII, "gat": GAT, "gin": GIN, "ego": Ego}

@@ -1,4 +1,4 @@
-"""What all models share: initial weights, and how convolutions are chained into a model."""
+"""What all models share: initial weights, linear layers, pooling, and how convolutions are chained into a model."""
 
 import math
 from collections.abc import Callable
@@ -13,6 +13,9 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
+from fedweave.ops.linear import linear
+
+POOLS = ("none", "sum", "mean")
 
 
 def uniform(key: Tensor, shape: tuple[int, ...], bound: float) -> Tensor:
@@ -30,7 +33,39 @@ def lecun(key: Tensor, shape: tuple[int, ...], fan_in: int) -> Tensor:
     return uniform(key, shape, 1 / math.sqrt(fan_in))
 
 
-def check(hidden: int, layers: int, dropout: float) -> None:
+def affine(fan_in: int, fan_out: int) -> Layer:
+    """H W + b, initialised like `torch.nn.Linear`."""
+
+    def init(key: Tensor) -> Tree:
+        return {
+            "weight": lecun(random.fold(key, "weight"), (fan_in, fan_out), fan_in),
+            "bias": lecun(random.fold(key, "bias"), (fan_out,), fan_in),
+        }
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        return linear(h, w["weight"]) + w["bias"]
+
+    return Layer(init, apply, ("weight",))
+
+
+def pooling(how: str) -> Layer:
+    """The "sum" or "mean" over the nodes of each small graph: [n, k] -> [e, k]."""
+    kind = f"pool_{how}"
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        return graph.edges.operator(kind) @ h
+
+    return Layer(lambda key: {}, apply, operator=kind)
+
+
+def head(hidden: int, classes: int, dropout: float, pool: str) -> Model:
+    """What follows the last convolution's activation: pooling (unless "none"), a linear layer with ReLU and dropout,
+    and a linear classifier."""
+    pooled = () if pool == "none" else (pooling(pool),)
+    return (*pooled, activated(affine(hidden, hidden), dropout), affine(hidden, classes))
+
+
+def check(hidden: int, layers: int, dropout: float, pool: str = "none") -> None:
     """Refuse impossible sizes.
 
     Raises:
@@ -41,21 +76,32 @@ def check(hidden: int, layers: int, dropout: float) -> None:
             raise ConfigError(f"model {name} = {value}; it must be at least 1.")
     if not 0 <= dropout <= 0.99:
         raise ConfigError(f"model dropout = {dropout}; it is a probability from 0 (off) to 0.99.")
+    if pool not in POOLS:
+        raise ConfigError(f"model pool = {pool!r}; choose one of {', '.join(POOLS)}.")
 
 
 def chain(
-    convolution: Callable[[int, int], Layer], features: int, classes: int, hidden: int, layers: int, dropout: float
+    convolution: Callable[[int, int], Layer],
+    features: int,
+    classes: int,
+    hidden: int,
+    layers: int,
+    dropout: float,
+    pool: str = "none",
 ) -> Model:
     """`layers` convolutions made by `convolution(fan_in, fan_out)`: features -> hidden -> ... -> classes, with ReLU and
-    dropout after each but the last.
+    dropout after each but the last; or, with pooling, features -> hidden -> ... -> hidden, with both after each, and
+    `head`.
 
     Raises:
         ConfigError: there are no features or no classes.
     """
     if features < 1 or classes < 1:
         raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
-    widths = [features, *[hidden] * (layers - 1), classes]
-    made = [convolution(*pair) for pair in pairwise(widths)]
+    if pool != "none":
+        made = [convolution(*pair) for pair in pairwise([features, *[hidden] * layers])]
+        return (*(activated(layer, dropout) for layer in made), *head(hidden, classes, dropout, pool))
+    made = [convolution(*pair) for pair in pairwise([features, *[hidden] * (layers - 1), classes])]
     return (*(activated(layer, dropout) for layer in made[:-1]), made[-1])
 
 

@@ -10,7 +10,6 @@ from typing import Literal
 
 from fedweave.core.model import Model
 from fedweave.models import dense, sage
-from fedweave.models.mlp import affine
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,11 @@ class Ego:
         kinds = ["mlp", *kinds] if self.order == "mlp-gnn" else [*kinds, "mlp"]
         widths = [features, *[self.hidden] * len(kinds)]
         made = [
-            dense.activated(affine(*pair), self.dropout)
+            dense.activated(dense.affine(*pair), self.dropout)
             if kind == "mlp"
             else dense.activated(
                 sage.convolution(*pair, self.share_root_weight, "mean_or_self"), self.dropout, not self.linear
             )
             for kind, pair in zip(kinds, pairwise(widths), strict=True)
         ]
-        return (*made, affine(self.hidden, classes))
+        return (*made, dense.affine(self.hidden, classes))

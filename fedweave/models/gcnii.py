@@ -13,7 +13,6 @@ from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import dense
-from fedweave.models.mlp import affine
 from fedweave.ops.linear import linear
 
 
@@ -49,7 +48,7 @@ class GCNII:
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
-        first, classifier = dense.chain(affine, features, classes, self.hidden, layers=2, dropout=0.0)
+        first, classifier = dense.chain(dense.affine, features, classes, self.hidden, layers=2, dropout=0.0)
         betas = [math.log(self.theta / number + 1) for number in range(1, self.layers + 1)]
         convolutions = (_activated(convolution(self.hidden, self.alpha, beta, self.dropout)) for beta in betas)
         return (_initial(first), *convolutions, _last(classifier, self.dropout))

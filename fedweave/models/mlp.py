@@ -1,16 +1,10 @@
 """Multi-layer perceptron: the baseline that sees no edges, and FedEgo's reduction layers."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-from torch import Tensor
-
-from fedweave.core import random
-from fedweave.core.graph import Graph
-from fedweave.core.model import Layer, Model
-from fedweave.core.tree import Tree
+from fedweave.core.model import Model
 from fedweave.models import dense
-from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
@@ -20,33 +14,21 @@ class MLP:
     hidden:  width of the layers between.
     layers:  how many.
     dropout: share of a layer's outputs that is dropped in training.
+    pool:    "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear layers
+             follow (see `dense.head`).
 
     Raises:
-        ConfigError: a size below 1 or a dropout outside [0, 0.99].
+        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
     hidden: int = 64
     layers: int = 2
     dropout: float = 0.5
+    pool: Literal["none", "sum", "mean"] = "none"
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout)
+        dense.check(self.hidden, self.layers, self.dropout, self.pool)
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        return dense.chain(affine, features, classes, self.hidden, self.layers, self.dropout)
-
-
-def affine(fan_in: int, fan_out: int) -> Layer:
-    """H W + b, initialised like `torch.nn.Linear`."""
-
-    def init(key: Tensor) -> Tree:
-        return {
-            "weight": dense.lecun(random.fold(key, "weight"), (fan_in, fan_out), fan_in),
-            "bias": dense.lecun(random.fold(key, "bias"), (fan_out,), fan_in),
-        }
-
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        return linear(h, w["weight"]) + w["bias"]
-
-    return Layer(init, apply, ("weight",))
+        return dense.chain(dense.affine, features, classes, self.hidden, self.layers, self.dropout, self.pool)

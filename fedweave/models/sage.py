@@ -3,7 +3,7 @@ Graphs")."""
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -22,24 +22,27 @@ class SAGE:
     hidden:            width of the layers between.
     layers:            how many.
     dropout:           share of a layer's outputs that is dropped in training.
+    pool:              "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear
+                       layers follow (see `dense.head`).
     share_root_weight: one weight for a node and its neighbours, as FedEgo's eq. 1 prints it, instead of two.
 
     Raises:
-        ConfigError: a size below 1 or a dropout outside [0, 0.99].
+        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
     hidden: int = 64
     layers: int = 2
     dropout: float = 0.5
     share_root_weight: bool = False
+    pool: Literal["none", "sum", "mean"] = "none"
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout)
+        dense.check(self.hidden, self.layers, self.dropout, self.pool)
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         made = partial(convolution, share_root_weight=self.share_root_weight)
-        return dense.chain(made, features, classes, self.hidden, self.layers, self.dropout)
+        return dense.chain(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
 
 
 def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, operator: str = "mean") -> Layer:

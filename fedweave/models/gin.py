@@ -1,0 +1,70 @@
+"""Graph isomorphism network (Xu et al. 2019, "How powerful are graph neural networks?")."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.graph import Graph
+from fedweave.core.model import Layer, Model
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.models import dense
+from fedweave.ops.linear import linear
+
+
+@dataclass(frozen=True)
+class GIN:
+    """A linear layer, `layers` GIN convolutions with ReLU and `dropout`, pooling, a linear layer with ReLU and
+    `dropout`, and a linear classifier, all of width `hidden`.
+
+    As in FairGraphFL and GCFL: epsilon is 0 and fixed, no batch norm, and the graph's embedding is the pooled last
+    layer, where Xu et al. join those of all layers (eq. 4.2).
+
+    hidden:  width of all layers but the classifier.
+    layers:  how many convolutions.
+    dropout: share of a layer's outputs that is dropped in training.
+    pool:    "sum" or "mean" over the nodes of each small graph, where these are the examples; "none" for nodes.
+
+    Raises:
+        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
+    """
+
+    hidden: int = 64
+    layers: int = 3
+    dropout: float = 0.5
+    pool: Literal["none", "sum", "mean"] = "none"
+
+    def __post_init__(self) -> None:
+        dense.check(self.hidden, self.layers, self.dropout, self.pool)
+
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        if features < 1 or classes < 1:
+            raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+        made = (convolution(self.hidden, self.hidden) for _ in range(self.layers))
+        convolutions = (dense.activated(layer, self.dropout) for layer in made)
+        first = dense.affine(features, self.hidden)
+        return (first, *convolutions, *dense.head(self.hidden, classes, self.dropout, self.pool))
+
+
+def convolution(fan_in: int, fan_out: int) -> Layer:
+    """MLP(h + the sum of the neighbours' h) with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2 (eq. 4.1 with epsilon = 0).
+
+    Initialised like `torch.nn.Linear`.
+    """
+
+    def init(key: Tensor) -> Tree:
+        sizes = {"1": (fan_in, fan_out), "2": (fan_out, fan_out)}
+        weights = {f"weight{i}": dense.lecun(random.fold(key, "weight", i), s, s[0]) for i, s in sizes.items()}
+        return weights | {f"bias{i}": dense.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        neighbours = graph.edges.operator("sum")
+        own = h[: neighbours.shape[0]] if graph.edges.shrinks else h
+        inner = torch.relu(linear(own + neighbours @ h, w["weight1"]) + w["bias1"])
+        return linear(inner, w["weight2"]) + w["bias2"]
+
+    return Layer(init, apply, operator="sum")

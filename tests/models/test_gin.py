@@ -1,0 +1,184 @@
+"""GIN and pooling against PyTorch Geometric, a case worked by hand, and one client alone against a batch."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import Linear, ReLU, Sequential
+from torch.utils import _pytree as pytree
+from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
+
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import Graph, make_graph, stack
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.models import MODELS, dense, gin
+from tests.models.test_layers import TOLERANCE, graph_of, weights_of
+from tests.models.test_same_bits import gradients
+
+POOL = {"sum": global_add_pool, "mean": global_mean_pool}
+
+
+def small_graphs(
+    graphs: int, features: int, sparse: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> tuple[Graph, Tensor, Tensor, Tensor]:
+    """Random small graphs, one node at least: the graph, features [n, d], edges [2, E] and graph of each node [n]."""
+    rng = random.generator(seed, "small graphs")
+    graph_of = np.repeat(np.arange(graphs), rng.integers(1, 12, graphs))
+    n = len(graph_of)
+    joined = (graph_of[:, None] == graph_of) & np.triu(rng.random((n, n)) < 0.4, 1)
+    edges = np.stack(np.nonzero(joined | joined.T))
+    x = np.where(rng.random((n, features)) < 0.3, rng.standard_normal((n, features)), 0)
+    x = x.astype(np.float64 if dtype == torch.float64 else np.float32)
+    y, masks = rng.integers(0, 3, graphs), np.arange(graphs) % 3 == np.arange(3)[:, None]
+    graph = make_graph(sp.csr_matrix(x) if sparse else x, edges, y, masks, dtype=dtype, graph_of=graph_of)
+    return graph, torch.from_numpy(x), torch.from_numpy(edges), torch.from_numpy(graph_of)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("fan_in", "fan_out"), [(3, 1), (8, 8), (11, 4)])
+def test_convolution_equals_the_reference(fan_in: int, fan_out: int, dtype: torch.dtype) -> None:
+    graph, x, edges = graph_of(40, fan_in, False, dtype, 1)
+    layer = gin.convolution(fan_in, fan_out)
+    w = weights_of(layer, dtype)
+    mlp = Sequential(Linear(fan_in, fan_out), ReLU(), Linear(fan_out, fan_out)).to(dtype)
+    reference = GINConv(mlp)  # which draws new weights
+    with torch.no_grad():
+        for i, place in (("1", 0), ("2", 2)):
+            mlp[place].weight.copy_(w[f"weight{i}"].T)
+            mlp[place].bias.copy_(w[f"bias{i}"])
+        expected = reference(x, edges)
+    out = layer.apply(w, graph, graph.x, None)
+    torch.testing.assert_close(out[:40], expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+def test_convolution_by_hand() -> None:
+    """Path 0 - 1 - 2; h = 1, 2, 4: own and neighbours are 3, 7, 6; W_1 = 1, b_1 = -4, W_2 = 2, b_2 = 0.5."""
+    edges = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
+    graph = make_graph(np.array([[1.0], [2], [4]]), edges, np.zeros(3, int), np.ones((3, 3), bool))
+    w = {"weight1": torch.ones(1, 1), "bias1": -4 * torch.ones(1)}
+    w |= {"weight2": 2 * torch.ones(1, 1), "bias2": 0.5 * torch.ones(1)}
+    out = gin.convolution(1, 1).apply(w, graph, graph.x, None)
+    assert out[:3, 0].tolist() == [0.5, 6.5, 4.5]
+
+
+@pytest.mark.parametrize("how", POOL)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_pooling_equals_the_reference(how: str, dtype: torch.dtype) -> None:
+    graph, _, _, owner = small_graphs(50, 2, dtype=dtype)
+    h = torch.randn(graph.nodes, 5, dtype=dtype, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    out, expected = dense.pooling(how).apply({}, graph, h, None)[:50], POOL[how](h[: len(owner)], owner)
+    torch.testing.assert_close(out, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    pull = torch.linspace(-1, 1, out.numel(), dtype=dtype).view_as(out)
+    ours, theirs = (torch.autograd.grad((o * pull).sum(), h)[0] for o in (out, expected))
+    torch.testing.assert_close(ours, theirs, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("pool", ["none", "sum", "mean"])
+@pytest.mark.parametrize("name", ["gin", "gcn", "sage", "mlp"])
+def test_model_equals_the_reference(name: str, pool: str) -> None:
+    """Values and every gradient of models with a pooled head, written out with the reference's layers."""
+    if pool == "none" and name != "gin":
+        pytest.skip("tests/models/test_layers.py has them")
+    hidden, classes = 6, 3
+    graph, x, edges, owner = small_graphs(20, 5, sparse=True, dtype=torch.float64)
+    model = MODELS[name](hidden=hidden, layers=2, pool=pool).build(5, classes)
+    w = models.init(model, random.key(2), torch.float64)
+    ours = {f"{layer}/{key}": t.requires_grad_() for layer, own in w.items() for key, t in own.items()}
+    theirs = {path: t.detach().clone().requires_grad_() for path, t in ours.items()}
+
+    def linear(i: int, h: Tensor, which: str = "") -> Tensor:
+        return h @ theirs[f"{i}/weight{which}"] + theirs[f"{i}/bias{which}"]
+
+    def convolved(i: int, h: Tensor) -> Tensor:
+        if name == "gin":
+            return GINConv(lambda z: linear(i, torch.relu(linear(i, z, "1")), "2"))(h, edges)
+        if name == "mlp":
+            return linear(i, h)
+        if name == "gcn":
+            reference = GCNConv(h.shape[1], hidden, bias=False).double()
+            del reference.lin.weight
+            reference.lin.weight = theirs[f"{i}/weight"].T
+            return reference(h, edges) + theirs[f"{i}/bias"]
+        mean = SAGEConv(h.shape[1], hidden, root_weight=False, bias=False).double()
+        del mean.lin_l.weight
+        mean.lin_l.weight = theirs[f"{i}/neigh"].T
+        return mean(h, edges) + h @ theirs[f"{i}/root"] + theirs[f"{i}/bias"]
+
+    h = linear(0, x) if name == "gin" else x
+    first = int(name == "gin")
+    for i in (first, first + 1):
+        h = torch.relu(convolved(i, h))
+    if pool != "none":
+        h = POOL[pool](h, owner)
+    last = len(model) - 2
+    expected = linear(last + 1, torch.relu(linear(last, h)))
+    out = models.apply(model, w, graph)[: len(expected)]
+    torch.testing.assert_close(out, expected, atol=1e-10, rtol=1e-10)
+    pull = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view_as(out)
+    grads = [torch.autograd.grad((o * pull).sum(), list(own.values())) for o, own in ((out, ours), (expected, theirs))]
+    for path, mine, reference in zip(ours, *grads, strict=True):
+        assert reference.any(), path
+        torch.testing.assert_close(mine, reference, atol=1e-9, rtol=1e-9)
+
+
+def test_number_of_weights() -> None:
+    """On PROTEINS 29,506 weights, of which 24,960 are the convolutions' (FairGraphFL)."""
+    model = MODELS["gin"](pool="sum").build(3, 2)
+    w = models.init(model, random.key(0))
+    counts = {i: sum(math.prod(t.shape) for t in own.values()) for i, own in w.items()}
+    assert sum(counts.values()) == 29506
+    assert sum(counts[str(i)] for i, layer in enumerate(model) if layer.operator == "sum") == 24960
+
+
+def test_initial_values_follow_the_reference() -> None:
+    w = gin.convolution(200, 50).init(random.key(1))
+    for i, fan_in in (("1", 200), ("2", 50)):
+        bound = 1 / math.sqrt(fan_in)
+        for name in (f"weight{i}", f"bias{i}"):
+            assert 0.8 * bound < w[name].abs().max() <= bound
+        assert w[f"weight{i}"].var() * 3 / bound**2 == pytest.approx(1, abs=0.1)
+    assert models.pools(MODELS["gin"](pool="mean").build(3, 2))
+    assert not models.pools(MODELS["gin"]().build(3, 2))
+
+
+@pytest.mark.parametrize("name", ["gin", "gcn", "sage", "mlp"])
+def test_an_unknown_pool_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="pool = 'max'; choose one of none, sum, mean"):
+        MODELS[name](pool="max")
+
+
+@pytest.mark.parametrize("pool", ["sum", "mean"])
+@pytest.mark.parametrize("name", ["gin", "gcn", "sage", "mlp"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_same_bits_alone_and_in_a_batch(name: str, pool: str, dtype: torch.dtype) -> None:
+    model = MODELS[name](pool=pool).build(40, 3)
+    graphs = [small_graphs(count, 40, True, dtype, seed=count)[0] for count in (9, 70, 33)]
+    together = stack(graphs)
+    keys = torch.stack([random.fold(random.key(1), site) for site in range(3)])
+    each = [models.init(model, key, dtype) for key in keys]
+    w = pytree.tree_map(lambda *tensors: torch.stack(tensors).requires_grad_(), *each)
+
+    def loss(w: Tree, graph: Graph, key: Tensor) -> tuple[Tensor, Any]:
+        logits = models.apply(model, w, graph, key)
+        own = -logits.log_softmax(-1).gather(-1, graph.y.clamp(min=0)[:, None])[:, 0]
+        return (own * graph.masks[0]).sum() / 16, logits
+
+    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
+    losses, outputs = vmap(loss, in_dims=(0, dims, 0))(w, together, keys)
+    batched = gradients(losses.sum(), w)
+    for site, graph in enumerate(graphs):
+        own = pytree.tree_map(lambda leaf, site=site: leaf[site].detach().clone().requires_grad_(), w)
+        alone, logits = loss(own, graph, keys[site])
+        count = int((graph.y >= 0).sum())
+        assert torch.equal(outputs[site, :count], logits[:count])
+        for layer, of_layer in gradients(alone, own).items():
+            for weight, gradient in of_layer.items():
+                assert gradient.any()
+                assert torch.equal(batched[layer][weight][site], gradient), f"client {site}, {layer}/{weight}"
