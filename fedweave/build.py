@@ -9,16 +9,19 @@ import scipy.sparse as sp
 import torch
 
 from fedweave import datasets
-from fedweave.config import Config
+from fedweave.config import Config, parameters, registry
+from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Placement
 from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.model import Model
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
+from fedweave.partition import cut
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.induced import crossing_edges, induced_edges
+from fedweave.partition.induced import crossing_edges, induced_edges, labels_of
 from fedweave.partition.pooling import pooled
 
 
@@ -43,10 +46,12 @@ def build(config: Config) -> Built:
         torch.set_num_threads(engine.threads)
     seed, dtype = config.general.seed, getattr(torch, engine.dtype)
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
-    partition = config.partition.make().cut(data, seed)
+    partition = cut(config.partition.make(), data, seed)
     seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
     _check_needs(config, data, seen)
-    algorithm = config.algorithm.make(config.model.make().build(width(data, seen), data.classes))
+    model = config.model.make().build(width(data, seen), data.classes)
+    check_pooling(config, data, model)
+    algorithm = config.algorithm.make(model)
     fed = Simulation(
         client_graphs(data, seen, dtype),
         classes=data.classes,
@@ -78,6 +83,22 @@ def _check_needs(config: Config, data: Dataset, partition: Partition) -> None:
         )
 
 
+def check_pooling(config: Config, data: Dataset, model: Model) -> None:
+    """Raise ConfigError unless the model has one row of results per example."""
+    if models.pools(model) == (data.example == "graph"):
+        return
+    own = f"model {config.model.name!r} with pool = {config.model.values.get('pool', 'none')!r}"
+    if data.example == "node":
+        raise ConfigError(
+            f"{own} pools small graphs, but the examples of {data.name!r} are nodes; set model.pool = 'none'."
+        )
+    pooling = [name for name, kind in registry("model").items() if "pool" in parameters("model", kind)]
+    raise ConfigError(
+        f"{own} has a result for each node, but the examples of {data.name!r} are graphs; set model.pool = 'sum' or "
+        f"'mean', with model.name one of {', '.join(pooling)}."
+    )
+
+
 def client_ids(count: int, names: tuple[str, ...] | None = None) -> list[str]:
     """`names` if there are any, else "client-0", ..., zero-padded to equal width, so that they sort."""
     digits = len(str(count - 1))
@@ -97,10 +118,13 @@ def client_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torc
     a client without labels y is -1 everywhere, while its masks still say how the nodes are used.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
-    rows = size_classes([len(part.nodes) for part in partition.parts])
+    rows, examples = (
+        size_classes([len(held) for held in each])
+        for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
+    )
     return {
-        client: graph_of(own, columns, dtype, size)
-        for client, own, size in zip(ids, shares(data, partition.parts), rows, strict=True)
+        client: graph_of(own, columns, dtype, *sizes)
+        for client, own, *sizes in zip(ids, shares(data, partition.parts), rows, examples, strict=True)
     }
 
 
@@ -129,35 +153,46 @@ def placements(data: Dataset, partition: Partition) -> dict[str, Placement]:
 
 
 def global_test_part(data: Dataset, partition: Partition) -> Part | None:
-    """What a global model is judged on: `Partition.judged`, else the global test nodes with every labelled one in the
-    TEST mask; None without test nodes."""
+    """What a global model is judged on: `Partition.judged`, else the global test nodes or graphs with every labelled one
+    in the TEST mask; None without a global test set."""
     if partition.test is None or partition.judged is not None:
         return partition.judged
     masks = np.zeros((3, len(partition.test)), bool)
     masks[TEST] = data.y[partition.test] >= 0
-    return Part(partition.test, masks)
+    return Part.of(data, partition.test, masks)
 
 
 def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
-    """What each client holds, as a dataset of its own whose split is how it uses its nodes; without labels y is -1."""
+    """What each client holds, as a dataset of its own whose split is how it uses its examples; without labels y is -1."""
     for part, induced in zip(parts, induced_edges(data, [part.nodes for part in parts]), strict=True):
-        y, x = data.y[part.nodes], data.x[part.nodes]
+        y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
+        edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
         yield replace(
             data,
             x=x if part.columns is None else x[:, part.columns],
-            edges=induced if part.edges is None else np.searchsorted(part.nodes, part.edges),
+            edges=edges,
             y=y if part.labels else np.full_like(y, -1),
-            sens=None if data.sens is None else data.sens[part.nodes],
+            sens=None if data.sens is None else data.sens[part.examples],
             public=part.masks & (y >= 0),
             parties=None,
             ids=(),
+            graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
+            node_labels=None if data.node_labels is None else data.node_labels[nodes],
+            edge_labels=labels_of(data, nodes[edges]),
         )
 
 
-def graph_of(own: Dataset, columns: int, dtype: torch.dtype = torch.float32, rows: int | None = None) -> Graph:
+def graph_of(
+    own: Dataset,
+    columns: int,
+    dtype: torch.dtype = torch.float32,
+    rows: int | None = None,
+    examples: int | None = None,
+) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
-    padded to `rows` (see `make_graph`)."""
-    return make_graph(_widened(own.x, columns), own.edges, own.y, np.asarray(own.public), own.sens, dtype, rows)
+    padded to `rows` and `examples` (see `make_graph`)."""
+    x, masks = _widened(own.x, columns), np.asarray(own.public)
+    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, own.graph_of, examples)
 
 
 def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":

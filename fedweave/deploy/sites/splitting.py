@@ -10,6 +10,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.provision import SERVER
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.errors import UserError
+from fedweave.partition import cut
 from fedweave.partition.base import Partition
 
 DATA, TEST = "data.npz", "test.npz"
@@ -23,7 +24,7 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     """
     seed = config.general.seed
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
-    partition = config.partition.make().cut(data, seed)
+    partition = cut(config.partition.make(), data, seed)
     if len(partition.parts) != len(sites):
         raise UserError(
             f"the partition makes {len(partition.parts)} clients for {len(sites)} sites; add "
