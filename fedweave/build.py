@@ -75,6 +75,11 @@ def _check_needs(config: Config, data: Dataset, partition: Partition) -> None:
             f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; choose data "
             "that has one (see `fedweave list datasets`)."
         )
+    if needs.graph_level and data.example != "graph":
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
+            f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
+        )
     if not needs.vertical and not all(part.labels for part in partition.parts):
         labels = config.partition.values.get("labels")
         raise ConfigError(
@@ -153,8 +158,8 @@ def placements(data: Dataset, partition: Partition) -> dict[str, Placement]:
 
 
 def global_test_part(data: Dataset, partition: Partition) -> Part | None:
-    """What a global model is judged on: `Partition.judged`, else the global test nodes or graphs with every labelled one
-    in the TEST mask; None without a global test set."""
+    """What a global model is judged on: `Partition.judged`, else the global test examples with every labelled one in
+    the TEST mask; None without a global test set."""
     if partition.test is None or partition.judged is not None:
         return partition.judged
     masks = np.zeros((3, len(partition.test)), bool)
@@ -163,7 +168,7 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
 
 
 def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
-    """What each client holds, as a dataset of its own whose split is how it uses its examples; without labels y is -1."""
+    """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1."""
     for part, induced in zip(parts, induced_edges(data, [part.nodes for part in parts]), strict=True):
         y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
         edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)

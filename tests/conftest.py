@@ -73,8 +73,11 @@ def random_graph(
 
 def padded_alike(graphs: Sequence[Graph]) -> list[Graph]:
     """The same graphs, all padded to the rows of the largest, so that they can be stacked."""
-    rows = max(len(graph.y) for graph in graphs)
-    return [make_graph(*graph_arrays(graph), graph.x.dtype, rows) for graph in graphs]
+    rows, examples = max(graph.nodes for graph in graphs), max(len(graph.y) for graph in graphs)
+    return [
+        make_graph(**graph_arrays(graph)._asdict(), dtype=graph.x.dtype, rows=rows, examples=examples)
+        for graph in graphs
+    ]
 
 
 @pytest.fixture(scope="session")

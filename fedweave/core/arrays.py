@@ -14,10 +14,11 @@ from fedweave.ops.sparse import Sparse
 
 
 class GraphArrays(NamedTuple):
-    """What `make_graph` takes, of n nodes.
+    """What `make_graph` takes, of n nodes and e examples.
 
-    x:     float [n, d], NumPy or SciPy CSR. edges: int64 [2, E], both directions. y: int64 [n], -1 unlabelled.
-    masks: bool [3, n], rows TRAIN, VAL, TEST. sens: int64 [n], -1 unknown, or None.
+    x:     float [n, d], NumPy or SciPy CSR. edges: int64 [2, E], both directions. y: int64 [e], -1 unlabelled.
+    masks: bool [3, e], rows TRAIN, VAL, TEST. sens: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
+           graph of each node, rising from 0; None where nodes are the examples.
     """
 
     x: "np.ndarray | sp.csr_matrix"
@@ -25,30 +26,36 @@ class GraphArrays(NamedTuple):
     y: np.ndarray
     masks: np.ndarray
     sens: np.ndarray | None = None
+    graph_of: np.ndarray | None = None
 
 
 def graph_arrays(graph: Graph) -> GraphArrays:
     """Copies of one client's arrays, without padding."""
     n = int(graph.real.sum())
+    graph_of = None if graph.graph_of is None else graph.graph_of[:n].numpy().copy()
+    e = n if graph_of is None else int(graph_of.max(initial=-1)) + 1
     x = graph.x.blocks.members[0].scipy() if isinstance(graph.x, Sparse) else graph.x.numpy()
-    y, masks = graph.y[:n].numpy().copy(), graph.masks[:, :n].numpy().copy()
-    sens = None if graph.sens is None else graph.sens[:n].numpy().copy()
-    return GraphArrays(x[:n].copy(), graph.edges.members[0].index.copy(), y, masks, sens)
+    y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
+    sens = None if graph.sens is None else graph.sens[:e].numpy().copy()
+    return GraphArrays(x[:n].copy(), graph.own_edges.members[0].index.copy(), y, masks, sens, graph_of)
 
 
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     """The graph of `arrays`, with the dtype of `graph` and features stored alike, and padded alike while that fits
     (`core.sizes.fits`). The order of edges does not matter."""
-    x, edges, y, masks, sens = arrays
+    x, edges, y, masks, sens, graph_of = arrays
     if isinstance(graph.x, Sparse):
         x = sp.csr_matrix(x)
     else:
         x = np.ascontiguousarray(x if isinstance(x, np.ndarray) else x.toarray())
     y, masks = np.ascontiguousarray(y), np.ascontiguousarray(masks)
-    sens = None if sens is None else np.ascontiguousarray(sens)
-    rows, n = len(graph.y), len(y)
-    size = rows if fits(rows, n) else size_class(n)
-    return make_graph(x, edges[:, np.lexsort(edges[::-1])], y, masks, sens, graph.x.dtype, size)
+    sens, graph_of = (part if part is None else np.ascontiguousarray(part) for part in (sens, graph_of))
+    rows, examples = (
+        now if fits(now, count) else size_class(count)
+        for now, count in ((graph.nodes, x.shape[0]), (len(graph.y), len(y)))
+    )
+    edges = edges[:, np.lexsort(edges[::-1])]
+    return make_graph(x, edges, y, masks, sens, graph.x.dtype, rows, graph_of, examples)
 
 
 def graph_tree(graph: Graph) -> Tree:
@@ -56,7 +63,8 @@ def graph_tree(graph: Graph) -> Tree:
     x, *others = graph_arrays(graph)
     parts = {"dense": x} if isinstance(x, np.ndarray) else {"values": x.data, "columns": x.indices, "starts": x.indptr}
     named = dict(zip(GraphArrays._fields[1:], others, strict=True))
-    tree = {"rows": len(graph.y), "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
+    sizes = {"rows": graph.nodes, "examples": len(graph.y)}
+    tree = {**sizes, "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
     return tree | {name: torch.from_numpy(part) for name, part in named.items() if part is not None}
 
 
@@ -66,7 +74,9 @@ def tree_graph(tree: Tree, features: int) -> Graph:
     values = parts["dense" if "dense" in parts else "values"]
     x = values.numpy()
     if "dense" not in parts:
-        x = sp.csr_matrix((x, parts["columns"].numpy(), parts["starts"].numpy()), shape=(len(tree["y"]), features))
+        x = sp.csr_matrix(
+            (x, parts["columns"].numpy(), parts["starts"].numpy()), shape=(len(parts["starts"]) - 1, features)
+        )
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
-    sens = tree["sens"].numpy() if "sens" in tree else None
-    return make_graph(x, edges, y, masks, sens, values.dtype, tree["rows"])
+    sens, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
+    return make_graph(x, edges, y, masks, sens, values.dtype, tree["rows"], graph_of, tree["examples"])

@@ -281,10 +281,12 @@ def stack(graphs: Sequence[Graph]) -> Graph:
     Raises:
         ValueError: the graphs have different numbers of nodes or examples, with padding.
     """
-    [*sizes] = dict.fromkeys((graph.nodes, len(graph.y)) for graph in graphs)
-    if len(sizes) > 1:
-        raise ValueError(f"graphs of {sizes[0]} and {sizes[1]} rows cannot be stacked; pad them alike (core.sizes)")
-    rows = sizes[0][0]
+    rows = graphs[0].nodes
+    for name, sizes in (("", [graph.nodes for graph in graphs]), (" of y", [len(graph.y) for graph in graphs])):
+        if odd := set(sizes) - {sizes[0]}:
+            raise ValueError(
+                f"graphs of {sizes[0]} and {min(odd)} rows{name} cannot be stacked; pad them alike (core.sizes)"
+            )
     members = [member for graph in graphs for member in graph.own_edges.members]
     client_index = torch.arange(len(graphs))
     if isinstance(graphs[0].x, Sparse):

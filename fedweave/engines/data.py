@@ -71,20 +71,24 @@ def accepted(new: Any, old: Graph, classes: int, where: str) -> Graph:
         refuse(where, f"it is a {type(new).__name__}, not a Graph", _REMEDY)
     if fault := next(_faults(new, old), ""):
         refuse(where, fault, _REMEDY)
-    arrays = graph_arrays(new)
-    x = arrays.x.astype(np.float32)
-    check(Dataset(where, x, arrays.edges, arrays.y, classes, arrays.sens, arrays.masks), where, labelled=False)
-    return make_graph(*arrays, new.x.dtype, len(new.real))
+    values, edges, y, masks, sens, graph_of = graph_arrays(new)
+    x = values.astype(np.float32)
+    check(Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of), where, labelled=False)
+    return make_graph(values, edges, y, masks, sens, new.x.dtype, new.nodes, graph_of, len(new.y))
 
 
 def _faults(new: Graph, old: Graph) -> Iterator[str]:
-    """Where the form of a graph is not that of the `old` one, with neutral values behind the real nodes."""
-    rows, real = len(new.real), int(new.real.sum())
+    """Where the form of a graph is not that of the `old` one, with neutral values behind real nodes and examples."""
+    rows, real = new.nodes, int(new.real.sum())
+    examples = rows if old.graph_of is None else len(new.y)
     if rows % BLOCK or not torch.equal(new.real, torch.arange(rows) < real):
         yield f"its real nodes are not the first of whole blocks of {BLOCK} rows"
     if not isinstance(new.edges, Edges) or [own.nodes for own in new.edges.members] != [rows]:
         yield f"its edges are not those of one client with {rows} rows"
-    shapes = {"x": (rows, old.x.shape[1]), "y": (rows,), "masks": (3, rows), "sens": (rows,), "graph_of": (rows,)}
+    if examples % BLOCK:
+        yield f"its {examples} rows of y are not whole blocks of {BLOCK} rows"
+    shapes = {"x": (rows, old.x.shape[1]), "y": (examples,), "masks": (3, examples), "sens": (examples,)}
+    shapes["graph_of"] = (rows,)
     for name, shape in shapes.items():
         was, now = getattr(old, name), getattr(new, name)
         if was is None or now is None:
@@ -92,11 +96,12 @@ def _faults(new: Graph, old: Graph) -> Iterator[str]:
                 yield f"{name} is {'absent' if now is None else 'there'}, unlike before"
         elif isinstance(was, Sparse) != isinstance(now, Sparse) or now.dtype != was.dtype or tuple(now.shape) != shape:
             yield f"{name} is {_form(now)}, not {_form(was, shape)}"
-    padding = {"x": 0, "y": -1, "masks": 0, "sens": -1, "graph_of": -1}
-    for name, value in padding.items():
+    graphs = real if new.graph_of is None else int(new.graph_of.max()) + 1
+    padding = {"x": (0, real), "y": (-1, graphs), "masks": (0, graphs), "sens": (-1, graphs), "graph_of": (-1, real)}
+    for name, (value, count) in padding.items():
         own = getattr(new, name)
-        if own is not None and not _padded(own, real, value, 1 if name == "masks" else 0):
-            yield f"{name} does not end with {value} behind its {real} real nodes"
+        if own is not None and not _padded(own, count, value, 1 if name == "masks" else 0):
+            yield f"{name} does not end with {value} behind its {count} real {'nodes' if count == real else 'graphs'}"
 
 
 def _padded(values: "Tensor | Sparse", real: int, neutral: int, dim: int) -> bool:

@@ -28,7 +28,7 @@ def group_edges(graph: Graph) -> Tensor:
     """
     if graph.sens is None:
         raise ValueError("the graph has no sensitive attribute; its edges have no groups")
-    adjacency = graph.edges.operator("sum")
+    adjacency = graph.own_edges.operator("sum")
     member = (graph.sens[:, None] == torch.arange(2, device=graph.sens.device)).to(adjacency.dtype)
     near = (adjacency @ member).to(torch.float64)  # of every node, its neighbours in each group: exact counts
     joined = member.to(torch.float64).T @ near  # [2, 2], each edge in both directions

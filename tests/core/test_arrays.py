@@ -28,13 +28,14 @@ def same(one: Graph, other: Graph) -> bool:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_arrays_are_those_of_the_real_nodes(sparse: bool) -> None:
-    x, edges, y, masks, sens = graph_arrays(some(sens=True, sparse=sparse, rows=64))
+    x, edges, y, masks, sens, graph_of = graph_arrays(some(sens=True, sparse=sparse, rows=64))
     assert sp.issparse(x) == sparse
     assert np.asarray(x.todense() if sparse else x).tolist() == [[0, 1], [2, 3], [4, 5]]
     assert edges.tolist() == PATH.tolist()
     assert y.tolist() == [0, -1, 2]
     assert masks.tolist() == [[True, False, False], [False] * 3, [False, False, True]]
     assert sens is not None
+    assert graph_of is None
     assert sens.tolist() == [1, 0, -1]
 
 
@@ -42,7 +43,7 @@ def test_arrays_are_those_of_the_real_nodes(sparse: bool) -> None:
 def test_arrays_are_copies(sparse: bool) -> None:
     graph = some(sens=True, sparse=sparse)
     arrays = graph_arrays(graph)
-    for array in (arrays.x.data if sparse else arrays.x, *arrays[1:]):
+    for array in (arrays.x.data if sparse else arrays.x, *arrays[1:5]):
         array[...] = 1
     assert same(graph, some(sens=True, sparse=sparse))
 
@@ -88,3 +89,38 @@ def test_the_padding_stays_while_it_fits(before: int, nodes: int, rows: int) -> 
     x, no_edges = np.ones((nodes, 2)), np.zeros((2, 0), np.int64)
     arrays = GraphArrays(x, no_edges, np.zeros(nodes, np.int64), np.zeros((3, nodes), bool))
     assert len(graph_like(some(rows=before), arrays).y) == rows
+
+
+def small_graphs(rows: int | None = None, examples: int | None = None) -> Graph:
+    """Graphs {0, 1, 2}, {3} and {4, 5}."""
+    x, y, masks = np.arange(12.0).reshape(6, 2), np.array([1, 0, 1]), np.eye(3, dtype=bool)
+    owner = np.array([0, 0, 0, 1, 2, 2])
+    return make_graph(x, PATH, y, masks, np.array([0, 1, -1]), rows=rows, graph_of=owner, examples=examples)
+
+
+def test_small_graphs_survive_their_arrays_and_their_bytes() -> None:
+    graph = small_graphs(rows=96, examples=64)
+    arrays = graph_arrays(graph)
+    assert arrays.graph_of is not None
+    assert (arrays.graph_of.tolist(), arrays.y.tolist(), arrays.sens.tolist()) == (
+        [0, 0, 0, 1, 2, 2],
+        [1, 0, 1],
+        [0, 1, -1],
+    )  # type: ignore[union-attr]
+    for again in (graph_like(small_graphs(), arrays), tree_graph(decode(encode(graph_tree(graph))), 2)):
+        assert graph_arrays(again).graph_of.tolist() == arrays.graph_of.tolist()  # type: ignore[union-attr]
+        assert graph_arrays(again).masks.tolist() == arrays.masks.tolist()
+        h = torch.ones(again.nodes, 1)
+        assert (again.edges.operator("pool_sum") @ h)[:3, 0].tolist() == [3, 1, 2]
+    kept = tree_graph(decode(encode(graph_tree(graph))), 2)
+    assert (kept.nodes, len(kept.y)) == (96, 64)
+
+
+def test_examples_keep_their_size_while_it_fits() -> None:
+    def many(count: int, before: Graph) -> Graph:
+        arrays = GraphArrays(
+            np.ones((count, 2), np.float32), PATH[:, :0], np.zeros(count, int), np.ones((3, count), bool)
+        )
+        return graph_like(before, arrays._replace(graph_of=np.arange(count)))
+
+    assert [len(many(count, small_graphs(examples=64)).y) for count in (20, 32, 40, 65)] == [64, 64, 64, 96]

@@ -214,7 +214,7 @@ def test_pooling_of_stacked_clients_is_one_product_with_the_same_bits(kind: str,
         np.ones((80, 2)), np.zeros((2, 0), int), np.zeros(40, int), np.ones((3, 40), bool), dtype=dtype, graph_of=many
     )
     clients = [three(dtype), large]
-    together = stack(clients)
+    together = stack(padded_alike(clients))
     assert together.y.shape == (2, 64)
     assert together.real.shape == (2, 96)
     h = torch.rand(2, 96, 3, dtype=dtype, generator=torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ class Sized:
     """Stands for a graph of n padded rows."""
 
     def __init__(self, n: int) -> None:
-        self.y = range(n)
+        self.nodes, self.y = n, range(n)
 
 
 def plan(sizes: list[int], chunk: int = 0) -> list[tuple[int, ...]]:

@@ -39,7 +39,7 @@ def look(client: Client, message: Tree) -> Tree:
 
 @on_client(sends={"n": "nodes before"}, replaces_data=True)
 def add_isolated_nodes(client: Client, message: Tree) -> Tree:
-    x, edges, y, masks, _ = graph_arrays(client.graph)
+    x, edges, y, masks, *_ = graph_arrays(client.graph)
     more = int(message.get("nodes", 1))
     new = graph_arrays(client.graph)._replace(
         x=np.concatenate([x, np.ones((more, x.shape[1]))]),

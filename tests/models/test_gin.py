@@ -19,6 +19,7 @@ from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import MODELS, dense, gin
+from tests.conftest import padded_alike
 from tests.models.test_layers import TOLERANCE, graph_of, weights_of
 from tests.models.test_same_bits import gradients
 
@@ -160,7 +161,7 @@ def test_an_unknown_pool_is_refused(name: str) -> None:
 def test_same_bits_alone_and_in_a_batch(name: str, pool: str, dtype: torch.dtype) -> None:
     model = MODELS[name](pool=pool).build(40, 3)
     graphs = [small_graphs(count, 40, True, dtype, seed=count)[0] for count in (9, 70, 33)]
-    together = stack(graphs)
+    together = stack(padded_alike(graphs))
     keys = torch.stack([random.fold(random.key(1), site) for site in range(3)])
     each = [models.init(model, key, dtype) for key in keys]
     w = pytree.tree_map(lambda *tensors: torch.stack(tensors).requires_grad_(), *each)

@@ -3,9 +3,9 @@
 `client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `RowRelease` needs. Within a round
 its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the
 mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what
-the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it; "kept",
-what the first segment carries beside its output, of the lowest list; "grads" and "pulled", gradients in weights and
-"kept".
+the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it;
+"kept", what the first segment carries beside its output, of the lowest list; "grads" and "pulled", gradients in weights
+and "kept".
 """
 
 from dataclasses import dataclass

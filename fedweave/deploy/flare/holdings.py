@@ -27,8 +27,8 @@ JOINING = {
     "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
     "nodes": "how many nodes the site holds",
     "edges": "how many edges the site holds",
-    "split": "how many nodes it trains, validates and tests on",
-    "labels": "how many nodes of each class it has",
+    "split": "how many examples it trains, validates and tests on",
+    "labels": "how many examples of each class it has",
 }
 
 # What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
@@ -115,17 +115,17 @@ def check_split(path: Path, data: Dataset) -> None:
 
 
 def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST) -> Graph:
-    """The global test graph, with its split or, if it has none, every labelled node in the TEST mask, or that of
-    another `use`.
+    """The global test graph, or graphs, with the split or, if there is none, every labelled example in the TEST mask,
+    or that of another `use`.
 
     Raises:
         DataError: see `read_graph`.
     """
     data = read_graph(path, site)
-    masks = np.zeros((3, data.nodes), bool)
+    masks = np.zeros((3, data.examples), bool)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
-    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype)
+    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of)
 
 
 def server_graphs(folder: Path, dtype: torch.dtype) -> dict[str, Graph]:
