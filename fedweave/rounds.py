@@ -93,9 +93,9 @@ def _refuse_divergence(round: int, state: Tree) -> None:
 def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, float]]:
     """Turn an evaluation's pairs into rows and the summary of the test split.
 
-    "local" is the mean over clients of their own test nodes, "trained" the same of the models that their own training
-    left. "global" is the global test graph (the mean over clients where each has its own model) or, without one, all
-    clients' test nodes pooled.
+    "local" is the mean over clients of their own test examples, "trained" the same of the models that their own
+    training left. "global" is the global test set (the mean over clients where each has its own model) or, without one,
+    all clients' test examples pooled.
     """
     replies = evaluation.clients
     own, trained = (values(_pairs(replies, key)) for key in ("own", "trained"))
@@ -115,7 +115,7 @@ def best_validated(
 ) -> dict[str, float]:
     """The test accuracies "best_val/global/accuracy", "best_val/local/…" and "best_val/trained/…" of the round
     "best_val/round" with the best mean over clients of the validation accuracy, "best_val/val/accuracy"; of equal ones
-    the first. Empty without validation nodes.
+    the first. Empty without validation examples.
 
     metrics, summary: of this round's evaluation. before: what the summary of the evaluation before said.
     """

@@ -10,19 +10,19 @@ from fedweave.core.tree import Tree
 from fedweave.metrics.classification import counts
 
 SCORES = {
-    "own": "the model's loss and hits on the client's nodes, and how many nodes of each class it has",
-    "trained": "the loss and hits of the client's own trained model on its nodes",
+    "own": "the model's loss and hits on the client's examples, and how many of each class it has",
+    "trained": "the loss and hits of the client's own trained model on its examples",
 }
 PERSONAL_SCORES = SCORES | {"global_test": "the loss and hits of the client's own model on the global test graph"}
 
 
 def measure(model: Model, w: Tree, graph: Graph, auc: bool = True) -> Tree:
-    """Additive pairs [3, 2, …] per metric of `w` on the train, val and test nodes of `graph`."""
+    """Additive pairs [3, 2, …] per metric of `w` on the train, val and test examples of `graph`."""
     return counts(models.apply(model, w, graph), graph.y, graph.masks, auc)
 
 
 def score(model: Model, w: Tree, client: Client, trained: Tree | None = None) -> Tree:
-    """{"own": pairs} of `w` on the client's own nodes, and {"trained": pairs} there of its model right after its own
+    """{"own": pairs} of `w` on the client's own examples, and {"trained": pairs} there of its model right after its own
     training, by default `client.state["w"]`, without the AUC; all zero if it never trained."""
     own, trained = measure(model, w, client.graph), client.state.get("w") if trained is None else trained
     if trained is None or trained is w:

@@ -1,9 +1,9 @@
 """Classification metrics as additive (sum, count) pairs: adding pairs over clients gives the federated metric, which
-for loss, accuracy and F1 is that of all nodes together. AUC pairs compare nodes of the same client only, so the pooled
-AUC is stratified by client: scores are never compared across clients (or across their personal models).
+for loss, accuracy and F1 is that of all examples together. AUC pairs compare examples of the same client only, so the
+pooled AUC is stratified by client: scores are never compared across clients (or across their personal models).
 
 Pairs are float64. Counts are exact in it (float32 stops at 2^24, which the pairs of positives and negatives of 8,192
-nodes reach), and losses are rounded to `GRID` so that their sums are exact too: no order of summation, batching or
+examples reach), and losses are rounded to `GRID` so that their sums are exact too: no order of summation, batching or
 padding changes a bit.
 """
 
@@ -18,16 +18,16 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
 from fedweave.ops.tape import kernel
 
-GRID = 2.0**-30  # a node's loss is off by at most 5e-10; sums stay exact up to 2^23
+GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
 
 
 def counts(logits: Tensor, y: Tensor, masks: Tensor, auc: bool = True) -> Tree:
-    """What one client contributes to every metric, for S sets of nodes.
+    """What one client contributes to every metric, for S sets of examples.
 
     logits [n, c]; y int64 [n], -1 where unlabelled; masks bool [S, n], False where unlabelled. Returns float64 pairs:
 
-    "loss" [S, 2]:     sum of cross-entropies (nats), nodes.
-    "accuracy" [S, 2]: correct, nodes.
+    "loss" [S, 2]:     sum of cross-entropies (nats), examples.
+    "accuracy" [S, 2]: correct, examples.
     "f1" [S, 2, c]:    per class 2 tp, predicted + true.
     "auc" [S, 2, c]:   per class against the rest: pairs (positive, negative) that log-probability of the class orders
                        correctly, ties counted half, and all such pairs; left out with `auc=False` (it costs most).
@@ -36,14 +36,14 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, auc: bool = True) -> Tree:
     """
     log_p = torch.log_softmax(logits, -1)
     classes = torch.arange(logits.shape[-1], device=logits.device)
-    nodes = masks.sum(-1)
+    examples = masks.sum(-1)
     predicted = logits.argmax(-1)
     loss = -log_p.gather(-1, y.clamp(min=0)[:, None])[:, 0].to(torch.float64)
     loss = torch.where(masks, torch.round(loss / GRID) * GRID, 0.0)
     truth, guess = y[:, None] == classes, predicted[:, None] == classes
     out = {
-        "loss": _pair(loss.sum(-1), nodes),
-        "accuracy": _pair((masks & (predicted == y)).sum(-1), nodes),
+        "loss": _pair(loss.sum(-1), examples),
+        "accuracy": _pair((masks & (predicted == y)).sum(-1), examples),
         "f1": _pair(2 * _per_class(masks, truth & guess), _per_class(masks, truth) + _per_class(masks, guess)),
     }
     return out | {"auc": ordered_pairs(log_p, truth, masks)} if auc else out
@@ -54,29 +54,29 @@ def _pair(total: Tensor, count: Tensor) -> Tensor:
 
 
 def _per_class(masks: Tensor, member: Tensor) -> Tensor:
-    """How many nodes [S, c] of each set [S, n] belong to each class [n, c]."""
+    """How many examples [S, c] of each set [S, n] belong to each class [n, c]."""
     return masks.to(torch.float64) @ member.to(torch.float64)
 
 
 def ordered_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
     """Correctly ordered pairs and all pairs [S, 2, c], from one sort of score [n, c] per class.
 
-    truth bool [n, c]: whether the node is a positive of the class; masks bool [S, n]: the nodes of each set.
+    truth bool [n, c]: whether the example is a positive of the class; masks bool [S, n]: the examples of each set.
 
-    Of the set's nodes let `below` count those of lower score than a positive node and `up_to` those not of higher: the
-    sum of (below + up_to) / 2 over the P positives, its share P^2 / 2 of positives with each other taken off, is the
-    statistic U of Mann and Whitney (1947).
+    Of the set's examples let `below` count those of lower score than a positive one and `up_to` those not of higher:
+    the sum of (below + up_to) / 2 over the P positives, its share P^2 / 2 of positives with each other taken off, is
+    the statistic U of Mann and Whitney (1947).
     """
     order = _Argsort.apply(score.mT)  # [c, n]
     ascending = score.mT.gather(-1, order)
     end = torch.ones_like(order[:, :1], dtype=torch.bool)
     differs = ascending[:, 1:] != ascending[:, :-1]
     place = torch.arange(len(score), device=score.device)
-    first = torch.where(torch.cat([end, differs], 1), place, 0).cummax(-1).values  # where a node's ties begin
+    first = torch.where(torch.cat([end, differs], 1), place, 0).cummax(-1).values  # where an example's ties begin
     after = torch.where(torch.cat([differs, end], 1), place + 1, len(score)).flip(-1).cummin(-1).values.flip(-1)
     shape = (len(masks), *order.shape)
     chosen = masks[:, None].expand(shape).gather(-1, order.expand(shape))  # [S, c, n]
-    seen = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # of the set's nodes, those before each place
+    seen = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # of the set's examples, those before each place
     below, up_to = seen.gather(-1, first.expand(shape)), seen.gather(-1, after.expand(shape))
     positive = chosen & truth.mT.gather(-1, order)
     positives = positive.sum(-1)

@@ -22,7 +22,7 @@ COLUMNS = 512
 
 def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
     """h @ w for h [n, in], dense or sparse, and w [in, out]."""
-    return h @ w if isinstance(h, Sparse) else _Product.apply(h[None], materialize(w)[None])[0]
+    return h @ w if isinstance(h, Sparse) else _Product.apply(h[None], materialize(w)[None]).squeeze(0)
 
 
 @kernel

@@ -21,9 +21,11 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table
     Clients that have names may stand there under them. Counts of the last classes are left out where the terminal is
     too narrow for all.
     """
-    clients, headings = len(columns["client"]), _VERTICAL if "features" in columns else _HEADINGS
+    clients, headings = len(columns["client"]), _headings(columns)
     share = whole["edges_lost"] / max(whole["edges"], 1)
     caption = f"{whole['edges_lost']:,} of {whole['edges']:,} edges ({share:.1%}) are lost to all clients"
+    if "graphs" in whole:
+        caption = f"{whole['global_test']:,} of {whole['graphs']:,} graphs are the global test set"
     if "without_sp" in whole:
         caption += (
             f"\nno test node of some group at {whole['without_sp']} of {clients:,} clients (SP is undefined there), "
@@ -34,7 +36,7 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     for name, heading in headings.items():
         shown.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
-    shown.add_column("nodes of each class")
+    shown.add_column(f"{'graphs' if 'graphs' in columns else 'nodes'} of each class")
     numbers = [columns[name] for name in headings if name != "client"]
     counts = [
         [str(columns["client"][row]), *(f"{column[row]:,}" for column in numbers)] for row in range(min(clients, _ROWS))
@@ -46,6 +48,15 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table
     for row, (cells, line) in enumerate(zip(counts, _aligned(labels), strict=True)):
         shown.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
     return shown
+
+
+def _headings(columns: dict[str, list[Any]]) -> dict[str, str]:
+    """What the columns of numbers are called."""
+    if "features" in columns:
+        return _VERTICAL
+    first = {"client": "client", **({"graphs": "graphs"} if "graphs" in columns else {})}
+    added = {"edges_added": "edges\nadded"} if "edges_added" in columns else {}
+    return {**first, **{name: _HEADINGS[name] for name in ("nodes", "edges_kept", "edges_cut")}, **added, **_SPLITS}
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:

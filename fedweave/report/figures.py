@@ -156,7 +156,8 @@ def _distribution(seeds: list[dict[str, float]], colour: str) -> go.Bar:
 
 def _stacked(run: Run, names: list[str], labels: np.ndarray) -> go.Figure:
     key = ", ".join(f"<span style='color:{colour}'>■</span> {name}" for name, colour in EDGES.items())
-    titles = ["Labelled nodes, by class", f"Edge ends: {key}"]
+    graphs = run.partition is not None and "graphs" in run.partition.column_names
+    titles = [f"Labelled {'graphs' if graphs else 'nodes'}, by class", f"Edge ends: {key}"]
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.09)
     for number, (counts, colour) in enumerate(zip(labels.T, _classes(labels.shape[1]), strict=True)):
         figure.add_trace(go.Bar(x=names, y=counts, name=f"class {number}", marker_color=colour), 1, 1)

@@ -85,7 +85,7 @@ def _drawn(figure: Figure | None, name: str) -> str:
 
 def _accuracy_caption(groups: Sequence[Sequence[dict[str, float]]]) -> str:
     drawn = [seeds for seeds in groups if all(seeds)]
-    captions = ["Test accuracy of the final model on each client's own test nodes."]
+    captions = ["Test accuracy of the final model on each client's own test examples."]
     if any(figures.is_histogram(seeds) for seeds in drawn):
         captions.append("Histogram: share of clients in steps of 0.05, all seeds together.")
     if any(len(seeds) > 1 and not figures.is_histogram(seeds) for seeds in drawn):

@@ -157,12 +157,14 @@ def clients(run: Run) -> Table:
     accuracy, rows = run.clients("accuracy"), []
     if run.partition is None:
         return Table((), ())
+    names = [name for name in ("graphs", "nodes", "edges_kept", "edges_cut") if name in run.partition.column_names]
+    names += ["train", "val", "test"]
     for part in run.partition.to_pylist():
-        counts = [_count(part[name]) for name in ("nodes", "edges_kept", "edges_cut", "train", "val", "test")]
+        counts = [_count(part[name]) for name in names]
         own = accuracy.get(part["client"])
         last = Cell(NONE) if own is None else Cell(number(own), repr(own))
         rows.append((Cell(part["client"]), *map(Cell, counts), last))
-    head = ("client", "nodes", "edges kept", "edges cut", "train", "val", "test", "test accuracy")
+    head = ("client", *(name.replace("_", " ") for name in names), "test accuracy")
     return Table(head, tuple(rows))
 
 

@@ -105,9 +105,9 @@ style-src 'unsafe-inline'; img-src data: blob:">
 
 <section id="summary">
 <h2>Summary</h2>
-<p class="small">Test nodes, model after the last evaluated round. “Global” is the global test graph or, where the
-experiment has none, the test nodes of all clients together; “local” is the mean over clients of the result on their own
-test nodes, “trained” the same of each client's model right after its own training. “Best val” is the evaluated round
+<p class="small">Test examples, model after the last evaluated round. “Global” is the global test set or, where the
+experiment has none, the test examples of all clients together; “local” is the mean over clients of the result on their
+own, “trained” the same of each client's model right after its own training. “Best val” is the evaluated round
 with the best mean validation accuracy over clients. Point at a number for all its digits.
 {%- if seeds %} Mean ± sample standard deviation over seeds.{% endif %}
 {%- if unequal %} The runs compared do not have the same seeds, which also decide the split.{% endif %}

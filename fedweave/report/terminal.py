@@ -42,8 +42,9 @@ class Terminal:
 
         self._rounds, self._done = config.general.rounds, done
         engine = config.engine.plain()
+        graphs = f"{built.data.examples:,} graphs, " if built.data.example == "graph" else ""
         parts = [
-            f"[bold]{built.data.name}[/] ({built.data.nodes:,} nodes)",
+            f"[bold]{built.data.name}[/] ({graphs}{built.data.nodes:,} nodes)",
             f"{len(built.fed.clients):,} clients by {config.partition.name}",
             f"[bold]{config.algorithm.name}[/]",
             config.model.name,
