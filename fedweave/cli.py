@@ -94,7 +94,7 @@ def run(
     if dropped:
         numbers = {key: value for key, value in chosen.algorithm.values.items() if isinstance(value, int | float | str)}
         kept = ", ".join(f"{key} = {value}" for key, value in numbers.items())
-        say(f"note: {chosen.algorithm.name} has no {', '.join(dropped)}; dropped from [bold]\\[algorithm][/]")
+        say(f"note: {chosen.algorithm.name} does not take {', '.join(dropped)}; dropped from [bold]\\[algorithm][/]")
         say(f"note: it runs with {kept}")
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}"
 

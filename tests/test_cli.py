@@ -90,9 +90,18 @@ def test_resume_of_nothing_starts_and_set_reaches_the_run(small: Path) -> None:
 def test_another_algorithm_says_what_it_drops(small: Path) -> None:
     code, _, err = fedweave("run", "small.toml", "--algorithm", "local", "--quiet")
     assert code == 0
-    assert "local has no participation; dropped from [algorithm]" in err
+    assert "local does not take participation; dropped from [algorithm]" in err
     saved, _ = config.read(small / "runs/small-local-s0/config.toml")
     assert saved.algorithm.values["local_steps"] == 1
+
+
+def test_another_algorithm_drops_values_that_it_cannot_have(small: Path) -> None:
+    """q-FedAvg is defined for SGD alone; the experiment's Adam is dropped, and that is said."""
+    (small / "small.toml").write_text(SMALL.replace("[algorithm]", '[algorithm]\noptimizer = "adam"'))
+    code, _, err = fedweave("run", "small.toml", "--algorithm", "qfedavg", "--out", "q")
+    assert code == 0
+    assert "optimizer" in err
+    assert config.read(small / "q/config.toml")[0].algorithm.values["optimizer"] == "sgd"
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ class Proximal(Part):
         return {"loss": "mean training loss before the last local step"} if self.adaptive else {}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """μ as a tensor, for a number that changes would be a new computation to record, and the last round's loss."""
-        return {"mu": torch.tensor(self.mu, dtype=torch.float64), "loss": math.nan}
+        """μ as a tensor, for a number that changes would be a new computation to record."""
+        return {"mu": torch.tensor(self.mu, dtype=torch.float64)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """μ."""
@@ -58,7 +58,7 @@ class Proximal(Part):
         """μ for the next round; unchanged after the first."""
         if not self.adaptive:
             return state
-        loss, last = round.mean("loss"), state["loss"]
+        loss, last = round.mean("loss"), state.get("loss", math.nan)
         if loss == last or math.isnan(last):
             return state | {"loss": loss}
         return {"mu": (state["mu"] * (10.0 if loss > last else 0.1)).clamp(0.001, 1.0), "loss": loss}

@@ -76,6 +76,14 @@ def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -
     return values
 
 
+def accepts(parameter: Parameter, value: Any) -> bool:
+    """Whether a parameter of a plain type can have this value; parts are checked where they are chosen."""
+    try:
+        return parameter.family is not None or bool([_checked("", value, parameter.hint)])
+    except ConfigError:
+        return False
+
+
 def _checked(path: str, value: Any, hint: Any) -> Any:
     # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
     try:

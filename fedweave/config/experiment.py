@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedweave.config.choice import Choice, checked_values, choose
+from fedweave.config.choice import Choice, accepts, checked_values, choose
 from fedweave.config.names import check_keys, check_name
 from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, own_parameters, parameters, registry
 from fedweave.config.settings import General
@@ -59,7 +59,8 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
 
 
 def with_algorithm(document: Document, name: str) -> tuple[Document, tuple[str, ...]]:
-    """The same experiment with another algorithm: NAME's defaults, keeping the keys that NAME has too.
+    """The same experiment with another algorithm: NAME's defaults, keeping the keys that NAME has too with values that
+    it can have.
 
     Returns the new document and the dropped keys.
 
@@ -71,8 +72,8 @@ def with_algorithm(document: Document, name: str) -> tuple[Document, tuple[str, 
     kinds = registry("algorithm")
     check_name("--algorithm", name, kinds)
     own = parameters("algorithm", kinds[name])
-    kept = {key: value for key, value in table.items() if key in own}
-    dropped = tuple(key for key in table if key not in own and key != "name")
+    kept = {key: value for key, value in table.items() if key in own and accepts(own[key], value)}
+    dropped = tuple(key for key in table if key not in kept and key != "name")
     return {**document, "algorithm": {"name": name, **kept}}, dropped
 
 

@@ -495,8 +495,8 @@ batch = 4
         (["algorithm.mixup=false"], "allow_raw_ego = true"),
         (["algorithm.batch=1"], "allow_raw_ego = true"),
         (["model.name=gcn"], "model.name = 'ego', or 'sage'"),
-        (["model.name=gcn", "--algorithm=fedavg", 'algorithm.objective=["ego_cross_entropy"]'], "'ego', or 'sage'"),
-        (["model.name=gcn", "--algorithm=local", 'algorithm.objective=["ego_cross_entropy"]'], "'ego', or 'sage'"),
+        (["model.name=gcn", "--algorithm=fedavg", 'algorithm.parts=["ego_cross_entropy"]'], "'ego', or 'sage'"),
+        (["model.name=gcn", "--algorithm=local", 'algorithm.parts=["ego_cross_entropy"]'], "'ego', or 'sage'"),
     ],
 )
 def test_the_command_line_refuses_and_says_what_to_do(

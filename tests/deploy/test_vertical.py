@@ -75,10 +75,10 @@ def test_a_restarted_server_finds_the_parties_as_they_were(project: Path, tmp_pa
     fed, algorithm, _ = joined(bring(project, tmp_path / "data"), config)
     for step in train(algorithm, fed, 3):
         if step.round == 2:
-            saved, state = fed.snapshot(), step.state
+            saved, state, before = fed.snapshot(), step.state, step.summary
     again, algorithm, _ = joined(project, config, after=2)
     again.restore(saved)
-    *_, last = train(algorithm, again, 4, resume=(2, state))
+    *_, last = train(algorithm, again, 4, resume=(2, state), summary=before)
     expected, sim = simulated(config)
     assert last.summary == pytest.approx(expected.summary, abs=1e-5)
     for site in SITES:

@@ -140,8 +140,9 @@ class PartySteps:
     def infer_full(self, client: Client, message: Tree) -> Tree:
         """H+_m after a segment for all nodes, from all edges."""
         segment, state = message["segment"], client.state
-        h = message["h"] if segment else client.graph.x
-        out, kept = self.split.run(segment, state["w"], client.graph, h, kept=state.get("kept"))
+        # At the first segment, what is kept is of an earlier evaluation.
+        h, kept = (message["h"], state.get("kept")) if segment else (client.graph.x, None)
+        out, kept = self.split.run(segment, state["w"], client.graph, h, kept=kept)
         if segment == 0:
             state["kept"] = kept
         return {"h": self.release.sealed(client, self.release.noised(client, out))}
