@@ -69,6 +69,63 @@ def test_run_shows_and_writes(small: Path) -> None:
     assert "files: runs/small-fedavg-s0" in out
 
 
+SMALL_GRAPHS = """
+rounds = 20
+eval_every = 5
+[data]
+name = "tu"
+path = "collection"
+[partition]
+name = "graphs_iid"
+clients = 3
+[model]
+name = "gin"
+hidden = 4
+layers = 2
+pool = "sum"
+[algorithm]
+local_steps = 1
+[engine]
+threads = 1
+"""
+
+
+@pytest.fixture
+def collection(small: Path) -> Path:
+    """40 small graphs in the TU layout, cycles and paths of 3 to 7 nodes, and an experiment on them."""
+    edges, owner, first = [], [], 1
+    for graph in range(40):
+        nodes = 3 + graph // 2 % 5
+        ring = [(first + i, first + (i + 1) % nodes) for i in range(nodes - graph % 2)]
+        edges += [f"{a}, {b}" for pair in ring for a, b in (pair, pair[::-1])]
+        owner += [graph + 1] * nodes
+        first += nodes
+    written = {"A": edges, "graph_indicator": owner, "graph_labels": [graph % 2 for graph in range(40)]}
+    (small / "collection").mkdir()
+    for stem, lines in written.items():
+        (small / f"collection/RINGS_{stem}.txt").write_text("".join(f"{line}\n" for line in lines))
+    (small / "graphs.toml").write_text(SMALL_GRAPHS)
+    return small
+
+
+@pytest.mark.parametrize(("algorithm", "clients"), [("fedavg", 3), ("local", 3), ("centralized", 1)])
+def test_small_graphs_from_a_folder(collection: Path, algorithm: str, clients: int) -> None:
+    """A tenth of the 40 graphs is the server's, and one of each client's 12 tests: accuracies count whole graphs."""
+    code, out, err = fedweave("run", "graphs.toml", "--algorithm", algorithm, "--out", "here")
+    assert (code, err) == (0, "")
+    assert f"RINGS (40 graphs, 200 nodes) · {clients} clients by graphs_iid · {algorithm} · gin" in out
+    final = json.loads((collection / "here/summary.json").read_text())["metrics"]
+    models = clients if algorithm == "local" else 1
+    for name, graphs in (("global/accuracy", 4 * models), ("local/accuracy", 3)):
+        assert final[name] * graphs == pytest.approx(round(final[name] * graphs), abs=1e-9)
+    rows = pq.read_table(collection / "here/metrics.parquet").to_pylist()
+    sums: dict[int, float] = {}
+    for row in rows:
+        if (row["metric"], row["split"]) == ("loss", "train") and row["client"] != "global":
+            sums[row["round"]] = sums.get(row["round"], 0) + row["value"]
+    assert sums[20] < sums[5]
+
+
 def test_second_run_is_refused_and_resume_says_finished(small: Path) -> None:
     assert fedweave("run", "small.toml", "--out", "here", "--quiet") == (0, "", "")
     before = {path: path.stat().st_mtime_ns for path in (small / "here").rglob("*")}
