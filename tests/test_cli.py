@@ -126,6 +126,19 @@ def test_small_graphs_from_a_folder(collection: Path, algorithm: str, clients: i
     assert sums[20] < sums[5]
 
 
+def test_mini_batches_of_small_graphs(collection: Path) -> None:
+    parts = '--set=algorithm.parts=[{name = "graph_cross_entropy", batch = BATCH}]'
+    assert fedweave("run", "graphs.toml", parts.replace("BATCH", "4"), "--out", "here", "--quiet") == (0, "", "")
+    summary = json.loads((collection / "here/summary.json").read_text())
+    assert summary["metrics"]["trained/loss"] > 0
+    code, _, err = fedweave("run", "graphs.toml", parts.replace("BATCH", "0"))
+    assert code == 2
+    assert "batch is 0; it must be at least 1" in err
+    code, _, err = fedweave("run", "small.toml", parts.replace("BATCH", "4"))
+    assert code == 2
+    assert "set model.pool = 'sum' or 'mean'" in err
+
+
 def test_second_run_is_refused_and_resume_says_finished(small: Path) -> None:
     assert fedweave("run", "small.toml", "--out", "here", "--quiet") == (0, "", "")
     before = {path: path.stat().st_mtime_ns for path in (small / "here").rglob("*")}

@@ -45,6 +45,7 @@ ALGORITHMS: dict[str, Any] = {
 PARTS: dict[str, type[parts.Part]] = {
     "cross_entropy": parts.CrossEntropy,
     "ego_cross_entropy": parts.EgoCrossEntropy,
+    "graph_cross_entropy": parts.GraphCrossEntropy,
     "proximal": Proximal,
     "mixed_start": parts.MixedStart,
     "by_size": parts.BySize,

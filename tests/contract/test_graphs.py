@@ -10,6 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms import FedAvg, Local
+from fedweave.algorithms.parts import GraphCrossEntropy
 from fedweave.core.graph import TEST, TRAIN, Graph, make_graph
 from fedweave.core.model import Model
 from fedweave.core.sizes import size_classes
@@ -58,7 +59,11 @@ def net(dropout: float = 0.5) -> Model:
     return MODELS["gin"](hidden=8, layers=2, dropout=dropout, pool="sum").build(FEATURES, CLASSES)
 
 
-KINDS: dict[str, Callable[..., Any]] = {"fedavg": FedAvg, "local": Local}
+KINDS: dict[str, Callable[..., Any]] = {
+    "fedavg": FedAvg,
+    "local": Local,
+    "fedavg on mini-batches": lambda model, **o: FedAvg(model, parts=(GraphCrossEntropy(batch=4),), **o),
+}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -165,3 +170,19 @@ def test_updates_count_by_training_graphs_not_nodes() -> None:
     several, one = federation(), federation(clients={"all": union})
     assert union.masks[TRAIN].sum() == sum(graph.masks[TRAIN].sum() for graph in graphs().values())
     assert distance(run(made, several, 5).state["w"], run(made, one, 5).state["w"]) <= 1e-12
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_a_mini_batch_of_all_training_graphs_is_the_full_batch(mode: str) -> None:
+    most = max(int(graph.masks[TRAIN].sum()) for graph in graphs().values())
+    drawn = FedAvg(net(dropout=0.0), optimizer="sgd", lr=0.05, parts=(GraphCrossEntropy(batch=most),))
+    full = FedAvg(net(dropout=0.0), optimizer="sgd", lr=0.05)
+    ours, theirs = (run(made, federation(mode=mode), 5).state["w"] for made in (drawn, full))
+    assert distance(ours, theirs) <= 1e-12
+    few = FedAvg(net(dropout=0.0), optimizer="sgd", lr=0.05, parts=(GraphCrossEntropy(batch=most - 1),))
+    assert distance(run(few, federation(mode=mode), 5).state["w"], theirs) > 1e-6
+
+
+def test_mini_batches_of_graphs_need_a_model_that_pools() -> None:
+    with pytest.raises(ValueError, match=r"set model\.pool = 'sum' or 'mean'"):
+        FedAvg(MODELS["gin"](hidden=8).build(FEATURES, CLASSES), parts=(GraphCrossEntropy(),))

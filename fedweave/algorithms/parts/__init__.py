@@ -6,6 +6,7 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 
 from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.egos import EgoCrossEntropy
+from fedweave.algorithms.parts.graphs import GraphCrossEntropy
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
 from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.algorithms.parts.release import Clip, Normalised
@@ -20,6 +21,7 @@ __all__ = [
     "Context",
     "CrossEntropy",
     "EgoCrossEntropy",
+    "GraphCrossEntropy",
     "MixedStart",
     "Normalised",
     "Objective",

@@ -1,0 +1,44 @@
+"""Training on mini-batches of small graphs as a term of a local objective."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.training import Training
+from fedweave.core.graph import Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+from fedweave.sampling.graphs import GraphBatches
+
+
+@dataclass(frozen=True)
+class GraphCrossEntropy(Part):
+    """Cross-entropy of a random mini-batch of training graphs; within a round, none is drawn again before all were.
+
+    One local step is one mini-batch.
+
+    batch: graphs of a mini-batch.
+    """
+
+    batch: int = 128
+
+    def __post_init__(self) -> None:
+        self.sampler  # noqa: B018  refuses impossible sizes
+
+    @property
+    def sampler(self) -> GraphBatches:
+        """What draws them."""
+        return GraphBatches(self.batch)
+
+    def check(self, training: Training) -> None:
+        """Refuse a model that has no result for each graph."""
+        self.sampler.check(training.model)
+
+    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """A mini-batch per step."""
+        return self.sampler.batches(graph, key, steps)
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+        """Of one mini-batch, scalar."""
+        return self.sampler.loss(w, model, graph, key, minibatch)

@@ -1,0 +1,63 @@
+"""Sums over lists of rows that are drawn anew for every step, for all clients at once inside a vectorised call.
+
+Where a matrix lasts, `ops.sparse` prepares it once; here it is a list of columns for each row, all entries being 1.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.ops.batched import over_clients
+from fedweave.ops.tape import kernel
+
+
+class Lists(NamedTuple):
+    """A matrix of zeros and ones [m, n] by rows: row i has ones in `columns[starts[i] : starts[i + 1]]`.
+
+    columns: int64 [E], padded behind the last row's. starts: int64 [m + 1], rising from 0.
+    """
+
+    columns: Tensor
+    starts: Tensor
+
+
+def sum_rows(h: Tensor, lists: Lists, transposed: Lists) -> Tensor:
+    """The matrix `lists` [m, n] times h [n, k]: [m, k]; differentiable in h, by the matrix `transposed` [n, m]."""
+    return _SumRows.apply(h[None], *(part[None] for part in (*lists, *transposed))).squeeze(0)
+
+
+@kernel
+def _summed(h: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
+    """Of P clients, [P, m, k]: h [P, n, k], columns [P, E], starts [P, m + 1]."""
+    clients, total = len(h), starts[:, -1]
+    used = torch.arange(columns.shape[1], device=h.device) < total[:, None]
+    shift = torch.arange(clients, device=h.device) * h.shape[1]
+    entries = (columns + shift[:, None])[used]
+    before = total.cumsum(0) - total
+    offsets = torch.cat([(starts[:, :-1] + before[:, None]).flatten(), (before[-1:] + total[-1:])])
+    out = F.embedding_bag(entries, h.flatten(0, 1), offsets, mode="sum", include_last_offset=True)
+    return out.unflatten(0, (clients, -1))
+
+
+class _SumRows(torch.autograd.Function):
+    """`sum_rows` for P clients, all tensors [P, …]."""
+
+    @staticmethod
+    def forward(h: Tensor, columns: Tensor, starts: Tensor, back_columns: Tensor, back_starts: Tensor) -> Tensor:
+        return _summed(h, columns, starts)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        columns, starts, back_columns, back_starts = ctx.saved_tensors
+        return _SumRows.apply(grad, back_columns, back_starts, columns, starts), None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+        many = (tensor.flatten(0, 1) for tensor in over_clients(info.batch_size, in_dims, *tensors))
+        return _SumRows.apply(*many).unflatten(0, (info.batch_size, -1)), 0

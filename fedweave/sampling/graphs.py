@@ -1,0 +1,233 @@
+"""Mini-batches of a client's small graphs, of fixed shapes, and training on them.
+
+A batch of b graphs is laid out as one graph: the nodes of one after the other, and behind them padding that no edge
+joins and no example counts. How many rows and edges that takes depends on what was drawn; both are padded alike for all
+steps and clients, always behind, where no other row depends on it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.edges import Operator
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+from fedweave.learn import cross_entropy
+from fedweave.ops.batched import over_clients
+from fedweave.ops.segments import Lists, sum_rows
+from fedweave.ops.sparse import picked
+
+
+@dataclass(frozen=True)
+class GraphBatches:
+    """Mini-batches of `batch` training graphs, drawn without replacement until all have been drawn, and then anew."""
+
+    batch: int = 128
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"batch is {self.batch}; it must be at least 1")
+
+    def check(self, model: Model) -> None:
+        """Raise a ValueError unless the model has a result for each graph."""
+        if not models.pools(model):
+            raise ValueError("mini-batches of graphs need a model that pools; set model.pool = 'sum' or 'mean'")
+
+    def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """A mini-batch per step: int64 [steps, b] distinct training graphs, and bool [steps, b] which of them are real
+        (an epoch's last batch, or fewer training graphs than b, leave places empty)."""
+        train = graph.masks[TRAIN]
+        per_epoch = ((train.sum() + self.batch - 1) // self.batch).clamp(min=1)
+        step = torch.arange(steps)
+        order = random.order(random.fold(key, step // per_epoch)[:, None], train)
+        place = (step % per_epoch * self.batch)[:, None] + torch.arange(self.batch)
+        chosen = torch.argsort(order, 1).gather(1, place.clamp(max=len(train) - 1))
+        real = place < train.sum()
+        return torch.where(real, chosen, 0), real
+
+    def batches(self, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """Mini-batches for `fit(…, batches=…)`, all leaves [steps, …]: of b graphs the "target" class, the "weight" (0
+        or 1) and where their nodes begin among the rows, "first" [b + 1]; of M rows the "nodes", the graph that each
+        belongs to, "slot" (b at padding), and where their neighbours begin, "starts" [M + 1], among "columns" [E],
+        which are rows."""
+        if graph.graph_of is None:
+            raise ValueError("mini-batches of graphs need small graphs as examples, but this client's are nodes")
+        chosen, real = self.draw(graph, key, steps)
+        owner = torch.where(graph.graph_of < 0, len(graph.y), graph.graph_of)
+        size = torch.zeros(len(graph.y) + 1, dtype=torch.int64).scatter_add(0, owner, torch.ones_like(owner))[:-1]
+        tables = (size, *graph.own_edges.neighbours)
+        laid = _Layout.apply(*tables, chosen, real, graph.own_edges.cache.padded_size)
+        target = graph.y.gather(0, chosen.reshape(-1)).view(chosen.shape).clamp(min=0)
+        named = dict(zip(("first", "nodes", "slot", "starts", "columns"), laid, strict=True))
+        return {"target": target, "weight": real.to(graph.x.dtype), **named}
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree) -> Tensor:
+        """Mean cross-entropy of one mini-batch; scalar, 0 at a client without training graphs."""
+        logits = models.apply(model, w, batch_graph(graph, minibatch), key)
+        return cross_entropy(logits, minibatch["target"], minibatch["weight"])
+
+
+def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
+    """One step's mini-batch (see `GraphBatches.batches`) as a graph of M nodes and b examples, all of them in TRAIN."""
+    real = minibatch["weight"] > 0
+    inside = minibatch["slot"] < len(real)
+    train = torch.stack([real, torch.zeros_like(real), torch.zeros_like(real)])
+    y, slot = torch.where(real, minibatch["target"], -1), torch.where(inside, minibatch["slot"], -1)
+    return Graph(
+        picked(graph.x, minibatch["nodes"]), BatchEdges(minibatch, graph.x.dtype), y, train, inside, None, slot
+    )
+
+
+class BatchEdges:
+    """The edges within a mini-batch of graphs (a `core.edges.MessagePassing`)."""
+
+    shrinks = False
+
+    def __init__(self, minibatch: Tree, dtype: torch.dtype) -> None:
+        self.minibatch, self.dtype = minibatch, dtype
+
+    def operator(self, kind: str) -> Operator:
+        """One of the matrices of `core.graph.Edges.operator`.
+
+        Raises:
+            ValueError: there is no such matrix.
+        """
+        if kind not in _KINDS:
+            raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only {', '.join(_KINDS)}")
+        rows = self.minibatch["target" if kind.startswith("pool") else "nodes"]
+        return _Product(len(rows), lambda h: _KINDS[kind](self, h))
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """All rows, and for each of them the mean over its neighbours."""
+        return h, self.operator(kind) @ h
+
+    def neighbours_sum(self, h: Tensor) -> Tensor:
+        """A h; A is its own transpose."""
+        lists = Lists(self.minibatch["columns"], self.minibatch["starts"])
+        return sum_rows(h, lists, lists)
+
+    def graphs_sum(self, h: Tensor) -> Tensor:
+        """The sum over the nodes of each graph."""
+        first, slot = self.minibatch["first"], self.minibatch["slot"]
+        rows = torch.arange(len(slot) + 1)
+        return sum_rows(h, Lists(rows[:-1], first), Lists(slot, rows.minimum(first[-1])))
+
+    @property
+    def degree(self) -> Tensor:
+        """How many neighbours each row has, [M, 1]."""
+        return self.minibatch["starts"].diff()[:, None].to(self.dtype)
+
+    @property
+    def size(self) -> Tensor:
+        """How many nodes each graph has, [b, 1]."""
+        return self.minibatch["first"].diff()[:, None].to(self.dtype)
+
+
+def _mean(edges: BatchEdges, h: Tensor) -> Tensor:
+    return edges.neighbours_sum(h) / edges.degree.clamp(min=1)
+
+
+def _gcn(edges: BatchEdges, h: Tensor) -> Tensor:
+    scale = (edges.degree + 1).rsqrt()
+    scaled = scale * h
+    return scale * (edges.neighbours_sum(scaled) + scaled)
+
+
+_KINDS: dict[str, Callable[[BatchEdges, Tensor], Tensor]] = {
+    "sum": BatchEdges.neighbours_sum,
+    "mean": _mean,
+    "mean_or_self": lambda edges, h: torch.where(edges.degree > 0, _mean(edges, h), h),
+    "gcn": _gcn,
+    "pool_sum": BatchEdges.graphs_sum,
+    "pool_mean": lambda edges, h: edges.graphs_sum(h) / edges.size.clamp(min=1),
+}
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A matrix that is known by what it does to h."""
+
+    rows: int
+    times: Callable[[Tensor], Tensor]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows,)."""
+        return (self.rows,)
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        return self.times(dense)
+
+
+class _Layout(torch.autograd.Function):
+    """How mini-batches are laid out, and the rule that pads those of P clients alike."""
+
+    @staticmethod
+    def forward(*operands: Any) -> Any:
+        return tuple(out[0] for out in _laid_out(operands[6], *(tensor[None] for tensor in operands[:6])))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[None, ...]:
+        return (None,) * 7
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
+        out = _laid_out(operands[6], *over_clients(info.batch_size, in_dims, *operands[:6]))
+        return out, (0,) * len(out)
+
+
+def _laid_out(
+    padded_size: Callable[[Any, int], int],
+    size: Tensor,
+    begin: Tensor,
+    degree: Tensor,
+    columns: Tensor,
+    chosen: Tensor,
+    real: Tensor,
+) -> tuple[Tensor, ...]:
+    """The layout (see `GraphBatches.batches`) of P clients' mini-batches, all [P, steps, …].
+
+    size int64 [P, e] counts the nodes of each graph, which stand one graph after the other; begin and degree [P, n] and
+    columns [P, …] are their neighbours; chosen int64 and real bool [P, steps, b].
+    """
+    batch = chosen.shape[2]
+    first = _starts(torch.where(real, _at(size, chosen), 0))
+    slot = _owners(first, padded_size("rows of a mini-batch", int(first[..., -1].max())))
+    inside = slot < batch
+    graph = chosen.gather(2, slot.clamp(max=batch - 1))
+    row = torch.arange(slot.shape[2])
+    nodes = torch.where(inside, _at(size.cumsum(1) - size, graph) + row - first.gather(2, slot), 0)
+    starts = _starts(torch.where(inside, _at(degree, nodes), 0))
+    owner = _owners(starts, padded_size("edges of a mini-batch", int(starts[..., -1].max())))
+    end = owner.clamp(max=len(row) - 1)
+    own = nodes.gather(2, end)
+    entry = _at(begin, own) + torch.arange(owner.shape[2]) - starts.gather(2, end)
+    # within a graph, rows are as far apart as nodes
+    other = end + _at(columns, entry.clamp(max=columns.shape[1] - 1)) - own
+    return first, nodes, slot, starts, torch.where(owner < len(row), other, 0)
+
+
+def _starts(sizes: Tensor) -> Tensor:
+    """[…, m + 1]: where each of consecutive pieces of `sizes` int64 […, m] starts, and where the last one ends."""
+    return torch.nn.functional.pad(sizes.cumsum(-1), (1, 0))
+
+
+def _owners(starts: Tensor, count: int) -> Tensor:
+    """int64 [P, s, count]: the piece that each place belongs to, m behind the last one; starts [P, s, m + 1]."""
+    ended = torch.zeros(*starts.shape[:2], count + 1, dtype=torch.int64)
+    return ended.scatter_add(2, starts[..., 1:], torch.ones_like(starts[..., 1:])).cumsum(2)[..., :count]
+
+
+def _at(table: Tensor, index: Tensor) -> Tensor:
+    """table[p, index[p, …]] for a table [P, n] and int64 [P, s, k]."""
+    return table.gather(1, index.flatten(1)).view(index.shape)

@@ -1,0 +1,173 @@
+"""Mini-batches of small graphs: what they hold, the loss that they give, and one client alone against a batch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import TRAIN, Graph, make_graph, stack
+from fedweave.core.tree import Tree
+from fedweave.learn import Adam, cross_entropy, fit
+from fedweave.models import MODELS
+from fedweave.ops.segments import Lists, sum_rows
+from fedweave.sampling.graphs import BatchEdges, GraphBatches, batch_graph
+from tests.conftest import padded_alike
+from tests.models.test_gin import small_graphs
+
+KINDS = ("sum", "mean", "mean_or_self", "gcn", "pool_sum", "pool_mean")
+
+
+def step(minibatches: Tree, at: int) -> Tree:
+    return {name: leaf[at] for name, leaf in minibatches.items()}
+
+
+def test_every_epoch_has_each_training_graph_once() -> None:
+    graph = small_graphs(40, 2)[0]
+    train = set(torch.nonzero(graph.masks[TRAIN]).flatten().tolist())
+    sampler = GraphBatches(batch=5)
+    per_epoch = -(-len(train) // 5)
+    chosen, real = sampler.draw(graph, random.key(1), 4 * per_epoch)
+    epochs = []
+    for epoch in range(4):
+        rows = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
+        drawn = chosen[rows][real[rows]].tolist()
+        assert len(drawn) == len(set(drawn))
+        assert set(drawn) == train
+        assert real[rows].sum(1).tolist() == [5] * (per_epoch - 1) + [len(train) - 5 * (per_epoch - 1)]
+        epochs.append(drawn)
+    assert len({tuple(drawn) for drawn in epochs}) == 4
+    other, _ = sampler.draw(graph, random.key(2), per_epoch)
+    assert not torch.equal(other, chosen[:per_epoch])
+
+
+def test_a_batch_by_hand() -> None:
+    """Graphs {0 - 1 - 2}, {3}, {4 - 5}; all train, all in one batch."""
+    edges = np.array([[0, 1, 1, 2, 4, 5], [1, 0, 2, 1, 5, 4]])
+    owner = np.array([0, 0, 0, 1, 2, 2])
+    x, masks = np.arange(6.0)[:, None], np.array([[1, 1, 1], [0, 0, 0], [0, 0, 0]], bool)
+    graph = make_graph(x, edges, np.array([2, 0, 1]), masks, graph_of=owner)
+    sampler = GraphBatches(batch=4)
+    drawn = step(sampler.batches(graph, random.key(0), 1), 0)
+    order = sampler.draw(graph, random.key(0), 1)[0][0, :3].tolist()
+    nodes = [node for number in order for node in np.flatnonzero(owner == number)]
+    assert drawn["nodes"][:6].tolist() == nodes
+    assert drawn["target"].tolist() == [*([2, 0, 1][number] for number in order), 2]
+    assert drawn["weight"].tolist() == [1, 1, 1, 0]
+    batch = batch_graph(graph, drawn)
+    assert batch.x[:6, 0].tolist() == nodes
+    assert batch.real.sum() == 6
+    assert (batch.edges.operator("pool_sum") @ batch.x)[:4, 0].tolist() == [*([3, 3, 9][number] for number in order), 0]
+    near = {0: 1, 1: 2, 2: 1, 3: 0, 4: 5, 5: 4}
+    assert (batch.edges.operator("sum") @ batch.x)[:6, 0].tolist() == [near[node] for node in nodes]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_operators_are_those_of_the_whole_graph(kind: str, dtype: torch.dtype) -> None:
+    """Of every row that is drawn, the value and, in h, the gradient."""
+    graph = small_graphs(30, 2, dtype=dtype)[0]
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    sampler = GraphBatches(batch=6)
+    h = torch.randn(graph.nodes, 3, dtype=dtype, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    minibatches = sampler.batches(graph, random.key(3), 2)
+    chosen, real = sampler.draw(graph, random.key(3), 2)
+    for at in range(2):
+        batch = batch_graph(graph, step(minibatches, at))
+        rows, count = minibatches["nodes"][at], int(batch.real.sum())
+        out = batch.edges.operator(kind) @ h[rows]
+        wanted = graph.edges.operator(kind) @ h
+        if kind.startswith("pool"):
+            out, wanted = out[real[at]], wanted[chosen[at][real[at]]]
+        else:
+            out, wanted = out[:count], wanted[rows[:count]]
+        torch.testing.assert_close(out, wanted, atol=tolerance, rtol=tolerance)
+        ours, theirs = (torch.autograd.grad((side**3).sum(), h, retain_graph=True)[0] for side in (out, wanted))
+        torch.testing.assert_close(ours, theirs, atol=10 * tolerance, rtol=10 * tolerance)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("name", "pool"), [("gin", "sum"), ("gin", "mean"), ("gcn", "sum"), ("sage", "mean"), ("mlp", "sum")]
+)
+def test_a_batch_of_all_training_graphs_is_the_full_step(name: str, pool: str, sparse: bool) -> None:
+    graph = small_graphs(25, 7, sparse, torch.float64)[0]
+    model = MODELS[name](hidden=6, layers=2, dropout=0.0, pool=pool).build(7, 3)
+    w = models.init(model, random.key(1), torch.float64)
+    sampler, key = GraphBatches(batch=32), random.key(4)
+    minibatch = step(sampler.batches(graph, key, 1), 0)
+
+    def full(w: Tree) -> Tensor:
+        return cross_entropy(models.apply(model, w, graph, key), graph.y.clamp(min=0), graph.masks[TRAIN].double())
+
+    ours, theirs = (
+        torch.func.grad_and_value(loss)(w) for loss in (lambda w: sampler.loss(w, model, graph, key, minibatch), full)
+    )
+    torch.testing.assert_close(ours[1], theirs[1], atol=1e-12, rtol=1e-12)
+    for layer, own in theirs[0].items():
+        for weight, gradient in own.items():
+            torch.testing.assert_close(ours[0][layer][weight], gradient, atol=1e-11, rtol=1e-11)
+
+
+def test_without_training_graphs_the_loss_is_zero() -> None:
+    graph = small_graphs(10, 3)[0]
+    graph = graph._replace(masks=torch.zeros_like(graph.masks))
+    model = MODELS["gin"](hidden=4, pool="sum").build(3, 3)
+    sampler = GraphBatches(batch=4)
+    minibatch = step(sampler.batches(graph, random.key(0), 1), 0)
+    assert sampler.loss(models.init(model, random.key(1)), model, graph, random.key(2), minibatch) == 0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_training_alone_and_in_a_batch_gives_the_same_bits(dtype: torch.dtype, sparse: bool) -> None:
+    model = MODELS["gin"](hidden=8, pool="sum").build(20, 3)
+    graphs = padded_alike([small_graphs(count, 20, sparse, dtype, seed=count)[0] for count in (9, 70, 33)])
+    together = stack(graphs)
+    keys = torch.stack([random.fold(random.key(1), site) for site in range(3)])
+    w, sampler = models.init(model, random.key(2), dtype), GraphBatches(batch=4)
+
+    def loss(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        return sampler.loss(w, model, graph, key, args)
+
+    def train(graph: Graph, key: Tensor) -> Any:
+        drawn = sampler.batches(graph, key, 5)
+        return fit(loss, w, graph, key, Adam(0.01), 5, batches=drawn).w
+
+    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
+    with torch.no_grad():
+        batched = vmap(train, (dims, 0))(together, keys)
+        for site, graph in enumerate(graphs):
+            for layer, own in train(graph, keys[site]).items():
+                for weight, value in own.items():
+                    assert torch.equal(batched[layer][weight][site], value), f"client {site}, {layer}/{weight}"
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch is 0"):
+        GraphBatches(batch=0)
+    with pytest.raises(ValueError, match=r"set model\.pool = 'sum' or 'mean'"):
+        GraphBatches().check(MODELS["gin"]().build(3, 2))
+    GraphBatches().check(MODELS["gin"](pool="sum").build(3, 2))
+    nodes = make_graph(np.ones((3, 1)), np.zeros((2, 0), int), np.zeros(3, int), np.ones((3, 3), bool))
+    with pytest.raises(ValueError, match="this client's are nodes"):
+        GraphBatches().batches(nodes, random.key(0), 1)
+    with pytest.raises(ValueError, match="no operator 'max', only sum, mean"):
+        BatchEdges({}, torch.float32).operator("max")
+
+
+def test_sums_over_lists_by_hand() -> None:
+    """[[1, 1, 0], [0, 0, 0], [0, 1, 1]], columns padded."""
+    lists = Lists(torch.tensor([0, 1, 1, 2, 0, 0]), torch.tensor([0, 2, 2, 4]))
+    back = Lists(torch.tensor([0, 0, 2, 2]), torch.tensor([0, 1, 3, 4]))
+    h = torch.tensor([[1.0], [2.0], [4.0]], requires_grad=True)
+    out = sum_rows(h, lists, back)
+    assert out[:, 0].tolist() == [3, 0, 6]
+    out.backward(torch.tensor([[1.0], [10.0], [100.0]]))
+    assert h.grad is not None
+    assert h.grad[:, 0].tolist() == [1, 101, 100]
