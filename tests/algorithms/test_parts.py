@@ -85,7 +85,6 @@ def test_only_shared_leaves_cross_and_the_others_stay_the_clients_own() -> None:
     assert distance(own[0]["1"], own[1]["1"]) > 1e-3
     mean = map_leaves(lambda *parts: torch.stack(parts).mean(0), own[0], *own[1:])
     assert distance(state["w"], {"0": mean["0"]}) <= 1e-12
-    assert torch.isfinite(torch.tensor(0.0))
 
 
 @dataclass(frozen=True)
