@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedweave.core.algorithm import Algorithm, Evaluation
+from fedweave.core.algorithm import Algorithm, Evaluation, capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, UserError
@@ -28,6 +28,7 @@ METRICS_SCHEMA = pa.schema(
     ]
 )
 GLOBAL = "global"
+SERVER = "server"
 BEST = "best_val"
 VALIDATION = f"{BEST}/val/accuracy"
 
@@ -37,7 +38,8 @@ class RoundResult:
     """What one round left.
 
     round:   rounds done. state: the server's state after it.
-    metrics: rows measured after it (`METRICS_SCHEMA`); None if it was not evaluated.
+    metrics: rows measured after it (`METRICS_SCHEMA`), or None: those of an evaluation, and what the server knows of
+             each client, whose split is "server".
     summary: "global/accuracy", "local/accuracy", "trained/accuracy", "fairness/…" of the last evaluation, test split,
              and "best_val/…" (see `best_validated`).
     """
@@ -73,12 +75,26 @@ def train(
     for number in range(done + 1, rounds + 1):
         fed.begin(number)
         state = algorithm.round(state, fed)
-        metrics = None
+        metrics = of_server(number, algorithm, state, fed)
         if number == rounds or (eval_every and number % eval_every == 0):
-            metrics, measured = measure(number, algorithm.evaluate(state, fed))
-            summary = measured | best_validated(number, metrics, measured, summary)
+            rows, measured = measure(number, algorithm.evaluate(state, fed))
+            summary = measured | best_validated(number, rows, measured, summary)
+            metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
             _refuse_divergence(number, state)
         yield RoundResult(number, state, metrics, summary)
+
+
+def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Any) -> pa.Table | None:
+    """Rows of what the server knows of each client after a round; None if there is nothing."""
+    if not capabilities(algorithm).measures or not (found := algorithm.measures(state, fed)):  # type: ignore[attr-defined]
+        return None
+    known = [
+        (round, client, SERVER, name, value)
+        for name, of_clients in found.items()
+        for client, value in zip(fed.clients, of_clients.tolist(), strict=True)
+        if not math.isnan(value)
+    ]
+    return pa.table([pa.array(column) for column in zip(*known, strict=True)], METRICS_SCHEMA) if known else None
 
 
 def _refuse_divergence(round: int, state: Tree) -> None:

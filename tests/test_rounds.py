@@ -1,5 +1,7 @@
 """The training loop: what it refuses, and what it says of trained models and of the best round."""
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -7,8 +9,10 @@ import pytest
 import torch
 
 from fedweave.algorithms import FedAvg
+from fedweave.algorithms.parts import Part, Round
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
+from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError, UserError
 from fedweave.rounds import METRICS_SCHEMA, best_validated, train
 from tests.contract.federations import algorithm, federation, model
@@ -48,6 +52,35 @@ def test_every_clients_trained_model_is_judged_beside_the_global_one() -> None:
             hits = models.apply(made.model, w, graph).argmax(-1) == graph.y
             assert trained[client] == pytest.approx(float(hits[graph.masks[TEST]].double().mean()))
     assert rows(last, "train", "trained/loss") != rows(last, "train", "loss")
+
+
+@dataclass(frozen=True)
+class Counted(Part):
+    """How often each client was called; undefined for the first."""
+
+    def init(self, fed: Any, w: Tree) -> Tree:
+        return {"calls": torch.zeros(len(fed.clients), dtype=torch.float64)}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        return {"calls": state["calls"].index_add(0, round.at, torch.ones(len(round.at), dtype=torch.float64))}
+
+    def measures(self, state: Tree) -> dict[str, torch.Tensor]:
+        return {"calls": state["calls"].index_fill(0, torch.tensor([0]), math.nan)}
+
+
+def test_what_the_server_knows_of_each_client_is_kept_after_every_round() -> None:
+    fed = federation()
+    steps = list(train(FedAvg(model(), parts=(Counted(),)), fed, 3, eval_every=0))
+    for number, step in enumerate(steps, start=1):
+        assert rows(step, "server", "calls") == dict.fromkeys(fed.clients[1:], float(number))
+    assert [set(step.metrics["split"].to_pylist()) == {"server"} for step in steps] == [True, True, False]
+
+
+def test_parts_that_measure_the_same_name_are_told_apart() -> None:
+    fed = federation()
+    *_, last = train(FedAvg(model(), parts=(Counted(), Counted())), fed, 1)
+    measured = {row["metric"] for row in last.metrics.to_pylist() if row["split"] == "server"}
+    assert measured == {"Counted.calls", "Counted2.calls"}
 
 
 def test_a_local_model_is_its_own_trained_one() -> None:

@@ -55,6 +55,10 @@ class CosineValue(Part):
         """The new values of the round's clients."""
         return {"r": state["r"].index_copy(0, round.at, round.value)}
 
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"value": r}."""
+        return {"value": state["r"]}
+
 
 @dataclass(frozen=True)
 class SparseReward(Part):
@@ -89,6 +93,10 @@ class SparseReward(Part):
         q = torch.tanh(self.beta * round.value)
         quota = torch.zeros_like(state["q"]).index_copy(0, round.at, q / q.max())
         return {"u": round.replies.weighted_sum("update", round.weights), "q": quota}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"quota": q, the share of u_N that each client gets next}."""
+        return {"quota": state["q"]}
 
 
 def largest(u: Tensor, quota: Tensor) -> Tensor:

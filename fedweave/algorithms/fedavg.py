@@ -56,7 +56,7 @@ class FedAvg:
     share: tuple[str, ...] = ("*",)
     parts: tuple[Part, ...] = ()
 
-    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal"))
+    capabilities: ClassVar[Capabilities] = Capabilities(measures=True, evaluation=("score", "score_personal"))
 
     def __post_init__(self) -> None:
         for name in ("participation", "quorum"):
@@ -107,6 +107,10 @@ class FedAvg:
         round = replace(round, value=self.composed.decided("value", memory, round))
         after, memory = self._stepped(state, round, memory)
         return state | after | {"parts": {n: p.update(memory[n], round) for n, p in self.composed.items()}}
+
+    def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
+        """What the parts know of each client (`Part.measures`)."""
+        return self.composed.measures(self._memory(state))
 
     def _memory(self, state: Tree) -> Tree:
         return {name: state.get("parts", {}).get(name, {}) for name in self.composed}

@@ -33,6 +33,7 @@ class Capabilities:
     sens:        the sensitive attribute.
     graph_level: examples that are graphs.
     predicts:    it has `predict(state, fed)`, after which clients hold predictions of all their nodes.
+    measures:    it has `measures(state, fed)`: {name: float64 [N]}, what the server knows of each client after a round.
     evaluation:  the methods that are steps of the evaluation alone.
     """
 
@@ -42,6 +43,7 @@ class Capabilities:
     sens: bool = False
     graph_level: bool = False
     predicts: bool = False
+    measures: bool = False
     evaluation: tuple[str, ...] = ("score",)
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from fedweave.config import Document, differences, load
 from fedweave.errors import UserError
-from fedweave.rounds import GLOBAL, best_validated
+from fedweave.rounds import GLOBAL, SERVER, best_validated
 from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Run:
     @cached_property
     def evaluated(self) -> int:
         """The last round that was evaluated."""
-        return int(pc.max(self.metrics["round"]).as_py())
+        return int(pc.max(_evaluations(self.metrics)["round"]).as_py())
 
     def section(self, name: str) -> Document:
         """A section of the configuration, empty if it is absent."""
@@ -55,6 +55,13 @@ class Run:
         rows = _rows(self.metrics, metric, split, pooled)
         means = rows.group_by("round").aggregate([("value", "mean")]).sort_by("round")
         return dict(zip(means["round"].to_pylist(), means["value_mean"].to_pylist(), strict=True))
+
+    def known(self, metric: str) -> dict[str, dict[int, float]]:
+        """{client: {round: value}}: what the server knew of each client after every round; empty if nothing."""
+        found: dict[str, dict[int, float]] = {}
+        for row in _rows(self.metrics, metric, SERVER, False).to_pylist():
+            found.setdefault(row["client"], {})[row["round"]] = row["value"]
+        return found
 
     def clients(self, metric: str, split: str = "test") -> dict[str, float]:
         """{client: value} of the last evaluation; clients where the metric is not defined are absent."""
@@ -97,7 +104,7 @@ def read_run(directory: Path) -> Run:
         raise UserError(f"{directory} {state}. Give the directory that `fedweave run … --out DIR` wrote.")
     config = load(directory / CONFIG)
     metrics, ledger = read_table(directory, METRICS), read_table(directory, LEDGER)
-    if not len(metrics):
+    if not len(_evaluations(metrics)):
         raise UserError(f"{directory} has no evaluated round in {METRICS} yet. Continue it with --resume.")
     finished = (directory / SUMMARY).is_file()
     done = max(pc.max(metrics["round"]).as_py(), pc.max(ledger["round"]).as_py() or 0)
@@ -163,6 +170,10 @@ def spread(values: Iterable[float | None]) -> tuple[float, float, int]:
     return mean, statistics.stdev(kept) if len(kept) > 1 else math.nan, len(kept)
 
 
+def _evaluations(metrics: pa.Table) -> pa.Table:
+    return metrics.filter(pc.field("split") != SERVER)
+
+
 def _rows(metrics: pa.Table, metric: str, split: str, pooled: bool) -> pa.Table:
     who = pc.field("client") == GLOBAL
     return metrics.filter((pc.field("metric") == metric) & (pc.field("split") == split) & (who if pooled else ~who))
@@ -180,8 +191,9 @@ def _summary(path: Path) -> dict[str, Any]:
 def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> dict[str, Any]:
     """What summary.json would say after the last evaluation; what only a finished run knows is absent."""
     found: dict[str, float] = {}
-    for number in sorted(pc.unique(metrics["round"]).to_pylist()):
-        last = metrics.filter(pc.field("round") == number)
+    evaluated = _evaluations(metrics)
+    for number in sorted(pc.unique(evaluated["round"]).to_pylist()):
+        last = evaluated.filter(pc.field("round") == number)
         measured = _tested(last)
         found = measured | best_validated(number, last, measured, found)
     sent = dict.fromkeys(("up", "down", "peer"), 0)

@@ -475,3 +475,23 @@ def test_numbers_are_written_so_that_they_can_be_compared() -> None:
     assert measured([0.5, 0.7], number).text == "0.6000 ± 0.1414"
     assert (measured([0.5, None], number).text, measured([0.5, None], number).note) == ("0.5000", "in 1 of 2 runs")
     assert measured([None], number).text == "-"
+
+
+def test_rounds_without_an_evaluation_do_not_hide_the_last_one(tmp_path: Path) -> None:
+    """What the server knows of each client is kept after every round, evaluated or not."""
+    (tmp_path / "cgsv.toml").write_text(SMALL)
+    out = tmp_path / "run"
+    code, _, error = fedweave(
+        *("run", str(tmp_path / "cgsv.toml"), "--algorithm", "cgsv", "--out", str(out), "--set", "eval_every=2")
+    )
+    assert code == 0, error
+    metrics = pq.read_table(out / "metrics.parquet")
+    pq.write_table(
+        metrics.filter(~((pc.field("round") == 3) & (pc.field("split") != "server"))), out / "metrics.parquet"
+    )
+    (out / "summary.json").unlink()
+    run = read_run(out)
+    assert (run.done, run.evaluated) == (3, 2)
+    assert set(run.clients("accuracy")) == set(run.known("value"))
+    assert all(set(rounds) == {1, 2, 3} for rounds in run.known("value").values())
+    assert sum(of[3] for of in run.known("value").values()) == pytest.approx(1.0)

@@ -1,5 +1,6 @@
 """An ordered list of parts as one: their names, and who decides what."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,16 @@ class Composition(dict[str, Part]):
         """The weights that the owner of a hook of the client decides."""
         owner = self.owner(hook)
         return getattr(self[owner], hook)(ctx.at(owner)) if owner else default(ctx)
+
+    def measures(self, memory: Tree) -> dict[str, Tensor]:
+        """What the parts know of each client, by name; of a name that several use, each with its part's."""
+        found = {name: part.measures(memory[name]) for name, part in self.items()}
+        again = Counter(key for measured in found.values() for key in measured)
+        return {
+            f"{name}.{key}" if again[key] > 1 else key: of_clients
+            for name, measured in found.items()
+            for key, of_clients in measured.items()
+        }
 
     @property
     def personal(self) -> bool:

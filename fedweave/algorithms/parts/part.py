@@ -142,9 +142,9 @@ class Round:
 class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
-    At the server, in the order of a round: `init`, `download` or `reward`, `weigh`, `value`, `step`, `update`. At a
-    client: `receive`, `start`, `minibatches`, `loss` and `penalty`, `after`, `release`, `report`; and `judged` when
-    models are evaluated. `state` is the part's memory at the server: a tree, saved in checkpoints.
+    At the server, in the order of a round: `init`, `download` or `reward`, `weigh`, `value`, `step`, `update`,
+    `measures`. At a client: `receive`, `start`, `minibatches`, `loss` and `penalty`, `after`, `release`, `report`; and
+    `judged` when models are evaluated. `state` is the part's memory at the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
     mechanism: how `release` protects an update; None if it does not.
@@ -194,6 +194,10 @@ class Part:
     def update(self, state: Tree, round: Round) -> Tree:
         """The part's state after a round."""
         return state
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{name: float64 [N]}: what the server knows of each client after a round; NaN where that is undefined."""
+        return {}
 
     def receive(self, ctx: Context) -> Tree:
         """The weights that a reward, `ctx.message["w"]`, stands for. Decides it alone."""
