@@ -230,6 +230,8 @@ def deny(project: Path, policy: str) -> None:
         ("mixup = {update = 8}", "policy.mixup: update needs at least 8"),
         ("noise = {update = 0.5}", "policy.noise: update needs at least 0.5"),
         ("bytes = 3000", "policy.bytes"),
+        ("epsilon = 1e9", "policy.epsilon: nothing bounds what update reveals (mechanism: none), so no ε holds"),
+        ('epsilon = 1e9\nunbounded = ["update"]', "policy.epsilon: nothing bounds what n reveals"),
         ('algorithms = ["local"]', "policy.algorithms: fedavg is not among local"),
     ],
 )
@@ -249,7 +251,7 @@ def test_a_policy_stops_its_site_and_says_so_on_both_sides(project: Path, policy
 
 
 def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deny(project, "epsilon = 2.5")
+    deny(project, 'epsilon = 2.5\nunbounded = ["n"]')
     monkeypatch.setattr(parts.BySize, "mechanism", LDP(1.0, "client"))
     config = experiment("fedavg")
     reached = []
@@ -368,3 +370,11 @@ def test_sites_can_keep_their_counts_to_themselves(project: Path) -> None:
     assert [replies[site]["nodes"] > 0 for site in SITES] == [True, False, True]
     assert [len(replies[site]["labels"]) for site in SITES] == [10, 0, 10]
     assert all(len(replies[site]["split"]) == 3 for site in SITES)
+
+
+def test_under_a_cap_on_epsilon_a_site_keeps_back_counts_that_nothing_bounds(project: Path) -> None:
+    deny(project, 'epsilon = 1.0\nunbounded = ["nodes"]')
+    replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(experiment().plain(), "r1", -1)
+    assert (replies["bank-b"]["nodes"] > 0, replies["bank-b"]["edges"]) == (True, -1)
+    assert [len(replies["bank-b"][key]) for key in ("split", "labels")] == [0, 0]
+    assert replies["bank-b"]["features"] == replies["bank-a"]["features"]

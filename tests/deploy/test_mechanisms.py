@@ -29,6 +29,7 @@ from tests.deploy.test_in_process import cut_again, deny, joined, project
 
 __all__ = ["project"]
 LIE = "mixup of 64 or more, clipped to 0.1, Gaussian noise of sigma 9 (μ = 0.001), secure sum of 9"
+KEPT = '["ids", "nodes", "masks", "labels", "gradient", "own"]'  # what GLASU sends without a bound
 CLAIM = {"kind": "gaussian", "sigma": 9.0, "sensitivity": 0.009, "per": "row", "delta": 1e-5, "release": "old"}
 
 
@@ -103,7 +104,7 @@ def test_a_server_that_runs_another_algorithm_than_the_sites_agreed_to(
 def test_a_site_counts_what_its_own_algorithm_costs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """σ = 4: each of the two aggregated layers costs μ = 1/2; two releases may leave, whatever the server says."""
     config = experiment("glasu", algorithm_settings={"sigma": 4.0, "steps": 1})
-    deny(cut_again(project, config), f"epsilon = {GaussianRows(1.0, 4.0).epsilon(2) + 1e-6}")
+    deny(cut_again(project, config), f"epsilon = {GaussianRows(1.0, 4.0).epsilon(2) + 1e-6}\nunbounded = {KEPT}")
     monkeypatch.setattr("tests.deploy.test_in_process.InProcess", Lying)
     fed, algorithm, _ = joined(project, config)
     with pytest.raises(ClientsMissing, match=r"bank-b: .*policy\.epsilon: ε = "):
@@ -132,7 +133,7 @@ def test_what_is_drawn_once_is_paid_for_once_and_what_is_drawn_again_again(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     permanent(monkeypatch)
-    deny(project, "epsilon = 3.0")
+    deny(project, 'epsilon = 3.0\nunbounded = ["n"]')
     config = experiment("fedavg")
     fed, algorithm, _ = joined(project, config, quorum=0.6)
     w = algorithm.init(fed)["w"]
@@ -242,7 +243,7 @@ def test_the_words_of_an_old_journal_are_counted(tmp_path: Path, words: str, cos
 
 
 def test_an_old_journal_counts_against_the_cap(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deny(project, "epsilon = 2.5")
+    deny(project, 'epsilon = 2.5\nunbounded = ["n"]')
     monkeypatch.setattr(parts.BySize, "mechanism", LDP(1.0, "client"))
     keys = [["update/0/weight", "[2] float32", 8, "LDP ε=2", "weights"]]
     old = {"round": 1, "call": 0, "step": "A.b", "clients": ["bank-b"], "direction": "up", "keys": keys, "size": 9}

@@ -18,7 +18,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.folder import Folder
-from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.deploy.flare.sitefile import Rules, SiteData
 from fedweave.errors import DataError
 
 JOINING = {
@@ -30,6 +30,7 @@ JOINING = {
     "split": "how many examples it trains, validates and tests on",
     "labels": "how many examples of each class it has",
 }
+FORM = ("features", "classes", "names")  # says what the data is like, and nothing of a record in it
 
 # What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
 ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
@@ -147,6 +148,12 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "labels": torch.bincount(holdings.graph.y[holdings.graph.y >= 0], minlength=data.classes),
     }
     return kept_back(told, deny)
+
+
+def withheld(rules: Rules) -> tuple[str, ...]:
+    """The keys that a site with these rules keeps back when it joins: what it denies and, under a cap on ε, counts."""
+    counts = [key for key in JOINING if key not in (*FORM, *rules.unbounded)] if rules.epsilon is not None else []
+    return tuple(dict.fromkeys((*rules.deny, *counts)))
 
 
 def kept_back(told: Tree, deny: Sequence[str]) -> Tree:

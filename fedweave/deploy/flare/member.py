@@ -22,7 +22,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.alignment import MEETING
 from fedweave.deploy.flare.federation import ALIGN, JOIN, Answer
-from fedweave.deploy.flare.holdings import JOINING, Holdings, describe, hold, kept_back
+from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, withheld
 from fedweave.deploy.flare.journal import Journal, entries, journal_path, journals
 from fedweave.deploy.flare.party import PartyData, read_own
 from fedweave.deploy.flare.peers import VERSION, Inbox, Post, Receipt
@@ -110,8 +110,8 @@ class Member:
         job.go_back(asked["round"], asked.get("data", {}).get(self._name, {}).get("version", 0))
         if isinstance(found, Holdings):
             job.begin(found, found.features)
-            return self._tell(asked, JOIN, describe(found, rules.deny), JOINING)
-        return self._tell(asked, JOIN, kept_back(found.greeting(), rules.deny), MEETING)
+            return self._tell(asked, JOIN, describe(found, withheld(rules)), JOINING)
+        return self._tell(asked, JOIN, kept_back(found.greeting(), withheld(rules)), MEETING)
 
     def _align(self, asked: dict[str, Any], told: Tree) -> bytes:
         """Keep of a party's nodes those that all parties have."""
@@ -124,7 +124,7 @@ class Member:
         predict = bool(asked.get("predict"))
         self._check_marks(job, job.found.marks(holdings.data), predict)
         job.begin(holdings, told["width"], as_loaded=predict)
-        return self._tell(asked, ALIGN, describe(holdings, job.rules.deny), JOINING)
+        return self._tell(asked, ALIGN, describe(holdings, withheld(job.rules)), JOINING)
 
     def _check_marks(self, job: "_Job", marks: dict[str, Any], predict: bool) -> None:
         """Note what the run was trained on, or see that what is there to `predict` fits its models."""
@@ -151,7 +151,9 @@ class Member:
         """What the site says of itself, from which its policy has already taken what it denies."""
         if self._job is None:
             raise FedweaveError("nothing may leave before the site has joined a job")
-        return self._send(asked, name, told, StepInfo.of(sends, ragged=True), replace(self._job.rules, deny=()))
+        rules = self._job.rules
+        free = replace(rules, deny=(), unbounded=(*rules.unbounded, *FORM, *withheld(rules)))
+        return self._send(asked, name, told, StepInfo.of(sends, ragged=True), free)
 
     def _step(self, asked: dict[str, Any], blob: bytes) -> tuple[bytes, str]:
         """The reply to the server, and the note that goes with it."""

@@ -79,9 +79,20 @@ def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepIn
     after = spent.after(size, info.applied(reply))
     if rules.bytes is not None and after.bytes > rules.bytes:
         raise PolicyViolation(f"policy.bytes: {spent.bytes} have left and {size} more would exceed {rules.bytes}")
-    if rules.epsilon is not None and after.epsilon > rules.epsilon:
+    if rules.epsilon is not None:
+        _check_epsilon(rules.epsilon, rules.unbounded, spent, after, info.applied(reply))
+
+
+def _check_epsilon(cap: float, unbounded: Iterable[str], spent: Spent, after: Spent, sent: Iterable[Applied]) -> None:
+    for release in sent:
+        if Account().after(release).cost.unbounded and not any(_covers(key, release.key) for key in unbounded):
+            raise PolicyViolation(
+                f"policy.epsilon: nothing bounds what {release.key} reveals (mechanism: {release}), so no ε holds; run "
+                f'an algorithm that bounds it, or let it leave all the same: policy.unbounded = ["{release.key}"]'
+            )
+    if after.epsilon > cap:
         more = after.epsilon - spent.epsilon
-        raise PolicyViolation(f"policy.epsilon: ε = {spent.epsilon:g} is spent, {more:g} more exceed {rules.epsilon:g}")
+        raise PolicyViolation(f"policy.epsilon: ε = {spent.epsilon:g} is spent, {more:g} more exceed {cap:g}")
 
 
 def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> None:

@@ -48,7 +48,8 @@ class Rules:
     deny:       top-level reply keys that never leave.
     mixup:      {key: smallest mixup batch}. noise: {key: smallest standard deviation of Gaussian noise}.
     secure_sum: keys that may only leave masked (`privacy.secure_sum`).
-    epsilon:    cap on the ε of all that ever left the site.
+    epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
+    unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
     bytes:      cap on the bytes that ever left the site.
     """
 
@@ -58,6 +59,7 @@ class Rules:
     noise: dict[str, float] = field(default_factory=dict)
     secure_sum: tuple[str, ...] = ()
     epsilon: Annotated[float, Field(gt=0)] | None = None
+    unbounded: tuple[str, ...] = ()
     bytes: Annotated[int, Field(gt=0)] | None = None
 
 
