@@ -16,6 +16,7 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
 from fedweave.algorithms.fedprox import FedProx, Proximal
+from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.local import Local
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
@@ -34,6 +35,7 @@ ALGORITHMS: dict[str, Any] = {
     "dw": DW,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
+    "fedpub": FedPUB,
     "glasu": GLASU,
     "vfl": VFL,
     "vfgnn": VFGNN,
@@ -59,6 +61,8 @@ PARTS: dict[str, type[parts.Part]] = {
     "cosine_value": CosineValue,
     "size_value": SizeValue,
     "sparse_reward": SparseReward,
+    "functional_mix": FunctionalMix,
+    "sparse_masks": SparseMasks,
 }
 
 __all__ = [
@@ -76,6 +80,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedEgo",
+    "FedPUB",
     "FedProx",
     "Local",
     "PooledGNN",

@@ -77,15 +77,20 @@ class FedAvg:
     def objective(self) -> Objective:
         """The local objective and how it is trained."""
         training = Training(
-            self.model, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
+            self.net, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
         )
         return Objective(self.composed, training)
+
+    @cached_property
+    def net(self) -> Model:
+        """The model as the parts have it trained and used."""
+        return self.composed.layers(self.model)
 
     # --- server ------------------------------------------------------------------------------------------------------
 
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
-        w = self._shared(models.init(self.model, fed.key("init"), fed.dtype))
+        w = self._shared(models.init(self.net, fed.key("init"), fed.dtype))
         state: Tree = {"parts": {name: part.init(fed, w) for name, part in self.composed.items()}}
         if self._own_weights:
             state["init"] = fed.key("init")
@@ -99,8 +104,9 @@ class FedAvg:
         """w_{t+1} = w_t + Σ_i weight_i · Δ_i over the sampled clients that replied."""
         chosen = sample(fed, self.participation)
         replies = fed.map(self.train, *self._download(state, chosen, fed), clients=chosen, quorum=self.quorum)
-        memory = self._memory(state)
-        round = Round(replies, places(fed, replies.clients), state.get("w", {}))
+        memory, at = self._memory(state), places(fed, replies.clients)
+        w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
+        round = Round(replies, at, w, self.model, fed.held)
         round = replace(round, weights=self.composed.decided("weigh", memory, round))
         if not self.composed.personal:
             round = replace(round, delta=replies.weighted_sum("update", round.weights))
@@ -179,17 +185,17 @@ class FedAvg:
         whole = not self.composed.personal and not self._own_weights
         step = self.score if whole else self.score_personal
         replies = fed.map(step, *self._download(state, fed.clients, fed), quorum=self.quorum)
-        return Evaluation(replies, on_global_test(self.model, state["w"], fed) if whole else None)
+        return Evaluation(replies, on_global_test(self.net, state["w"], fed) if whole else None)
 
     @on_client(sends=SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes."""
-        return score(self.model, self._judged(client, message), client)
+        return score(self.net, self._judged(client, message), client)
 
     @on_client(sends=PERSONAL_SCORES)
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
-        return personal_score(self.model, self._judged(client, message), client)
+        return personal_score(self.net, self._judged(client, message), client)
 
     def _judged(self, client: Client, message: Tree) -> Tree:
         return self.composed.of_client("judged", self._context(client, message), lambda ctx: ctx.start)
@@ -199,20 +205,26 @@ class FedAvg:
     @property
     def _own_weights(self) -> bool:
         """Whether clients have weights that the server does not send them."""
-        return self.share != ("*",) or bool(self.composed.owner("reward"))
+        return self.share != ("*",) or bool(self.composed.owner("reward") or self.composed.private)
 
     def _shared(self, w: Tree) -> Tree:
         """The leaves of `w` that are shared."""
-        if self.share == ("*",):
+        if self.share == ("*",) and not self.composed.private:
             return w
-        return nest({path: leaf for path, leaf in leaves(w) if any(fnmatchcase(path, p) for p in self.share)})
+
+        def named(path: str, patterns: Sequence[str]) -> bool:
+            return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+        kept = self.composed.private
+        return nest({path: leaf for path, leaf in leaves(w) if named(path, self.share) and not named(path, kept)})
 
 
 def mixed(own: Tree, round: Round) -> Tree:
     """Every client's weights, leaves [N, …], after a round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P clients."""
 
     def mix(path: str, leaf: Tensor) -> Tensor:
-        now = leaf[round.at] + round.replies.stack(f"update/{path}")
-        return leaf.index_copy(0, round.at, torch.tensordot(round.weights, now.double(), 1).to(leaf.dtype))
+        now = torch.tensordot(round.weights, trained[path].double(), 1)
+        return leaf.index_copy(0, round.at, now.to(leaf.dtype))
 
+    trained = dict(leaves(round.trained))
     return nest({path: mix(path, leaf) for path, leaf in leaves(own)})

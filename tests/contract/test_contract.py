@@ -35,6 +35,7 @@ OTHER_STEPS = {
     "fedadam": "one of Adam",
     "cgsv": "a reward from normalised updates",
     "dw": "a reward from normalised updates",
+    "fedpub": "a mix of what clients train with masks",
 }
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 

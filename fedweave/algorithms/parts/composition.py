@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.core.federation import Sends
+from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 
 # Hooks that one part alone may have, and what they decide.
@@ -74,6 +75,17 @@ class Composition(dict[str, Part]):
             for name, measured in found.items()
             for key, of_clients in measured.items()
         }
+
+    def layers(self, model: Model) -> Model:
+        """The model as the parts have it trained."""
+        for part in self.values():
+            model = part.layers(model)
+        return model
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Patterns of the weights that never leave their client."""
+        return tuple(pattern for part in self.values() for pattern in part.private)
 
     @property
     def personal(self) -> bool:

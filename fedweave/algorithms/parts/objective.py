@@ -13,8 +13,10 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Fit, Penalty, cross_entropy, fit
+
+_ANCHOR = "received"  # where the loss finds the weights that regularisers compare with
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Objective:
     def _penalties(self) -> dict[str, Part]:
         return {name: part for name, part in self.parts.items() if has(part, "penalty")}
 
+    @cached_property
+    def _regularisers(self) -> dict[str, Part]:
+        return {name: part for name, part in self.parts.items() if has(part, "regulariser")}
+
     def fit(
         self,
         w: Tree,
@@ -60,12 +66,16 @@ class Objective:
     ) -> Fit:
         """`local_steps` steps from `w`.
 
-        given: {part: what it was sent}. anchor: the weights to which penalties pull; without it there are none. state:
+        given: {part: what it was sent}. anchor: the received weights for penalties; without it there are none. state:
         of the optimiser, fresh if None. penalty: in place of the parts' penalties; a method that lasts, for the
         training is recorded under its name.
         """
         training, graph = self.training, client.graph
         steps = training.local_steps
+        args = {name: own for name, own in (given or {}).items() if name in self.parts}
+        regularised = anchor is not None and penalty is None and bool(self._regularisers)
+        if regularised:
+            args |= {_ANCHOR: map_leaves(lambda leaf: leaf, anchor or {})}
         minibatches = {
             name: part.minibatches(training.model, graph, random.fold(key, "minibatches", name), steps)
             for name, part in self._losses.items()
@@ -77,11 +87,11 @@ class Objective:
             key,
             training.optimiser,
             steps,
-            args={name: own for name, own in (given or {}).items() if name in self.parts},
+            args=args,
             batches={"minibatch": minibatches},
             penalty=penalty or (self._penalty if anchor is not None and self._penalties else None),
             anchor=anchor,
-            rows=models.feature_rows(training.model),
+            rows=frozenset() if regularised else models.feature_rows(training.model),
             state=state,
         )
 
@@ -91,6 +101,8 @@ class Objective:
             part.loss(w, model, graph, key, args.get(name, {}), drawn.get(name, {}))
             for name, part in self._losses.items()
         ]
+        if _ANCHOR in args:
+            terms += [own.regulariser(w, args[_ANCHOR], args.get(name, {})) for name, own in self._regularisers.items()]
         return sum(terms[1:], terms[0])
 
     def _penalty(self, w: Tensor, received: Tensor, args: Tree) -> Tensor:

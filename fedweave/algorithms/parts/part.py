@@ -14,7 +14,7 @@ from fedweave.core.federation import Client, Federation, Sends
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, sub
+from fedweave.core.tree import Tree, leaves, nest, sub
 from fedweave.learn import Fit, Penalty, cross_entropy
 
 
@@ -116,14 +116,18 @@ class Context:
 class Round:
     """What a part's hooks see at the server once the clients replied.
 
-    replies: of the P clients that did. at: int64 [P], their places among all clients. w: the global weights before.
-    weights: float64 [P] or [P, P], what `weigh` gave. delta: their weighted sum of the updates. value: float64 [P],
-    what `value` gave. Those that are not known yet are None.
+    replies: of the P clients that did. at: int64 [P], their places among all clients. w: the global weights before or,
+    where every client has weights of its own, what the P clients received, leaves [P, …] ({} if that is a reward).
+    model: that of the algorithm. held: what the server itself holds (`Federation.held`). weights: float64 [P] or
+    [P, P], what `weigh` gave. delta: their weighted sum of the updates. value: float64 [P], what `value` gave. Those
+    that are not known yet are None.
     """
 
     replies: Replies
     at: Tensor
     w: Tree
+    model: Model
+    held: Mapping[str, Graph] = field(default_factory=dict)
     weights: Any = None
     delta: Any = None
     value: Any = None
@@ -132,6 +136,11 @@ class Round:
     def updates(self) -> Tensor:
         """The released updates of all shared weights, float64 [P, D]."""
         return self.replies.matrix("update")
+
+    @cached_property
+    def trained(self) -> Tree:
+        """w + Δ_i, the shared weights that the clients' updates lead to: leaves [P, …]."""
+        return nest({path: leaf + self.replies.stack(f"update/{path}") for path, leaf in leaves(self.w)})
 
     def mean(self, key: str) -> float:
         """The mean over clients of what they report as `key`, weighted as their updates are."""
@@ -143,18 +152,21 @@ class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
     At the server, in the order of a round: `init`, `download` or `reward`, `weigh`, `value`, `step`, `update`,
-    `measures`. At a client: `receive`, `start`, `minibatches`, `loss` and `penalty`, `after`, `release`, `report`; and
-    `judged` when models are evaluated. `state` is the part's memory at the server: a tree, saved in checkpoints.
+    `measures`. At a client: `receive`, `start`, `minibatches`, `loss`, `penalty` and `regulariser`, `after`, `release`,
+    `report`; and `judged` when models are evaluated. `layers` says what model that is. `state` is the part's memory at
+    the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
     mechanism: how `release` protects an update; None if it does not.
     personal:  True if every client gets weights of its own, so that there is no one global model.
     needs:     hooks that some other part must decide.
+    private:   patterns of the weights that never leave their client, such as "*_mask".
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
     personal: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
+    private: ClassVar[tuple[str, ...]] = ()
 
     @property
     def mechanism(self) -> Any:
@@ -163,6 +175,11 @@ class Part:
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the part does not suit the model or the training."""
+
+    def layers(self, model: Model) -> Model:
+        """The model as clients train and use it, layer by layer, such as with masks on its weights. Parts apply theirs
+        one after the other."""
+        return model
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The part's state before the first round; w: the first weights."""
@@ -218,6 +235,11 @@ class Part:
     def penalty(self, w: Tensor, received: Tensor, given: Tree) -> Tensor:
         """A term of the local objective that is a sum over the elements of each leaf, given that leaf of the received
         weights. Terms add up."""
+        raise NotImplementedError
+
+    def regulariser(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+        """A term of the local objective that depends on all weights together and on no data, scalar; received: the
+        weights that the server sent. Where it is a sum over elements, `penalty` is faster. Terms add up."""
         raise NotImplementedError
 
     def after(self, ctx: Context) -> None:

@@ -1,0 +1,160 @@
+"""FED-PUB: Baek et al. 2023, "Personalized subgraph federated learning".
+
+Every client gets a mix of all clients' weights, more of those whose models behave like its own on a random graph, and
+hides the part of it that it does not need behind a mask of its own.
+
+Deviations: the server computes the embeddings, from the weights w_i that it has anyway; masks stay at their clients, so
+that these embeddings are those of w_i and not of w_i ∘ μ_i. Biases have no mask. The penalties have gradients, which
+those of the authors' code have not.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+
+from fedweave.algorithms.parts import Part, Round, Training
+from fedweave.algorithms.preset import preset
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.federation import Federation
+from fedweave.core.graph import POOLS, Graph, make_graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree, leaves
+from fedweave.models.masked import SUFFIX, masked
+
+BLOCKS, SIZE, DENSITY = 5, 100, 0.1  # of the proxy graph, section 4.1 and the authors' code
+
+
+@dataclass(frozen=True)
+class FunctionalMix(Part):
+    """Client i gets Σ_j a_ij w_j, a_ij = softmax_j(τ cos(h_i, h_j)), where h_i is what the model of client i makes of a
+    random graph: the mean over nodes of its last convolution's output (section 4.1, eqs. 4-5).
+
+    tau: τ; 0 is the plain mean. The authors take 5 where clients share nodes, 3 where they do not.
+    """
+
+    tau: float = 3.0
+    personal = True
+
+    def __post_init__(self) -> None:
+        if self.tau < 0:
+            raise ValueError(f"tau is {self.tau}; it must not be negative")
+
+    def check(self, training: Training) -> None:
+        """Refuse a model without weights that tell how many features there are, or without convolutions."""
+        if not models.feature_rows(training.model) or not convolutions(training.model):
+            raise ValueError(
+                "FED-PUB compares models by what they make of a random graph; choose a model with graph convolutions "
+                "that multiplies features by a weight, such as gcn"
+            )
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """The key of the proxy graph."""
+        return {"proxy": fed.key("proxy")}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """a, float64 [P, P]; its rows sum to 1."""
+        cut, w = max(convolutions(round.model)) + 1, round.trained
+        first = next(iter(models.feature_rows(round.model)))
+        features = dict(leaves(w))[first]
+        proxy = proxy_graph(int(state["proxy"]), features.shape[1], features.dtype)
+
+        def embedding(w: Tree) -> Tensor:
+            return models.apply(round.model[:cut], w, proxy)[: BLOCKS * SIZE].mean(0)
+
+        h = vmap(embedding, chunk_size=32)(w).double()
+        return torch.softmax(self.tau * F.cosine_similarity(h[:, None], h[None], -1), 1)
+
+
+def convolutions(model: Model) -> list[int]:
+    """The numbers of the layers that pass messages."""
+    return [at for at, layer in enumerate(model) if layer.operator is not None and layer.operator not in POOLS]
+
+
+@lru_cache(maxsize=4)
+def proxy_graph(key: int, features: int, dtype: torch.dtype) -> Graph:
+    """5 blocks of 100 nodes; two nodes of a block are neighbours with probability 0.1, others never; x ~ N(0, 1)."""
+    n, source = BLOCKS * SIZE, torch.tensor(key)
+    drawn = random.keep(random.fold(source, "edges"), (n, n), DENSITY).numpy()
+    block = np.arange(n) // SIZE
+    joined = np.triu(drawn & (block[:, None] == block), 1)
+    x = random.normal(random.fold(source, "x"), (n, features)).numpy()
+    none = np.zeros((3, n), bool)
+    return make_graph(x, np.stack(np.nonzero(joined | joined.T)), np.full(n, -1), none, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class SparseMasks(Part):
+    """Every client trains w ∘ μ_i with a mask μ_i of its own, which starts at 1 and never leaves, and adds
+    l1 ‖μ_i‖₁ + pull Σ ‖w − w̄_i‖₂ to its objective, the sum over tensors, w̄_i what it received (section 4.2, eq. 7).
+
+    l1:        what makes masks sparse.
+    pull:      to the received weights; none in the first round.
+    threshold: smaller entries of a mask are 0 in evaluation.
+    """
+
+    l1: float = 1e-3
+    pull: float = 1e-3
+    threshold: float = 1e-3
+    private: ClassVar = ("*" + SUFFIX,)
+
+    def __post_init__(self) -> None:
+        if min(self.l1, self.pull, self.threshold) < 0:
+            raise ValueError(f"l1, pull and threshold are {self.l1}, {self.pull}, {self.threshold}; none is negative")
+
+    def layers(self, model: Model) -> Model:
+        """With masks."""
+        return tuple(masked(layer, self.threshold) for layer in model)
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No pull yet, as a tensor, for a number that changes would be a new computation to record."""
+        return {"pull": torch.tensor(0.0, dtype=torch.float64)}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """The pull's strength."""
+        return {"pull": state["pull"]}, {}
+
+    def regulariser(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+        """Both terms."""
+        now, fixed = dict(leaves(w)), dict(leaves(received))
+        masks = {path for path in now if path.endswith(SUFFIX)}
+        size = torch.stack([now[path].abs().sum() for path in now if path in masks])
+        moved = torch.stack([(now[path] - fixed[path]).norm() for path in now if path not in masks])
+        return self.l1 * size.sum() + given["pull"] * moved.sum()
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The pull from the second round on."""
+        return {"pull": torch.tensor(self.pull, dtype=torch.float64)}
+
+
+@preset
+@dataclass(frozen=True)
+class FedPUB:
+    """Clients whose models behave alike share more, and each uses a part of what it gets.
+
+    The paper's model has two graph convolutions of width 128 and a linear classifier; any with convolutions will do.
+
+    tau:          how much more similar clients share; 3 where they have no nodes in common, 5 where they do.
+    l1:           weight of the masks' L1 norm.
+    pull:         weight of the distance to the received weights.
+    threshold:    smaller entries of a mask are 0 in evaluation.
+    local_steps:  optimiser steps per round.
+    weight_decay: of the local training.
+    """
+
+    tau: float = 3.0
+    l1: float = 1e-3
+    pull: float = 1e-3
+    threshold: float = 1e-3
+    local_steps: int = 1
+    weight_decay: float = 1e-6
+
+    def parts(self) -> tuple[Part, ...]:
+        """The mix, and the masks."""
+        return FunctionalMix(self.tau), SparseMasks(self.l1, self.pull, self.threshold)

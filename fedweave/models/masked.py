@@ -1,0 +1,39 @@
+"""Layers whose weights are multiplied by trained masks."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core.graph import Graph
+from fedweave.core.model import Layer
+from fedweave.core.tree import Tree
+
+SUFFIX = "_mask"
+
+
+def masked(layer: Layer, threshold: float) -> Layer:
+    """`layer` with the weights w ∘ μ, a mask μ for each of its matrices.
+
+    The mask of "weight" is the weight "weight_mask"; it starts at 1. Entries of it below `threshold` in magnitude count
+    as 0 in evaluation, where a layer gets no key.
+    """
+
+    def init(key: Tensor) -> Tree:
+        w = layer.init(key)
+        return w | {name + SUFFIX: torch.ones_like(leaf) for name, leaf in w.items() if leaf.dim() > 1}
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+        masks = {name: leaf for name, leaf in w.items() if name.endswith(SUFFIX)}
+        if key is None:
+            masks = {name: pruned(mask, threshold) for name, mask in masks.items()}
+        plain = {name: leaf for name, leaf in w.items() if name not in masks}
+        hidden = {name: leaf * masks[name + SUFFIX] for name, leaf in plain.items() if name + SUFFIX in masks}
+        return layer.apply(plain | hidden, graph, h, key)
+
+    return layer._replace(init=init, apply=apply)
+
+
+def pruned(mask: Tensor, threshold: float) -> Tensor:
+    """The mask with 0 in place of entries below `threshold` in magnitude."""
+    return torch.where(mask.abs() < threshold, 0, mask)
