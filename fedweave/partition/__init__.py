@@ -16,6 +16,7 @@ from fedweave.partition.graphs import GraphsIID, Perturbed
 from fedweave.partition.iid import Random
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
+from fedweave.partition.overlap import Overlap
 from fedweave.partition.statistics import statistics, totals
 from fedweave.partition.vertical import Parties, Vertical
 
@@ -25,6 +26,7 @@ PARTITIONS: dict[str, type] = {
     "dirichlet": Dirichlet,
     "random": Random,
     "ego_networks": EgoNetworks,
+    "overlap": Overlap,
     "vertical": Vertical,
     "parties": Parties,
     "graphs_iid": GraphsIID,
@@ -38,6 +40,7 @@ __all__ = [
     "GraphsIID",
     "LabelSkew",
     "Louvain",
+    "Overlap",
     "Part",
     "Parties",
     "Partition",

@@ -53,6 +53,7 @@ class Partition:
            nodes are `test`.
     held:  further nodes that the server itself holds and no client does, by role, such as "public", "validation" or
            "proxy".
+    pairs:  what is known of every two clients, {name: float64 [P, P]}, such as how much they share; kept with a run.
     """
 
     parts: tuple[Part, ...]
@@ -60,3 +61,4 @@ class Partition:
     names: tuple[str, ...] | None = None
     judged: Part | None = None
     held: Mapping[str, Part] = field(default_factory=dict)
+    pairs: Mapping[str, np.ndarray] = field(default_factory=dict)

@@ -9,6 +9,8 @@ from fedweave.core.graph import TEST
 from fedweave.datasets.base import Dataset
 from fedweave.partition.base import Partition
 
+SHARED = {"overlap": "nodes", "overlap_links": "links"}  # columns, and the partition's matrices that they are means of
+
 
 def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
     """Columns with one entry per client.
@@ -17,7 +19,8 @@ def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
     ends of the dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an edge
     between own nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of
     the examples whose label it sees. Only where there are such: graphs: small graphs held; features: feature columns
-    held, of some; edges_added: undirected edges that it sees and the dataset does not have. Where the data has a
+    held, of some; edges_added: undirected edges that it sees and the dataset does not have; overlap, overlap_links: the
+    mean share of its nodes and links that another client has too, where the partition says so. Where the data has a
     sensitive attribute, groups: list of counts of the examples of each value; test_groups: of its test examples;
     test_groups_class1: of its test examples of class 1.
     """
@@ -44,6 +47,11 @@ def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
         "labels": ((examples.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
         **({"features": widths} if any(part.columns is not None for part in parts) else {}),
         **({"edges_added": (own - kept).tolist()} if (own > kept).any() else {}),
+        **{
+            name: (partition.pairs[of].sum(1) / max(len(parts) - 1, 1)).tolist()
+            for name, of in SHARED.items()
+            if of in partition.pairs
+        },
         **({} if data.sens is None else _groups(data, partition)),
     }
 

@@ -11,6 +11,7 @@ from rich.text import Text
 _ROWS = 20
 _SPLITS = {"train": "train", "val": "val", "test": "test"}
 _HEADINGS = {"client": "client", "nodes": "nodes", "edges_kept": "edges\nkept", "edges_cut": "edges\ncut"} | _SPLITS
+_SHARED = {"overlap": "nodes\nshared", "overlap_links": "links\nshared"}
 # of a vertical cut, where no edge leads to another client
 _VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edges_kept": "edges"} | _SPLITS
 
@@ -26,6 +27,8 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table
     caption = f"{whole['edges_lost']:,} of {whole['edges']:,} edges ({share:.1%}) are lost to all clients"
     if "graphs" in whole:
         caption = f"{whole['global_test']:,} of {whole['graphs']:,} graphs are the global test set"
+    if "overlap" in columns:
+        caption += f"\nof a client's nodes another one holds {np.mean(columns['overlap']):.3f} on average"
     if "without_sp" in whole:
         caption += (
             f"\nno test node of some group at {whole['without_sp']} of {clients:,} clients (SP is undefined there), "
@@ -39,15 +42,23 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table
     shown.add_column(f"{'graphs' if 'graphs' in columns else 'nodes'} of each class")
     numbers = [columns[name] for name in headings if name != "client"]
     counts = [
-        [str(columns["client"][row]), *(f"{column[row]:,}" for column in numbers)] for row in range(min(clients, _ROWS))
+        [str(columns["client"][row]), *(_number(column[row]) for column in numbers)]
+        for row in range(min(clients, _ROWS))
     ]
     labels = [[str(count) for count in row] for row in columns["labels"][:_ROWS]]
     if clients > _ROWS:
-        counts.append(["mean", *(f"{np.mean(column):.1f}" for column in numbers)])
+        counts.append(["mean", *(_number(float(np.mean(column)), column[0]) for column in numbers)])
         labels.append([f"{count:.1f}" for count in np.mean(columns["labels"], axis=0)])
     for row, (cells, line) in enumerate(zip(counts, _aligned(labels), strict=True)):
         shown.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
     return shown
+
+
+def _number(value: float, like: float | None = None) -> str:
+    """A count, a share to three digits, or the mean of counts."""
+    if isinstance(value if like is None else like, float):
+        return f"{value:.3f}"
+    return f"{value:,}" if like is None else f"{value:.1f}"
 
 
 def _headings(columns: dict[str, list[Any]]) -> dict[str, str]:
@@ -56,7 +67,9 @@ def _headings(columns: dict[str, list[Any]]) -> dict[str, str]:
         return _VERTICAL
     first = {"client": "client", **({"graphs": "graphs"} if "graphs" in columns else {})}
     added = {"edges_added": "edges\nadded"} if "edges_added" in columns else {}
-    return {**first, **{name: _HEADINGS[name] for name in ("nodes", "edges_kept", "edges_cut")}, **added, **_SPLITS}
+    shared = {name: heading for name, heading in _SHARED.items() if name in columns}
+    edges = {name: _HEADINGS[name] for name in ("nodes", "edges_kept", "edges_cut")}
+    return {**first, **edges, **added, **_SPLITS, **shared}
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:

@@ -159,12 +159,13 @@ def clients(run: Run) -> Table:
         return Table((), ())
     names = [name for name in ("graphs", "nodes", "edges_kept", "edges_cut") if name in run.partition.column_names]
     names += ["train", "val", "test"]
+    shares = [name for name in ("overlap", "overlap_links") if name in run.partition.column_names]
     for part in run.partition.to_pylist():
-        counts = [_count(part[name]) for name in names]
+        counts = [_count(part[name]) for name in names] + [number(part[name]) for name in shares]
         own = accuracy.get(part["client"])
         last = Cell(NONE) if own is None else Cell(number(own), repr(own))
         rows.append((Cell(part["client"]), *map(Cell, counts), last))
-    head = ("client", *(name.replace("_", " ") for name in names), "test accuracy")
+    head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), "test accuracy")
     return Table(head, tuple(rows))
 
 

@@ -1,0 +1,208 @@
+"""Clients that share nodes unevenly: Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning
+with overlapping subgraphs", section VII-A; and how much clients share (definitions III.4 and III.5)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core.graph import TRAIN, VAL
+from fedweave.core.random import generator
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.splits import check_clients, check_ratios, stratify
+
+NONE, LOW, HIGH = 0, 1, 2  # the groups of clients, by how much they share
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A third of the clients shares no node, a third few, a third many: a node of theirs is on average held by a share
+    of 0, 𝐍 and 2𝐍 of the other clients (eq. 8).
+
+    Deviations: the printed generator gives its low and high group the same overlap (on Cora .21 and .22 at 𝐍 = .1), so
+    that "exact" is the default. The groups' sizes, the shares of test, public and validation nodes, and that a node has
+    one role at all its holders are ours.
+
+    overlap:     𝐍.
+    generator:   "exact": of n nodes r n are a pool, from which every sharing client draws m at random; m further ones,
+                 each its own, go to every client without high overlap; r and m follow from 𝐍 and the number of clients.
+                 "as_printed": a share `pool` of the nodes, of which clients draw numbers of each label given by
+                 Dirichlet(pool_alpha) scaled by 𝐍 / (r − 𝐍 r), with 2𝐍 for 𝐍 in the high group; the others are spread
+                 by Dirichlet(alpha) over all clients.
+    clients:     P, the first third without overlap, the last third with a high one.
+    alpha:       concentration of the labels of the nodes that are not shared, over clients; small is heterogeneous.
+    pool:        r, as printed only.
+    pool_alpha:  concentration of the labels of shared nodes, as printed only.
+    global_test: share of the labelled nodes that no client holds, stratified by label, on which the global model is
+                 judged.
+    public:      share of them that the server holds as its public sample, to train encoders on.
+    val:         share of the clients' labelled nodes that they validate on; they train on the others.
+    """
+
+    overlap: float = 0.1
+    generator: Literal["exact", "as_printed"] = "exact"
+    clients: int = 40
+    alpha: float = 0.5
+    pool: float = 0.5
+    pool_alpha: float = 0.8
+    global_test: float = 0.2
+    public: float = 0.05
+    val: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_clients(self.clients)
+        check_ratios(1 - self.val, self.val, 0.0)
+        if self.generator not in ("exact", "as_printed"):
+            raise ConfigError(f"[partition] generator = {self.generator!r}: must be 'exact' or 'as_printed'.")
+        if not (self.alpha > 0 and self.pool_alpha > 0 and 0 < self.pool < 1):
+            raise ConfigError("[partition] alpha and pool_alpha must be above 0, and pool between 0 and 1.")
+        if min(self.public, self.global_test) < 0 or self.public + self.global_test >= 1:
+            raise ConfigError(
+                f"[partition] global_test = {self.global_test}, public = {self.public}: shares that sum to less than 1."
+            )
+        if not 0 <= self.overlap <= self._most:
+            raise ConfigError(
+                f"[partition] overlap = {self.overlap}: with {self.clients} clients and generator = "
+                f"{self.generator!r} it must lie between 0 and {self._most:.3g}."
+            )
+
+    @property
+    def groups(self) -> np.ndarray:
+        """int64 [P]: `NONE`, `LOW` or `HIGH`."""
+        third = self.clients // 3
+        return np.repeat([NONE, LOW, HIGH], [third, self.clients - 2 * third, third])
+
+    @property
+    def _sharing(self) -> int:
+        return int((self.groups > NONE).sum())
+
+    @property
+    def _most(self) -> float:
+        """The largest 𝐍; of the exact one, where the high group holds the whole pool."""
+        if self.generator == "as_printed":
+            return 0.49  # at .5 the scale 2𝐍 / (r − 2𝐍 r) is infinite
+        return (self._sharing - 1) / (2 * max(self.clients - 1, 1))
+
+    def cut(self, data: Dataset, seed: int) -> Partition:
+        """Cut `data` into `clients` overlapping parts, a global test set and a public sample.
+
+        Raises:
+            ConfigError: too few nodes for some client.
+        """
+        rng = generator(seed, "partition/overlap")
+        aside, rest = self._aside(data, seed)
+        draw = self._exact if self.generator == "exact" else self._as_printed
+        held = [np.sort(nodes) for nodes in draw(data.y, rest, rng)]
+        if min(map(len, held)) < 2:
+            raise ConfigError(
+                f"[partition] clients = {self.clients}, overlap = {self.overlap}: of {len(rest)} nodes some client "
+                "gets fewer than 2; take fewer clients, more overlap or a larger dataset."
+            )
+        [roles] = _drawn(data, rest, (1 - self.val, self.val), seed)
+        parts = tuple(_part(data, nodes, rest, roles.masks) for nodes in held)
+        test, public = aside
+        server = {"public": Part.of(data, public, np.zeros((3, len(public)), bool))} if len(public) else {}
+        nodes, links = overlaps(data, held)
+        return Partition(parts, test, held=server, pairs={"nodes": nodes, "links": links})
+
+    def _aside(self, data: Dataset, seed: int) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+        """The test nodes and the public ones, and those that are left for clients."""
+        [drawn] = _drawn(data, np.arange(data.nodes), (self.global_test, self.public), seed)
+        test, public = (drawn.nodes[mask] for mask in drawn.masks[:2])
+        return (test, public), drawn.nodes[~drawn.masks.any(0)]
+
+    def _exact(self, y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+        """The nodes of every client.
+
+        Each of the h sharing clients draws m nodes, a share f of the pool, so that two of them have f m in common: of a
+        high client's m that is f, of a low one's 2 m it is f / 2. 𝐍_i is a mean over P − 1 others, of which h − 1
+        share. The P − h and the low clients, h together, have m other nodes each.
+        """
+        if self.overlap == 0:
+            return self._own(y, nodes, np.full(self.clients, len(nodes) // self.clients), rng)
+        h = self._sharing
+        f = 2 * self.overlap * (self.clients - 1) / (h - 1)
+        pool, others = _split(nodes, round(len(nodes) / (1 + h * f)), rng)
+        m = round(f * len(pool))
+        size = np.where(self.groups == HIGH, 0, min(m, len(others) // h))
+        shared = [rng.choice(pool, m * (group > NONE), replace=False) for group in self.groups]
+        return [np.concatenate(both) for both in zip(shared, self._own(y, others, size, rng), strict=True)]
+
+    def _own(self, y: np.ndarray, nodes: np.ndarray, size: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+        """`size` int64 [P] of `nodes` for every client, disjoint, its labels ~ Dirichlet(alpha) as far as they last."""
+        label = np.unique(y[nodes], return_inverse=True)[1]
+        liking = rng.dirichlet(np.full(label.max() + 1, self.alpha), self.clients)
+        left = [list(rng.permutation(nodes[label == kind])) for kind in range(label.max() + 1)]
+        owned: list[list[int]] = [[] for _ in size]
+        for client in rng.permutation(np.repeat(np.arange(len(size)), size)):
+            stock = np.array([len(of_kind) for of_kind in left])
+            wish = liking[client] * (stock > 0)
+            wish = wish if wish.sum() > 1e-12 else stock
+            owned[client].append(left[rng.choice(len(stock), p=wish / wish.sum())].pop())
+        return [np.array(mine, dtype=np.int64) for mine in owned]
+
+    def _as_printed(self, y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+        """The nodes of every client."""
+        pool, others = _split(nodes, round(self.pool * len(nodes)), rng)
+        kinds = np.unique(y[nodes])
+        owner = np.empty(len(others), np.int64)
+        for kind in kinds:
+            at = rng.permutation(np.flatnonzero(y[others] == kind))
+            ends = np.rint(rng.dirichlet(np.full(self.clients, self.alpha)).cumsum() * len(at)).astype(np.int64)
+            owner[at] = np.searchsorted(ends, np.arange(len(at)), side="right").clip(max=self.clients - 1)
+        held = []
+        for client, group in enumerate(self.groups):
+            n = group * self.overlap  # 0, 𝐍 or 2𝐍
+            wanted = rng.dirichlet(np.full(len(kinds), self.pool_alpha)) * n / (self.pool - n * self.pool) * len(pool)
+            stock = [pool[y[pool] == kind] for kind in kinds]
+            mine = [
+                rng.choice(own, min(round(w), len(own)), replace=False) for own, w in zip(stock, wanted, strict=True)
+            ]
+            held.append(np.concatenate([*mine, others[owner == client]]))
+        return held
+
+
+def overlaps(data: Dataset, held: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Of clients that hold the sorted nodes `held` and all edges among them, float64 [P, P] each: the share of client
+    i's nodes, and of its links, that client k has too (definitions III.4 and III.5); 0 on the diagonal, and where i has
+    no link."""
+    clients = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    ones = np.ones(len(clients), np.int64)
+    nodes = sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(data.nodes, len(held)))
+    first, second = data.edges[:, data.edges[0] < data.edges[1]]
+    return _shares(nodes), _shares(nodes[first].multiply(nodes[second]).tocsr())
+
+
+def realised(pairs: np.ndarray) -> np.ndarray:
+    """𝐍_i (eq. 8) of every client, float64 [P], from N or T [P, P]."""
+    return pairs.sum(1) / max(len(pairs) - 1, 1)
+
+
+def _shares(holders: sp.csr_matrix) -> np.ndarray:
+    """|A_i ∩ A_k| / |A_i| from int64 [things, P], 1 where a client has a thing."""
+    common = np.asarray((holders.T @ holders).todense(), np.float64)
+    share = common / np.maximum(np.diag(common), 1)[:, None]
+    np.fill_diagonal(share, 0)
+    return share
+
+
+def _split(nodes: np.ndarray, first: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    order = rng.permutation(nodes)
+    return order[:first], order[first:]
+
+
+def _drawn(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
+    """`nodes` as one part with two disjoint masks of these shares of its labelled nodes, stratified by label."""
+    labelled = int((data.y[nodes] >= 0).sum())
+    first, second = (round(ratio * labelled) for ratio in ratios)
+    return stratify(data, [nodes], np.array([[first, min(second, labelled - first), 0]]), seed)
+
+
+def _part(data: Dataset, nodes: np.ndarray, rest: np.ndarray, roles: np.ndarray) -> Part:
+    """A client's part; `roles` bool [3, len(rest)] are those of all clients' nodes."""
+    masks = np.zeros((3, len(nodes)), bool)
+    masks[[TRAIN, VAL]] = roles[:2, np.searchsorted(rest, nodes)]
+    return Part.of(data, nodes, masks)
