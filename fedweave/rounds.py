@@ -15,6 +15,7 @@ from fedweave.core.algorithm import Algorithm, Evaluation, capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, UserError
+from fedweave.metrics import between_groups
 from fedweave.metrics.classification import values
 from fedweave.metrics.client_fairness import client_fairness
 
@@ -31,6 +32,8 @@ GLOBAL = "global"
 SERVER = "server"
 BEST = "best_val"
 VALIDATION = f"{BEST}/val/accuracy"
+FAIREST = "best_fair"
+SELECTION = f"{between_groups.MEASURED}/selection/"
 
 
 @dataclass
@@ -41,7 +44,8 @@ class RoundResult:
     metrics: rows measured after it (`METRICS_SCHEMA`), or None: those of an evaluation, and what the server knows of
              each client, whose split is "server".
     summary: "global/accuracy", "local/accuracy", "trained/accuracy", "fairness/…" of the last evaluation, test split,
-             and "best_val/…" (see `best_validated`).
+             "best_val/…" (see `best_validated`) and, where the data has a sensitive attribute, "groups/…" (see
+             `metrics.between_groups`) and "best_fair/…" (see `fairest`).
     """
 
     round: int
@@ -57,11 +61,12 @@ def train(
     eval_every: int = 1,
     resume: tuple[int, Tree] | None = None,
     summary: Mapping[str, float] | None = None,
+    fair_margin: float = 0.0,
 ) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
-    checkpoint's, for its best round.
+    checkpoint's, for its best rounds. fair_margin: see `fairest`.
     """
     if rounds < 1 or eval_every < 0:
         raise UserError(
@@ -78,7 +83,10 @@ def train(
         metrics = of_server(number, algorithm, state, fed)
         if number == rounds or (eval_every and number % eval_every == 0):
             rows, measured = measure(number, algorithm.evaluate(state, fed))
-            summary = measured | best_validated(number, rows, measured, summary)
+            best = best_validated(number, rows, measured, summary) | fairest(
+                number, rows, measured, summary, fair_margin
+            )
+            summary = measured | best
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
             _refuse_divergence(number, state)
         yield RoundResult(number, state, metrics, summary)
@@ -114,15 +122,18 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     all clients' test examples pooled.
     """
     replies = evaluation.clients
-    own, trained = (values(_pairs(replies, key)) for key in ("own", "trained"))
-    after = {f"trained/{name}": value for name, value in trained.items()}
-    pooled = _outside(evaluation) or values({name: pair.sum(0) for name, pair in _pairs(replies, "own").items()})
+    pairs, facts = _pairs(replies, "own"), _pairs(replies, "facts")
+    own, of_groups = _measured(pairs)
+    pooled, groups = _outside(evaluation) or _measured({name: pair.sum(0) for name, pair in pairs.items()})
+    after = {f"trained/{name}": value for name, value in values(_pairs(replies, "trained")).items()}
     fairness, _ = client_fairness(own["loss"][:, 0], own["accuracy"][:, 2], replies.clients)
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
     summary |= {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
-    facts = _pairs(replies, "facts")
-    rows = _rows(round, replies.clients, own | after, pooled, fairness, facts)
+    summary |= between_groups.summarised(of_groups, groups)
+    single = {("train" if "loss" in name else "test", name): value for name, value in fairness.items()}
+    single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
+    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, facts)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
 
@@ -145,18 +156,54 @@ def best_validated(
     return {f"{BEST}/round": round, VALIDATION: found} | {f"{BEST}/{name}": v for name, v in test.items()}
 
 
+def fairest(
+    round: int, metrics: pa.Table, summary: Mapping[str, float], before: Mapping[str, float], margin: float = 0.0
+) -> dict[str, float]:
+    """The test accuracies, AUC and "best_fair/groups/…" of the round "best_fair/round" with the lowest
+    "best_fair/val/gaps", SP + EO of all clients' validation examples together, among those whose "best_fair/val/
+    accuracy" there lies more than `margin` above "best_fair/val/constant", that of the better constant prediction; of
+    the round with the best such accuracy while there is none (see `between_groups.fairer`). Empty without groups.
+
+    metrics, summary, before: as in `best_validated`.
+    """
+    chosen = metrics.filter(pc.starts_with(metrics["metric"], SELECTION)).select(["metric", "value"]).to_pylist()
+    found = {"gaps": math.nan} | {row["metric"].removeprefix(SELECTION): row["value"] for row in chosen}
+    last = {name: before.get(f"{FAIREST}/val/{name}", math.nan) for name in between_groups.SELECTION}
+    first = f"{FAIREST}/round" not in before
+    if "accuracy" not in found or not (first or between_groups.fairer(found, last, margin)):
+        return {name: value for name, value in before.items() if name.startswith(f"{FAIREST}/")}
+    test = {
+        name: value
+        for name, value in summary.items()
+        if name in ("global/accuracy", "global/auc", "local/accuracy", "local/auc") or name.startswith("groups/")
+    }
+    val = {f"{FAIREST}/val/{name}": value for name, value in found.items() if not math.isnan(value)}
+    return {f"{FAIREST}/round": round} | val | {f"{FAIREST}/{name}": value for name, value in test.items()}
+
+
 def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:
     names = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(f"{key}/")]
     return {name.removeprefix(f"{key}/"): replies.stack(name).numpy() for name in names}
 
 
-def _outside(evaluation: Evaluation) -> dict[str, np.ndarray] | None:
+Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+
+
+def _measured(pairs: dict[str, np.ndarray]) -> Measured:
+    """The metrics of all people, and those that compare groups of them."""
+    found = values(pairs)
+    return found, between_groups.measures(pairs, found.get("accuracy"), found.get("auc"))
+
+
+def _outside(evaluation: Evaluation) -> Measured | None:
     if evaluation.server is not None:
-        return values({name: pair.numpy() for name, pair in evaluation.server.items()})
-    personal = _pairs(evaluation.clients, "global_test")
-    return (
-        {name: np.apply_along_axis(_mean, 0, value) for name, value in values(personal).items()} if personal else None
+        return _measured({name: pair.numpy() for name, pair in evaluation.server.items()})
+    if not (personal := _pairs(evaluation.clients, "global_test")):
+        return None
+    plain, groups = (
+        {name: np.apply_along_axis(_mean, 0, value) for name, value in found.items()} for found in _measured(personal)
     )
+    return plain, groups
 
 
 def _mean(of_clients: np.ndarray) -> float:
@@ -169,14 +216,15 @@ def _rows(
     clients: tuple[str, ...],
     own: dict[str, np.ndarray],
     pooled: dict[str, np.ndarray],
-    fairness: dict[str, float],
+    single: dict[tuple[str, str], float],
     facts: dict[str, np.ndarray],
 ) -> pa.Table:
-    """Long rows: every client and "global", every split, every metric that is defined there."""
-    numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*fairness.values()], float)]
+    """Long rows: every client and "global", every split, every metric that is defined there; single: (split, metric) of
+    "global" alone."""
+    numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*single.values()], float)]
     flat = np.concatenate([*numbers, *facts.values()])
     rounds = pa.array(np.full(len(flat), round, np.int32))
-    labels = _labels(clients, tuple(own), tuple(pooled), tuple(fairness), tuple(facts))
+    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(facts))
     table = pa.table([rounds, *labels, flat], METRICS_SCHEMA)
     undefined = np.isnan(flat)
     return table.take(np.flatnonzero(~undefined)) if undefined.any() else table
@@ -187,12 +235,12 @@ def _labels(
     clients: tuple[str, ...],
     own: tuple[str, ...],
     pooled: tuple[str, ...],
-    fairness: tuple[str, ...],
+    single: tuple[tuple[str, str], ...],
     facts: tuple[str, ...],
 ) -> tuple[pa.Array, ...]:
     """The columns client, split and metric, which are the same in every round."""
     rows = [(client, split, name) for name in own for client in clients for split in SPLITS]
     rows += [(GLOBAL, split, name) for name in pooled for split in SPLITS]
-    rows += [(GLOBAL, "train" if "loss" in name else "test", name) for name in fairness]
+    rows += [(GLOBAL, *own) for own in single]
     rows += [(client, "train", name) for name in facts for client in clients]
     return tuple(pa.array(column) for column in zip(*rows, strict=True))

@@ -103,6 +103,7 @@ def test_missing_sections_take_defaults() -> None:
         "seed": 0,
         "rounds": 100,
         "eval_every": 1,
+        "fair_margin": 0.0,
         "data": {"name": "grid", "size": 3},
         "partition": {"name": "louvain", "clients": 2, "shares": [0.5, 0.5]},
         "model": {"name": "gcn", "hidden": 8},

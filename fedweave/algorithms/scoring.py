@@ -7,28 +7,42 @@ from fedweave.core.federation import Client, Federation
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.metrics.classification import counts
+from fedweave.metrics import group_fairness
+from fedweave.metrics.classification import ALWAYS, counts
 
 SCORES = {
     "own": "the model's loss and hits on the client's examples, and how many of each class it has",
+    "own/groups": "how many of the client's examples of each sensitive group have which label and prediction",
+    "own/group_auc": "within each sensitive group of the client, how many pairs of examples the model orders correctly",
     "trained": "the loss and hits of the client's own trained model on its examples",
 }
-PERSONAL_SCORES = SCORES | {"global_test": "the loss and hits of the client's own model on the global test graph"}
+PERSONAL_SCORES = SCORES | {
+    "global_test": "the loss and hits of the client's own model on the global test graph",
+    "global_test/groups": "how many examples of the global test graph of each sensitive group have which label and "
+    "prediction by the client's own model",
+    "global_test/group_auc": "within each sensitive group of the global test graph, how many pairs of examples the "
+    "client's own model orders correctly",
+}
 
 
-def measure(model: Model, w: Tree, graph: Graph, auc: bool = True) -> Tree:
-    """Additive pairs [3, 2, …] per metric of `w` on the train, val and test examples of `graph`."""
-    return counts(models.apply(model, w, graph), graph.y, graph.masks, auc)
+def measure(model: Model, w: Tree, graph: Graph, whole: bool = True) -> Tree:
+    """Additive pairs [3, 2, …] per metric of `w` on the train, val and test examples of `graph`; the `whole` with the
+    AUC and, where there are two classes and a sensitive attribute, with what `group_fairness.counts` adds."""
+    logits = models.apply(model, w, graph)
+    pairs = counts(logits, graph.y, graph.masks, whole)
+    if not whole or graph.sens is None or logits.shape[-1] != 2:
+        return pairs
+    return pairs | group_fairness.counts(logits, graph.y, graph.sens, graph.masks)
 
 
 def score(model: Model, w: Tree, client: Client, trained: Tree | None = None) -> Tree:
     """{"own": pairs} of `w` on the client's own examples, and {"trained": pairs} there of its model right after its own
-    training, by default `client.state["w"]`, without the AUC; all zero if it never trained."""
+    training, by default `client.state["w"]`, without AUC and groups; all zero if it never trained."""
     own, trained = measure(model, w, client.graph), client.state.get("w") if trained is None else trained
     if trained is None or trained is w:
-        after = {name: pair if trained is w else torch.zeros_like(pair) for name, pair in own.items() if name != "auc"}
+        after = {name: own[name] if trained is w else torch.zeros_like(own[name]) for name in ALWAYS}
     else:
-        after = measure(model, trained, client.graph, auc=False)
+        after = measure(model, trained, client.graph, whole=False)
     return {"own": own, "trained": after}
 
 

@@ -9,11 +9,13 @@ from pydantic import Field
 @dataclass(frozen=True)
 class General:
     """The top-level keys: `seed` of everything random, `rounds` of training, rounds between evaluations (0: only
-    at the end)."""
+    at the end), and by how much a round's validation accuracy must exceed that of the better constant prediction for
+    its gaps between groups to count (`rounds.fairest`; data with a sensitive attribute)."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     rounds: Annotated[int, Field(ge=1)] = 100
     eval_every: Annotated[int, Field(ge=0)] = 1
+    fair_margin: Annotated[float, Field(ge=-1, le=1)] = 0.0
 
 
 @dataclass(frozen=True)

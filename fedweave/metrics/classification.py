@@ -18,6 +18,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
 from fedweave.ops.tape import kernel
 
+ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts with and without the AUC
 GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
 
 

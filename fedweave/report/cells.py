@@ -11,9 +11,9 @@ NONE = "-"
 # Which way is better, by the last part of a metric's name; others are not marked.
 HIGHER = (
     *("accuracy", "f1", "macro_f1", "auc", "worst_accuracy", "best_accuracy"),
-    *("loss_entropy", "tradeoff_accuracy", "pearson"),
+    *("loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "pearson"),
 )
-LOWER = ("loss", "loss_variance", "sp", "eo")
+LOWER = ("loss", "loss_variance", "sp", "eo", "equalised_odds")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from plotly.offline import get_plotlyjs
 from fedweave.config import dumps
 from fedweave.report import figures, tables
 from fedweave.report.disclosure import disclose
+from fedweave.report.groups import between_groups
 from fedweave.report.reading import Group, Run, distinct, grouped
 from fedweave.report.template import PAGE, STYLE
 
@@ -34,6 +35,7 @@ def render(runs: Sequence[Run]) -> str:
         summary=tables.metrics(groups, ("global", "local", "trained", "best_val")),
         costs=tables.costs(groups),
         fairness=tables.metrics(groups, ("fairness",)),
+        between=between_groups(groups),
         seeds=any(len(group.runs) > 1 for group in groups),
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
         several=len(groups) > 1,

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from fedweave.config import Document, differences, load
 from fedweave.errors import UserError
-from fedweave.rounds import GLOBAL, SERVER, best_validated
+from fedweave.metrics.between_groups import MEASURED
+from fedweave.rounds import GLOBAL, SERVER, best_validated, fairest
 from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
 
 T = TypeVar("T")
@@ -195,7 +196,8 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
     for number in sorted(pc.unique(evaluated["round"]).to_pylist()):
         last = evaluated.filter(pc.field("round") == number)
         measured = _tested(last)
-        found = measured | best_validated(number, last, measured, found)
+        best = best_validated(number, last, measured, found)
+        found = measured | best | fairest(number, last, measured, found, config.get("fair_margin", 0.0))
     sent = dict.fromkeys(("up", "down", "peer"), 0)
     for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
         sent[row["direction"]] = row["bytes_sum"]
@@ -215,16 +217,35 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
 def _tested(metrics: pa.Table) -> dict[str, float]:
     """The test numbers of one evaluation's rows, as a summary has them."""
     pooled, own = metrics.filter(pc.field("client") == GLOBAL), metrics.filter(pc.field("client") != GLOBAL)
-    found = {
-        name if name.startswith("fairness/") else f"{GLOBAL}/{name}": value
+    whole = {
+        name: value
         for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
         if split == "test" or name.startswith("fairness/")
     }
-    means = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "mean")]).to_pylist()
-    named = (
-        (row["metric"] if row["metric"].startswith("trained/") else f"local/{row['metric']}", row) for row in means
-    )
-    return found | {name: row["value_mean"] for name, row in named}
+    lists = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "list")])
+    of_clients = dict(zip(lists["metric"].to_pylist(), lists["value_list"].to_pylist(), strict=True))
+    found = {
+        name if name.startswith("fairness/") else f"{GLOBAL}/{name}": value
+        for name, value in whole.items()
+        if not name.startswith(MEASURED)
+    }
+    found |= {
+        name if name.startswith("trained/") else f"local/{name}": statistics.fmean(values)
+        for name, values in of_clients.items()
+        if not name.startswith(MEASURED)
+    }
+    return found | _between(whole, of_clients, len(pc.unique(own["client"])))
+
+
+def _between(whole: dict[str, float], of_clients: dict[str, list[float]], clients: int) -> dict[str, float]:
+    """What `metrics.between_groups.summarised` says, from rows."""
+    found: dict[str, float] = {}
+    for metric in dict.fromkeys(name for name in (*whole, *of_clients) if name.startswith(MEASURED)):
+        name, values = metric.removeprefix(f"{MEASURED}/"), of_clients.get(metric, [])
+        found |= {f"{MEASURED}/{GLOBAL}/{name}": whole[metric]} if metric in whole else {}
+        found |= {f"{MEASURED}/median/{name}": statistics.median(values)} if values else {}
+        found[f"{MEASURED}/median/{name}_undefined"] = clients - len(values)
+    return found
 
 
 def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:

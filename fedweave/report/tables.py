@@ -96,7 +96,7 @@ def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
         if comparable(groups):
             cells = marked(cells, [spread(group.values(name))[0] for group in groups], last)
         rows.append((Cell(_readable(last if family == "fairness" else name), note=NOTES.get(last, "")), *cells))
-    return Table(_heads(groups), tuple(rows))
+    return Table(heads(groups), tuple(rows))
 
 
 def costs(groups: Sequence[Group]) -> Table:
@@ -114,7 +114,7 @@ def costs(groups: Sequence[Group]) -> Table:
         (Cell(title, note=note), *(measured(group.values(name), form) for group in groups))
         for name, (title, note, form) in forms.items()
     ]
-    return Table(_heads(groups), tuple(rows))
+    return Table(heads(groups), tuple(rows))
 
 
 def extremes(groups: Sequence[Group]) -> Table:
@@ -207,7 +207,8 @@ def _shapes(shapes: list[str]) -> str:
     return shapes[0] if len(shapes) == 1 else f"{len(shapes):,} shapes, {shapes[0]} to {shapes[-1]}"
 
 
-def _heads(groups: Sequence[Group]) -> tuple[str, ...]:
+def heads(groups: Sequence[Group]) -> tuple[str, ...]:
+    """The head of a table with a column per group."""
     counted = (f"{group.label} ({len(group.runs)} seeds)" if len(group.runs) > 1 else group.label for group in groups)
     return ("", *counted)
 

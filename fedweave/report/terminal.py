@@ -17,6 +17,7 @@ from fedweave.config import Config
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
 WIDTH = 160  # of tables
+FAIREST = ("global/accuracy", "groups/global/sp", "groups/global/eo")  # what is said of the fairest round
 
 
 def screen(quiet: bool = False) -> Console:
@@ -105,13 +106,31 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         for name, value in fairness.items():
             tables[1].add_row(name, _number(value))
     console.print(Columns(tables))
+    if "groups/median/sp_undefined" in metrics:
+        console.print(_between_groups(metrics))
     cost = f"{summary['rounds']} rounds in {summary['seconds']:.1f} s ({summary['seconds_per_round']:.3g} s each)"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     if "best_val/round" in metrics:
         console.print(f"best mean validation accuracy after round {metrics['best_val/round']}", highlight=False)
+    if "best_fair/round" in metrics:
+        fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
+        words = "validation: after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
+        console.print(f"fairest by {words}", highlight=False)
     console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
     console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _between_groups(found: Mapping[str, Any]) -> Table:
+    """The gaps between groups of people on the test split, beside what chance alone would show."""
+    table = Table("between groups", box=SIMPLE_HEAD)
+    for heading in ("global", "noise floor", "signed", "median", "undefined at"):
+        table.add_column(heading, justify="right")
+    for name in ("sp", "eo", "equalised_odds", "tradeoff_accuracy", "tradeoff_auc"):
+        keys = (f"global/{name}", f"global/{name}_floor", f"global/{name}_signed", f"median/{name}")
+        undefined = f"{found[f'groups/median/{name}_undefined']:.0f} clients"
+        table.add_row(name, *(_number(found.get(f"groups/{key}")) for key in keys), undefined)
+    return table
 
 
 def show_ledger(console: Console, ledger: Any) -> None:

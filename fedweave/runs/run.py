@@ -171,7 +171,8 @@ def _train(
     began, due = time.monotonic() - start.seconds, time.monotonic() + every
     resume = (start.round, start.state) if start.round else None
     last = start
-    for step in train(built.algorithm, built.fed, general.rounds, general.eval_every, resume, start.summary):
+    length = general.rounds, general.eval_every
+    for step in train(built.algorithm, built.fed, *length, resume, start.summary, general.fair_margin):
         files.add(step.metrics)
         files.add(here.noted(built.fed, step.round))
         seconds = time.monotonic() - began

@@ -1,0 +1,64 @@
+"""The table of how a model treats two groups of people, every gap beside what chance alone would show."""
+
+from collections.abc import Sequence
+
+from fedweave.report.cells import Cell, Table, marked, measured, number
+from fedweave.report.reading import Group, spread
+from fedweave.report.tables import comparable, heads
+
+GAPS = {"sp": "SP, statistical parity", "eo": "EO, equal opportunity", "equalised_odds": "Equalised odds"}
+OTHERS = {
+    "sp_signed": "SP, signed",
+    "eo_signed": "EO, signed",
+    "accuracy_group0": "Accuracy of group 0",
+    "accuracy_group1": "Accuracy of group 1",
+    "auc_group0": "AUC of group 0",
+    "auc_group1": "AUC of group 1",
+    "tradeoff_accuracy": "Accuracy / (SP + EO)",
+    "tradeoff_auc": "AUC / (SP + EO)",
+}
+NOTES = {
+    "sp": "difference of the shares predicted 1",
+    "eo": "the same among those of label 1",
+    "equalised_odds": "the larger of the differences at either label",
+    "sp_signed": "group 1 minus group 0",
+    "eo_signed": "group 1 minus group 0",
+}
+FAMILIES = {
+    "groups/global": "global",
+    "groups/median": "median of clients",
+    "best_fair/groups/global": "global, fairest round",
+}
+
+
+def between_groups(groups: Sequence[Group]) -> Table:
+    """A row per metric and kind of value, a column per group of runs; without rows where nothing was measured."""
+    rows = []
+    for family, words in FAMILIES.items():
+        for name, title in (GAPS | OTHERS).items():
+            found = [group.values(f"{family}/{name}") for group in groups]
+            if all(value is None for values in found for value in values):
+                continue
+            cells = [measured(values, number) for values in found]
+            if comparable(groups):
+                cells = marked(cells, [spread(values)[0] for values in found], name)
+            cells = [_noted(cell, _aside(group, family, name)) for cell, group in zip(cells, groups, strict=True)]
+            rows.append((Cell(title, note=NOTES.get(name, "")), Cell(words), *cells))
+    head = heads(groups)
+    return Table((head[0], "of", *head[1:]), tuple(rows), words=2)
+
+
+def _aside(group: Group, family: str, name: str) -> str:
+    """The noise floor of a gap, and at how many clients the metric is not defined; means over runs."""
+    known = {
+        "noise floor": spread(group.values(f"{family}/{name}_floor")) if name in GAPS else spread([]),
+        "undefined at": spread(group.values(f"{family}/{name}_undefined")),
+    }
+    words = [
+        f"{what} {number(mean) if what == 'noise floor' else f'{mean:g}'}" for what, (mean, _, n) in known.items() if n
+    ]
+    return ", ".join(words)
+
+
+def _noted(cell: Cell, more: str) -> Cell:
+    return Cell(cell.text, cell.exact, ", ".join(filter(None, (cell.note, more))), cell.best)

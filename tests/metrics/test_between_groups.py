@@ -1,0 +1,71 @@
+"""What an evaluation says of two groups of people, and which round it prefers, by hand."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedweave.metrics import between_groups
+from fedweave.metrics.noise_floor import expected_gap
+
+# Nodes by group, label and prediction. Client 0: group 0 has labels 0 0 1 1, predicted 0 1 0 1, group 1 labels 0 1,
+# predicted 0 1. Client 1 has nobody of group 1: labels 0 1 1, predicted 0 1 1.
+TABLES = np.array([[[[1, 1], [1, 1]], [[1, 0], [0, 1]]], [[[1, 0], [0, 2]], [[0, 0], [0, 0]]]], float)
+
+
+def pairs() -> dict[str, np.ndarray]:
+    """The same counts in all three splits."""
+    return {"groups": np.repeat(TABLES[:, None], 3, 1)}
+
+
+def test_measures_of_clients_and_of_all() -> None:
+    own = between_groups.measures(pairs(), np.full((2, 3), 0.6), np.full((2, 3), 0.9))
+    whole = {name: pair.sum(0) for name, pair in pairs().items()}
+    pooled = between_groups.measures(whole, np.full(3, 7 / 9), np.full(3, 0.8))
+    np.testing.assert_array_equal(own["groups/sp"], [[0.0] * 3, [math.nan] * 3])
+    np.testing.assert_allclose(own["groups/eo"][0], 0.5)  # 1/2 and 1/1
+    np.testing.assert_allclose(own["groups/tradeoff_accuracy"][0], 0.6 / 0.5)
+    np.testing.assert_allclose(pooled["groups/sp_signed"], 1 / 2 - 4 / 7)
+    np.testing.assert_allclose(pooled["groups/sp_floor"], expected_gap(7, 2, 5))
+    np.testing.assert_allclose(pooled["groups/tradeoff_auc"], 0.8 / (1 / 14 + 1 / 4))  # EO: 3/4 and 1/1
+    found = between_groups.summarised(own, pooled)
+    assert found["groups/global/eo"] == pytest.approx(1 / 4)
+    assert found["groups/median/eo"] == 0.5
+    assert found["groups/median/eo_undefined"] == 1
+    assert found["groups/median/accuracy_group0"] == pytest.approx((2 / 4 + 3 / 3) / 2)
+    assert found["groups/median/accuracy_group0_undefined"] == 0
+
+
+def test_without_groups_there_is_nothing() -> None:
+    nothing: dict[str, Any] = {"accuracy": np.ones((2, 3, 2))}
+    assert between_groups.measures(nothing, 0.5, 0.5) == {}
+    assert between_groups.selection(nothing) == {}
+    assert between_groups.summarised({}, {}) == {}
+
+
+def test_what_a_round_is_chosen_by() -> None:
+    """Of all clients' validation examples together: of 9 people, 5 of label 1, 7 are right."""
+    found = between_groups.selection(pairs())
+    assert found == pytest.approx({"gaps": 1 / 14 + 1 / 4, "accuracy": 7 / 9, "constant": 5 / 9})
+    assert set(found) == set(between_groups.SELECTION)
+    assert math.isnan(between_groups.selection({"groups": pairs()["groups"][1:]})["gaps"])
+
+
+def test_the_fairest_round() -> None:
+    def now(gaps: float, accuracy: float) -> dict[str, float]:
+        return {"gaps": gaps, "accuracy": accuracy, "constant": 0.7}
+
+    rounds = [now(0.0, 0.7), now(0.4, 0.72), now(0.4, 0.9), now(0.2, 0.71), now(math.nan, 0.95), now(0.1, 0.65)]
+
+    def chosen(margin: float) -> int:
+        best = 0
+        for at, found in enumerate(rounds):
+            best = at if between_groups.fairer(found, rounds[best], margin) else best
+        return best
+
+    assert chosen(0.0) == 3  # the constant prediction has no gaps and no say
+    assert chosen(0.015) == 1  # the first of equally fair ones
+    assert chosen(0.1) == 2
+    assert chosen(0.3) == 4  # none is fair: the most accurate
+    assert chosen(-0.06) == 0

@@ -1,0 +1,108 @@
+"""What the page and the terminal say of two groups of people: the numbers of the run's files, floors beside gaps."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.report import terminal
+from fedweave.report.html import render
+from fedweave.report.reading import read_run, read_runs
+
+PEOPLE = """
+rounds = 3
+fair_margin = -1.0
+[data]
+name = "synthetic"
+nodes = 120
+classes = 2
+features = 6
+sensitive = true
+sens_label_correlation = 0.8
+sens_feature_shift = 2.0
+[partition]
+clients = 3
+[model]
+hidden = 4
+[algorithm]
+local_steps = 2
+[engine]
+threads = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two seeds."""
+    folder = tmp_path_factory.mktemp("people")
+    (folder / "people.toml").write_text(PEOPLE)
+    made = [folder / f"s{seed}" for seed in (0, 1)]
+    for seed, out in enumerate(made):
+        result = CliRunner().invoke(
+            app, ["run", str(folder / "people.toml"), "-q", "--set", f"seed={seed}", "--out", str(out)]
+        )
+        assert result.exit_code == 0, result.output
+    return made
+
+
+def metrics(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text())["metrics"]
+    return found
+
+
+def test_the_page_has_a_section_with_the_noise_floor_beside_every_gap(runs: list[Path]) -> None:
+    from tests.report.test_report import Page
+
+    page, found = Page(render([read_run(runs[0])])), metrics(runs[0])
+    [table] = page.tables["groups"]
+    rows = {(row[0].split(" | ")[0], row[1]): row[2] for row in table[1:]}
+    for words, family in (("global", "groups/global"), ("global, fairest round", "best_fair/groups/global")):
+        for title, name in (("SP, statistical parity", "sp"), ("EO, equal opportunity", "eo")):
+            gap, floor = (found[f"{family}/{key}"] for key in (name, f"{name}_floor"))
+            assert rows[title, words] == f"{gap:.4f} | noise floor {floor:.4f}"
+    assert rows["SP, signed", "global"] == f"{found['groups/global/sp_signed']:.4f}"
+    assert "undefined at 0" in rows["SP, statistical parity", "median of clients"]
+    assert "Global/sp" not in str(page.tables["summary"])
+    both = Page(render(read_runs(runs)))
+    [row] = [row for row in both.tables["groups"][0] if row[0].startswith("SP, stat") and row[1] == "global"]
+    mean = sum(metrics(run)["groups/global/sp"] for run in runs) / 2
+    assert row[2].startswith(f"{mean:.4f} ± ")
+
+
+def test_a_run_without_a_sensitive_attribute_has_no_such_section(tmp_path: Path) -> None:
+    from tests.report.test_report import Page
+
+    plain = "\n".join(line for line in PEOPLE.splitlines() if not line.startswith("sens"))
+    (tmp_path / "plain.toml").write_text(plain)
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "plain.toml"), "--out", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    assert "between groups" not in result.output
+    assert "groups" not in Page(render([read_run(tmp_path / "run")])).tables
+
+
+def test_an_unfinished_run_says_the_same(runs: list[Path]) -> None:
+    whole = metrics(runs[1])
+    kept = (runs[1] / "summary.json").read_bytes()
+    (runs[1] / "summary.json").unlink()
+    again = read_run(runs[1]).summary["metrics"]
+    (runs[1] / "summary.json").write_bytes(kept)
+    assert again == pytest.approx(whole)
+
+
+def test_the_terminal_shows_gaps_and_floors(runs: list[Path]) -> None:
+    summary = json.loads((runs[0] / "summary.json").read_text())
+    console = Console(width=100, file=io.StringIO(), record=True)
+    terminal.show_result(console, summary, runs[0])
+    text = console.export_text()
+    lines = [line.split() for line in text.splitlines()]
+    found = summary["metrics"]
+    keys = ("global/sp", "global/sp_floor", "global/sp_signed", "median/sp")
+    assert ["sp", *(f"{found[f'groups/{key}']:.4f}" for key in keys), "0", "clients"] in lines
+    words = f"SP {found['best_fair/groups/global/sp']:.4f}, EO {found['best_fair/groups/global/eo']:.4f}"
+    assert f"fairest by validation: after round {found['best_fair/round']}, " in text
+    assert words in text
