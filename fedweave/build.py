@@ -13,12 +13,13 @@ from fedweave.config import Config, parameters, registry
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Placement
-from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.graph import TEST, Graph, MotifTable, make_graph
 from fedweave.core.model import Model
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
+from fedweave.incentives.tables import Vocabulary, tables
 from fedweave.partition import cut
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.induced import crossing_edges, induced_edges, labels_of
@@ -53,7 +54,7 @@ def build(config: Config) -> Built:
     check_pooling(config, data, model)
     algorithm = config.algorithm.make(model)
     fed = Simulation(
-        client_graphs(data, seen, dtype),
+        client_graphs(data, seen, dtype, getattr(algorithm, "vocabulary", None)),
         classes=data.classes,
         test=global_test_graph(data, partition, dtype),
         held=held_graphs(data, partition, dtype),
@@ -115,21 +116,29 @@ def width(data: Dataset, partition: Partition) -> int:
     return max(data.features if part.columns is None else len(part.columns) for part in partition.parts)
 
 
-def client_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> dict[str, Graph]:
+def client_graphs(
+    data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32, vocabulary: Vocabulary | None = None
+) -> dict[str, Graph]:
     """{client id: the subgraph that its nodes induce, or its own edges among them}, padded to few sizes
     (`core.sizes.size_classes`); clients may share nodes.
 
     A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
-    a client without labels y is -1 everywhere, while its masks still say how the nodes are used.
+    a client without labels y is -1 everywhere, while its masks still say how the nodes are used. With a `vocabulary`,
+    small graphs come with their motifs.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
     rows, examples = (
         size_classes([len(held) for held in each])
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
     )
+    parts: Sequence[Part] = partition.parts
+    motifs: Sequence[MotifTable | None] = [None] * len(parts)
+    if vocabulary is not None:
+        rewired = any(part.edges is not None for part in parts)
+        motifs = tables(data, [*shares(data, parts)], [part.examples for part in parts], vocabulary, rewired)
     return {
-        client: graph_of(own, columns, dtype, *sizes)
-        for client, own, *sizes in zip(ids, shares(data, partition.parts), rows, examples, strict=True)
+        client: graph_of(own, columns, dtype, rows[i], examples[i], motifs[i])
+        for i, (client, own) in enumerate(zip(ids, shares(data, parts), strict=True))
     }
 
 
@@ -193,11 +202,12 @@ def graph_of(
     dtype: torch.dtype = torch.float32,
     rows: int | None = None,
     examples: int | None = None,
+    motifs: MotifTable | None = None,
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`)."""
     x, masks = _widened(own.x, columns), np.asarray(own.public)
-    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, own.graph_of, examples)
+    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, own.graph_of, examples, motifs)
 
 
 def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":

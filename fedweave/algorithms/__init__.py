@@ -1,7 +1,7 @@
 """Algorithms, one paper per file.
 
-`ALGORITHMS` is the registry: name on the command line -> frozen dataclass, or preset of FedAvg. `PARTS` are what the
-FedAvg family is made of: name in `[algorithm] parts` -> frozen dataclass.
+`ALGORITHMS` is the registry: name on the command line -> frozen dataclass, or preset of FedAvg; `ALIASES` are further
+names. `PARTS` are what the FedAvg family is made of: name in `[algorithm] parts` -> frozen dataclass.
 """
 
 from typing import Any
@@ -12,6 +12,7 @@ from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
 from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
 from fedweave.algorithms.dw import DW, SizeValue
+from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
@@ -19,6 +20,7 @@ from fedweave.algorithms.fedprox import FedProx, Proximal
 from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.local import Local
+from fedweave.algorithms.prototypes import MotifPrototypes
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
 
@@ -33,6 +35,7 @@ ALGORITHMS: dict[str, Any] = {
     "ditto": Ditto,
     "cgsv": CGSV,
     "dw": DW,
+    "fairgraphfl": FairGraphFL,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "fedpub": FedPUB,
@@ -63,10 +66,17 @@ PARTS: dict[str, type[parts.Part]] = {
     "sparse_reward": SparseReward,
     "functional_mix": FunctionalMix,
     "sparse_masks": SparseMasks,
+    "agent_value": AgentValue,
+    "value_reward": ValueReward,
+    "payoff": Payoff,
+    "motif_prototypes": MotifPrototypes,
 }
+
+ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
 
 __all__ = [
     "ALGORITHMS",
+    "ALIASES",
     "CGSV",
     "DW",
     "GLASU",
@@ -76,6 +86,7 @@ __all__ = [
     "Centralized",
     "DFedGNN",
     "Ditto",
+    "FairGraphFL",
     "FedAdam",
     "FedAvg",
     "FedAvgM",

@@ -25,6 +25,7 @@ from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
+from fedweave.incentives.tables import Vocabulary
 
 _UPDATE = "change of the model weights by local training"
 
@@ -66,7 +67,7 @@ class FedAvg:
             raise ValueError("share is empty, so nothing would be learnt together; choose the algorithm local for that")
         if self.composed.personal and (owner := self.composed.owner("step")):
             raise ValueError(f"parts: {owner} makes one global step, but every client has weights of its own")
-        self.objective  # noqa: B018  refuses what cannot be trained
+        self.objective, self.vocabulary  # noqa: B018  refuse what cannot be trained, or known
 
     @cached_property
     def composed(self) -> Composition:
@@ -85,6 +86,11 @@ class FedAvg:
     def net(self) -> Model:
         """The model as the parts have it trained and used."""
         return self.composed.layers(self.model)
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """Which motifs of its small graphs a client must know; None if no part asks for any."""
+        return self.composed.vocabulary
 
     # --- server ------------------------------------------------------------------------------------------------------
 
@@ -124,7 +130,8 @@ class FedAvg:
     def _download(self, state: Tree, clients: Sequence[str], fed: Federation) -> tuple[Tree, Stacked | None]:
         """What all called clients get, and what each of them does."""
         at, memory = places(fed, clients), self._memory(state)
-        shared: Tree = {key: state[key] for key in ("w", "init") if key in state}
+        rewarded = bool(self.composed.owner("reward"))  # then clients do not get the global weights
+        shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
         each: Tree = {}
         own: Tree = {}
         for name, part in self.composed.items():
@@ -182,7 +189,7 @@ class FedAvg:
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's model on its own nodes; the global model or, where there is none, every client's, on the global
         test graph."""
-        whole = not self.composed.personal and not self._own_weights
+        whole = not self.composed.personal and not self.composed.private and self.share == ("*",)
         step = self.score if whole else self.score_personal
         replies = fed.map(step, *self._download(state, fed.clients, fed), quorum=self.quorum)
         return Evaluation(replies, on_global_test(self.net, state["w"], fed) if whole else None)

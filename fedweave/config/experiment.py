@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedweave.config.choice import Choice, accepts, checked_values, choose
 from fedweave.config.names import check_keys, check_name
-from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, own_parameters, parameters, registry
+from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, own_parameters, parameters, registry, resolved
 from fedweave.config.settings import General
 from fedweave.config.toml import Document, load, override, section
 from fedweave.errors import ConfigError
@@ -69,7 +69,7 @@ def with_algorithm(document: Document, name: str) -> tuple[Document, tuple[str, 
     """
     table = section(document, "algorithm")
     _chosen("algorithm", table)
-    kinds = registry("algorithm")
+    kinds, name = registry("algorithm"), resolved("algorithm", name)
     check_name("--algorithm", name, kinds)
     own = parameters("algorithm", kinds[name])
     kept = {key: value for key, value in table.items() if key in own and accepts(own[key], value)}
@@ -101,7 +101,7 @@ def resolve(document: Document) -> Config:
 def _chosen(path: str, table: Document) -> Choice:
     """The plug-in that a section chooses."""
     kinds = registry(path)
-    name = table.get("name", DEFAULT_NAMES.get(path))
+    name = resolved(path, table.get("name", DEFAULT_NAMES.get(path)))
     if name is None:
         raise ConfigError(
             f"{path}.name: is missing; choose one of {', '.join(kinds)}, or give your own folder as {path}.path"

@@ -38,6 +38,12 @@ def registry(section: str) -> Mapping[str, type]:
     return getattr(importlib.import_module(module), attribute)
 
 
+def resolved(section: str, name: Any) -> Any:
+    """The registered name that another name of a plug-in stands for; any other `name` as it is."""
+    aliases: Mapping[str, str] = getattr(importlib.import_module(REGISTRIES[section][0]), "ALIASES", {})
+    return aliases.get(name, name) if isinstance(name, str) else name
+
+
 def parameters(section: str, kind: Any) -> dict[str, Parameter]:
     """The parameters of a section's plug-in; an algorithm's are without the model, which the program gives it."""
     own = own_parameters(kind)

@@ -65,10 +65,22 @@ class Graph(NamedTuple):
         return getattr(self.x, "blocks", None), getattr(self.edges, "cache", None)
 
 
+class MotifTable(NamedTuple):
+    """Motifs that a client's examples have in common with others', K rows of which the last may be padding.
+
+    numbers: int64 [K], the same for the same motif at every client; -1 is padding.
+    having:  [K, e], 1 where an example has a motif; empty rows at padding.
+    """
+
+    numbers: np.ndarray
+    having: sp.csr_matrix
+
+
 class EdgeList:
     """The raw edges of one client: `index` int64 NumPy [2, E], both directions of every undirected edge, no self loops;
     `nodes` counts the rows including padding; `weight` float [E] or None (all 1). Where small graphs are the examples,
-    `graph_of` int64 NumPy [m ≤ nodes] is the small graph of each node and `examples` counts these including padding."""
+    `graph_of` int64 NumPy [m ≤ nodes] is the small graph of each node and `examples` counts these including padding;
+    `motifs` says what they have in common with others', None where nobody asked for that."""
 
     def __init__(
         self,
@@ -77,8 +89,10 @@ class EdgeList:
         weight: np.ndarray | None = None,
         graph_of: np.ndarray | None = None,
         examples: int = 0,
+        motifs: MotifTable | None = None,
     ) -> None:
         self.index, self.nodes, self.weight, self.graph_of, self.examples = index, nodes, weight, graph_of, examples
+        self.motifs = motifs
         self._made: dict[str, Csr] = {}
 
     @cached_property
@@ -101,11 +115,30 @@ class EdgeList:
             (values, (self.graph_of, np.arange(len(self.graph_of)))), shape=(self.examples, self.nodes)
         )
 
+    @property
+    def known_motifs(self) -> MotifTable:
+        """`motifs`, with a column for each example, padding included.
+
+        Raises:
+            ValueError: nobody looked for motifs.
+        """
+        if self.motifs is None:
+            raise ValueError(
+                "no motifs are known here; they are looked for in small graphs, where a part asks for them"
+            )
+        numbers, having = self.motifs
+        kind = np.float32 if self.weight is None else self.weight.dtype
+        csr = (having.data.astype(kind), having.indices, having.indptr)
+        return MotifTable(numbers, sp.csr_matrix(csr, shape=(len(numbers), self.examples)))
+
     def operator(self, kind: str) -> Csr:
         """One of the matrices of `Edges.operator`, built once."""
         if kind not in self._made:
-            pools = kind in POOLS
-            self._made[kind] = Csr.of(POOLS[kind](self.membership) if pools else OPERATORS[kind](self.adjacency))
+            if kind == MOTIF_MEAN:
+                made = _mean(self.known_motifs.having)
+            else:
+                made = POOLS[kind](self.membership) if kind in POOLS else OPERATORS[kind](self.adjacency)
+            self._made[kind] = Csr.of(made)
         return self._made[kind]
 
 
@@ -138,7 +171,7 @@ class BatchCache:
     def operator(self, kind: str) -> StackedCsr:
         """See `Edges.operator`."""
         made = [member.operator(kind) for member in self.members]
-        return StackedCsr(made, made[0].rows, self.nodes)
+        return StackedCsr(made, max(one.rows for one in made), made[0].cols)
 
     @property
     @derived
@@ -151,6 +184,13 @@ class BatchCache:
             for table, row in zip(tables, (a.indptr[:-1], np.diff(a.indptr), a.indices), strict=True):
                 table[p, : len(row)] = torch.from_numpy(row.astype(np.int64))
         return Neighbours(*tables)
+
+    @property
+    @derived
+    def motifs(self) -> Tensor:
+        """The numbers of every client's motifs, int64 [P, K], padded with -1."""
+        numbers = [torch.from_numpy(member.known_motifs.numbers) for member in self.members]
+        return torch.nn.utils.rnn.pad_sequence(numbers, batch_first=True, padding_value=-1)
 
     def padded_size(self, name: Any, size: int) -> int:
         """What to pad the list `name` to, which has `size` entries now: the largest that was asked for yet, rounded up.
@@ -192,7 +232,8 @@ class Edges:
         "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~
         the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
         in "mean_or_self", otherwise "mean", it is its own neighbour. "pool_sum" adds up the nodes of each small graph,
-        "pool_mean" takes their mean.
+        "pool_mean" takes their mean. "motif_mean" [K, e] takes the mean over the examples that have each motif, 0 where
+        none does.
         """
         return Sparse(self.cache.operator(kind), self.client_index)
 
@@ -204,6 +245,18 @@ class Edges:
     def neighbours(self) -> Neighbours:
         """The neighbours of every node, to sample from."""
         return Neighbours(*(table.index_select(0, self.client_index[None])[0] for table in self.cache.neighbours))
+
+    @property
+    def motifs(self) -> Tensor:
+        """The numbers of the examples' motifs, int64 [K], -1 at padding (see `MotifTable`).
+
+        Raises:
+            ValueError: nobody looked for motifs.
+        """
+        return self.cache.motifs.index_select(0, self.client_index[None])[0]
+
+
+MOTIF_MEAN = "motif_mean"
 
 
 def _mean(a: sp.csr_matrix) -> sp.csr_matrix:
@@ -236,6 +289,7 @@ def make_graph(
     rows: int | None = None,
     graph_of: np.ndarray | None = None,
     examples: int | None = None,
+    motifs: MotifTable | None = None,
 ) -> Graph:
     """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e],
     masks [3, e], sens [e]. The examples are the nodes or, with `graph_of` [n], rising, small graphs.
@@ -244,6 +298,7 @@ def make_graph(
     one: then the masks say how examples are used whose labels are withheld.
 
     rows, examples: what the nodes and the small graphs are padded to (see `core.sizes`); the fewest by default.
+    motifs: of the small graphs, if any part asks for them.
 
     Raises:
         ValueError: these do not fit.
@@ -264,7 +319,7 @@ def make_graph(
     known = y >= 0
     return Graph(
         x=features,
-        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples)]),
+        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, motifs)]),
         y=_padded(torch.as_tensor(y, dtype=torch.int64), examples, -1),
         masks=_padded(torch.as_tensor(masks).bool() & torch.as_tensor(known | ~known.any()), examples, False, dim=1),
         real=torch.arange(rows) < n,

@@ -17,11 +17,13 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
+from tests.contract import small_graphs
 
 FEATURES, CLASSES, HIDDEN = 60, 3, 8
 SIZES = (21, 40, 33, 70, 12)
 SHARED = 40  # nodes of every client of a vertical federation
 VERTICAL = {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}
+GRAPH_LEVEL = {name for name, kind in ALGORITHMS.items() if capabilities(kind).graph_level}
 # Algorithms that a GCN does not suit, or whose defaults take long here: their model and their parameters.
 OTHER_MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego", "layers": 2}}
 OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
@@ -30,6 +32,7 @@ OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
 OTHER_PARAMETERS["fedavgm"] = {
     "server_lr": 0.1
 }  # the default takes steps ten times as long, for which the losses here oscillate
+OTHER_PARAMETERS["fairgraphfl"] = {"lr": 0.01}
 OTHER_PARAMETERS |= {
     name: {"batch": 16, "lr": 0.1} | ({} if name == "vfl" else {"fan_out": 2}) for name in sorted(VERTICAL)
 }
@@ -51,8 +54,10 @@ def arrays(nodes: int, seed: int, given: np.ndarray | None = None) -> tuple[Any,
 
 
 def graphs(dtype: torch.dtype = torch.float32, changed: int | None = None, name: str | None = None) -> dict[str, Graph]:
-    """Five clients of different sizes or, for a vertical algorithm, with the same nodes, labels and masks; `changed`
-    holds other data."""
+    """Five clients of different sizes or, for a vertical algorithm, with the same nodes, labels and masks; for one of
+    small graphs, with those and their motifs; `changed` holds other data."""
+    if name in GRAPH_LEVEL:
+        return small_graphs.graphs(dtype, changed, known=True)
     if name in VERTICAL:
         _, _, y, masks = arrays(SHARED, 0)
         sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
@@ -74,19 +79,25 @@ def model(dropout: float = 0.5, name: str = "gcn", layers: int = 2) -> Model:
     return MODELS[name](hidden=HIDDEN, layers=layers, dropout=dropout).build(FEATURES, CLASSES)
 
 
+def gin(dropout: float = 0.5) -> Model:
+    """A small model of small graphs."""
+    return MODELS["gin"](HIDDEN, 2, dropout, "sum").build(small_graphs.FEATURES, small_graphs.CLASSES)
+
+
 def algorithm(name: str, dropout: float = 0.5, **options: Any) -> Any:
     """A registered algorithm with a model that it can train."""
-    net = model(dropout, **OTHER_MODELS.get(name, {}))
+    net = model(dropout, **OTHER_MODELS.get(name, {})) if name not in GRAPH_LEVEL else gin(dropout)
     return ALGORITHMS[name](net, **(OTHER_PARAMETERS.get(name, {}) | options))
 
 
 def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float32, **options: Any) -> Simulation:
     """The five clients of `graphs` on an engine."""
-    clients = options.pop("clients", None) or graphs(dtype, name=options.get("name"))
-    options.pop("name", None)
+    name = options.pop("name", None)
+    clients = options.pop("clients", None) or graphs(dtype, name=name)
+    small = name in GRAPH_LEVEL
     if not options.pop("without_test", False):
-        options["test"] = global_test(dtype)
-    return engine(clients, classes=CLASSES, **options)
+        options["test"] = (small_graphs.global_test if small else global_test)(dtype)
+    return engine(clients, classes=small_graphs.CLASSES if small else CLASSES, **options)
 
 
 class BytesEngine(Simulation):
@@ -136,5 +147,6 @@ def distance(a: Tree, b: Tree) -> float:
     """The largest difference between two trees of equal structure."""
     flat_a, flat_b = dict(leaves(a)), dict(leaves(b))
     assert flat_a.keys() == flat_b.keys()
-    gaps = [float((torch.as_tensor(x) - torch.as_tensor(flat_b[path])).abs().max()) for path, x in flat_a.items()]
+    pairs = ((torch.as_tensor(leaf), torch.as_tensor(flat_b[path])) for path, leaf in flat_a.items())
+    gaps = [float((x.int() - y.int() if x.dtype == torch.bool else x - y).abs().max()) for x, y in pairs]
     return max(gaps, default=0.0)

@@ -11,48 +11,23 @@ import torch
 
 from fedweave.algorithms import FedAvg, Local
 from fedweave.algorithms.parts import GraphCrossEntropy
-from fedweave.core.graph import TEST, TRAIN, Graph, make_graph
+from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.model import Model
-from fedweave.core.sizes import size_classes
 from fedweave.core.tree import decode, encode
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
 from fedweave.rounds import train
 from tests.contract.federations import BytesEngine, distance
+from tests.contract.small_graphs import CLASSES, COUNTS, FEATURES, arrays, global_test, graphs
 from tests.contract.test_contract import Recorder, everything, run
 
-FEATURES, CLASSES, ROUNDS = 7, 2, 20
-COUNTS = (9, 40, 17, 70, 12)  # small graphs of each client
-
-
-def arrays(count: int, seed: int) -> dict[str, Any]:
-    """Random small graphs of 1 to 9 nodes, those of class 1 with more edges; features are one-hot, and sparse."""
-    rng = np.random.default_rng(seed)
-    y, graph_of = rng.integers(0, CLASSES, count), np.repeat(np.arange(count), rng.integers(1, 10, count))
-    n = len(graph_of)
-    odds = np.where(y[graph_of] == 1, 0.8, 0.2)[:, None]
-    joined = (graph_of[:, None] == graph_of) & np.triu(rng.random((n, n)) < odds, 1)
-    x = sp.csr_matrix(np.eye(FEATURES, dtype=np.float32)[rng.integers(0, FEATURES, n)])
-    fate = rng.permutation(count)
-    masks = np.stack([fate < count // 2, (fate >= count // 2) & (fate < 2 * count // 3), fate >= 2 * count // 3])
-    return {"x": x, "edges": np.stack(np.nonzero(joined | joined.T)), "y": y, "masks": masks, "graph_of": graph_of}
-
-
-def graphs(dtype: torch.dtype = torch.float64, changed: int | None = None) -> dict[str, Graph]:
-    """Five clients, padded to few sizes; `changed` holds other small graphs."""
-    held = [arrays(count, i + 100 * (i == changed)) for i, count in enumerate(COUNTS)]
-    rows, examples = (size_classes([len(own[name]) for own in held]) for name in ("graph_of", "y"))
-    return {
-        f"site-{i}": make_graph(**own, dtype=dtype, rows=rows[i], examples=examples[i]) for i, own in enumerate(held)
-    }
+ROUNDS = 20
 
 
 def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float64, **options: Any) -> Simulation:
     """The five clients on an engine, and a global test set of graphs that none of them holds."""
     clients = options.pop("clients", None) or graphs(dtype)
-    judged = arrays(20, 999)
-    judged["masks"] = np.arange(3)[:, None] == np.full(20, TEST)
-    return engine(clients, classes=CLASSES, test=make_graph(**judged, dtype=dtype), **options)
+    return engine(clients, classes=CLASSES, test=global_test(dtype), **options)
 
 
 def net(dropout: float = 0.5) -> Model:

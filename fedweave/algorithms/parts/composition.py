@@ -10,6 +10,7 @@ from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.core.federation import Sends
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.incentives.tables import Vocabulary
 
 # Hooks that one part alone may have, and what they decide.
 DECIDES = {
@@ -91,6 +92,20 @@ class Composition(dict[str, Part]):
     def personal(self) -> bool:
         """Whether every client has weights of its own, so that there is no global model."""
         return any(part.personal for part in self.values())
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The one that parts ask for; None if none does.
+
+        Raises:
+            ValueError: two parts ask for different ones.
+        """
+        wanted = {part.vocabulary: name for name, part in self.items() if part.vocabulary}
+        if len(wanted) > 1:
+            raise ValueError(
+                f"parts: {' and '.join(wanted.values())} look for other motifs; set max_ring and keep alike"
+            )
+        return next(iter(wanted), None)
 
     @property
     def sends(self) -> dict[str, Sends | str]:

@@ -15,6 +15,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, nest, sub
+from fedweave.incentives.tables import Vocabulary
 from fedweave.learn import Fit, Penalty, cross_entropy
 
 
@@ -167,6 +168,11 @@ class Part:
     personal: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """Which motifs of its small graphs a client must know; None if none."""
+        return None
 
     @property
     def mechanism(self) -> Any:

@@ -1,0 +1,276 @@
+"""FairGraphFL: Pan et al. 2024, "Towards fair graph federated learning via incentive mechanisms".
+
+A round, as its parts do it (`i` is an agent, u_i its update, r_i its value, d_i its diversity):
+
+    1. agent    starts from its last start plus its reward, trains with the pull of prototypes, sends u_i and c_ik
+    2. server   u_N = Σ ReLU(r_i) u_i / Σ ReLU(r_i)                       AgentValue.weigh   (Eq. 13)
+    3.          φ_i = cos(u_i, u_N), r_i ← r_i + α1 (φ_i + α2 d_i), normalised   AgentValue.value   (Eqs. 9, 10)
+    4.          w ← w + u_N, the global model
+    5.          c_k = Σ ReLU(r_i) c_ik / Σ ReLU(r_i)                      MotifPrototypes    (Eq. 12)
+    6.          payoff_i from r_i and the values before                   Payoff             (Eqs. 5 to 7)
+    7.          agent i is to get the ⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ largest entries of u_N   ValueReward (Eq. 4)
+
+Deviations: u_N is weighted with the values before the round, since those after it need u_N. Where the new values do not
+sum to more than zero, the round leaves them as they are, and a note is logged. An agent that misses a round misses its
+reward and its payoff, and its value counts no alignment. Cross-entropy and pull take all training graphs at once; the
+paper's batch of 128 holds more than any of its agents has.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Normalised, Part, Round
+from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
+from fedweave.algorithms.preset import preset
+from fedweave.algorithms.prototypes import MOTIFS, MotifPrototypes, listed
+from fedweave.core.algorithm import Capabilities
+from fedweave.core.federation import Federation, Sends
+from fedweave.core.tree import Tree, leaves, map_leaves, nest, ravel, unravel
+from fedweave.incentives import values
+from fedweave.incentives.payoffs import payoffs
+from fedweave.incentives.tables import Vocabulary
+from fedweave.ops.sparsified import Sparsified
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AgentValue(Part):
+    """Values r_i ← r_i + α1 (φ_i + α2 d_i), normalised to sum 1, with the alignment φ_i = cos(u_i, u_N) and the
+    diversity d_i, the agent's share of all agents' motifs (Eqs. 9 and 10); r_i⁰ = 1/N. Updates count by ReLU(r_i).
+
+    alpha1:    α1, how much a round counts.
+    alpha2:    α2, how much diversity counts; 0 leaves it out, and then agents tell of no motifs.
+    alignment: whether φ counts.
+    weights:   "value", ReLU(r_i) (Eq. 13), or "size", number of training examples.
+    max_ring:  vertices of the longest ring that is looked for.
+    keep:      share of its motifs that an agent keeps, those of highest TF-IDF.
+    """
+
+    alpha1: float = 0.05
+    alpha2: float = 1.0
+    alignment: bool = True
+    weights: Literal["value", "size"] = "value"
+    max_ring: int = 7
+    keep: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.alpha1 > 0 or self.alpha2 < 0:
+            raise ValueError(f"alpha1 is {self.alpha1} and alpha2 {self.alpha2}; positive, and at least 0")
+        if not self.alignment and not self.alpha2:
+            raise ValueError("alignment = false and alpha2 = 0 leave nothing to value; keep one of them")
+        if self.weights not in ("value", "size"):
+            raise ValueError(f"weights is {self.weights!r}; choose 'value' or 'size'")
+        self.vocabulary  # noqa: B018  refuses impossible sizes
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """Of the motifs that make an agent diverse."""
+        return Vocabulary(self.max_ring, self.keep) if self.alpha2 else None
+
+    @property
+    def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
+        """What values and weights take besides the updates."""
+        return (MOTIFS if self.alpha2 else {}) | (EXAMPLES if self.weights == "size" else {})
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """All are worth the same, nobody was heard, and no motif is known."""
+        nothing = torch.zeros(len(fed.clients), dtype=torch.float64)
+        motif = torch.full((len(fed.clients), 0), -1)
+        return {"r": nothing + 1 / len(fed.clients), "phi": nothing, "d": nothing, "heard": nothing > 0, "motif": motif}
+
+    def report(self, ctx: Context) -> Tree:
+        """{"motif": int64 [K], -1 at padding} and {"n": training examples}, as far as they count."""
+        motif = {"motif": ctx.client.graph.own_edges.motifs} if self.alpha2 else {}
+        return motif | ({"n": ctx.examples} if self.weights == "size" else {})
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """ReLU(r_i) / Σ ReLU(r_j) with the values before the round; zeros where no agent that replied has any."""
+        if self.weights == "size":
+            return by_size(round)
+        share = state["r"][round.at].relu()
+        return share / share.sum() if share.sum() > 0 else share
+
+    def value(self, state: Tree, round: Round) -> Tensor:
+        """r after the round, of its agents."""
+        r: Tensor = self.update(state, round)["r"]
+        return r[round.at]
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """Values r, alignment phi and diversity d of all agents, float64 [N], and who was `heard`."""
+        nothing = torch.zeros_like(state["r"])
+        phi = nothing.index_copy(0, round.at, values.alignment(round.updates, round.weights @ round.updates))
+        motif = listed(state, round) if self.alpha2 else state["motif"]
+        held = (motif >= 0).sum(1).double()
+        d = held / max(1, len(torch.unique(motif[motif >= 0])))
+        heard = nothing.index_fill(0, round.at, 1) > 0
+        counted = torch.where(heard, d, 0.0)
+        r, changed = values.updated(state["r"], phi if self.alignment else nothing, counted, self.alpha1, self.alpha2)
+        if not changed:
+            _log.warning("the agents' new values do not sum to more than 0, so that this round leaves them unchanged")
+        return {"r": r, "phi": phi, "d": d, "heard": heard, "motif": motif}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"value": r, "alignment": φ, "diversity": d}; no alignment of those who were not heard."""
+        told = {"value": state["r"], "alignment": state["phi"].where(state["heard"], torch.nan)}
+        return told | ({"diversity": state["d"]} if self.alpha2 else {})
+
+
+@dataclass(frozen=True)
+class ValueReward(Part):
+    """Agent i gets, of all D entries of u_N together, the ⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ of largest magnitude and
+    none where r_i ≤ 0 (Eq. 4). The server keeps a global model, which gets all of u_N.
+
+    beta: β, how evenly rewards are spread; the larger, the more alike.
+    base: what a reward is added to: the weights "before" the agent's training, so that its own update is discarded
+          (as in CGSV), or "after" it.
+    """
+
+    beta: float = 1.0
+    base: Literal["before", "after"] = "before"
+    needs = ("value",)
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0:
+            raise ValueError(f"beta is {self.beta}; it must be above 0")
+        if self.base not in ("before", "after"):
+            raise ValueError(f"base is {self.base!r}; choose 'before' or 'after'")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No reward yet."""
+        return {"u": map_leaves(torch.zeros_like, w), "r": torch.zeros(len(fed.clients), dtype=torch.float64)}
+
+    def _quota(self, state: Tree) -> tuple[Tensor, int]:
+        size = sum(leaf.numel() for _, leaf in leaves(state["u"]))
+        return values.quota(state["r"], size, self.beta), size
+
+    def reward(self, state: Tree, at: Tensor) -> Tree:
+        """The largest entries of u_N, leaves [P, …]."""
+        rows = values.reward(ravel(state["u"]), self._quota(state)[0][at])
+        each = [dict(leaves(unravel(row, state["u"]))) for row in rows]
+        return nest({path: Sparsified(torch.stack([own[path] for own in each])) for path in each[0]})
+
+    def receive(self, ctx: Context) -> Tree:
+        """The base and the reward; what is not shared is the agent's own."""
+        base = dict(leaves(ctx.memory["w"] if ctx.memory else ctx.first))
+        return nest(dict(leaves(ctx.own)) | {path: base[path] + got for path, got in leaves(ctx.message["w"])})
+
+    def after(self, ctx: Context) -> None:
+        """Keep the base of the next reward."""
+        ctx.keep({"w": ctx.received if self.base == "before" else ctx.trained})
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """u_N, and the values of the round's agents; those who missed it get nothing of it."""
+        return {"u": round.delta, "r": torch.zeros_like(state["r"]).index_copy(0, round.at, round.value)}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"density": share of u_N's entries that each agent gets}."""
+        quota, size = self._quota(state)
+        return {"density": quota.double() / size}
+
+
+@dataclass(frozen=True)
+class Payoff(Part):
+    """A budget B per round is divided by value, with fines for values below 0 and a compensation for those who were
+    worth less before (Eqs. 5 to 7).
+
+    budget: B, what all payoffs of a round sum to.
+    """
+
+    budget: float = 1.0
+    needs = ("value",)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.budget < float("inf"):
+            raise ValueError(f"budget is {self.budget}; it must be at least 0")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Nobody was paid yet."""
+        nothing = torch.zeros(len(fed.clients), dtype=torch.float64)
+        return {"sum": nothing, "rounds": nothing, "pay": nothing, "late": nothing, "heard": nothing > 0}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The round's payoffs `pay` and the compensation in them, `late`; `sum` and number of an agent's values."""
+        at, r = round.at, round.value
+        past = state["rounds"][at]
+        before = torch.where(past > 0, state["sum"][at] / past.clamp(min=1), r)  # no compensation in the first round
+        nothing = torch.zeros_like(state["sum"])
+        pay = late = torch.zeros_like(r)
+        if (r + (r - before).relu().where(r >= 0, 0.0)).sum() > 0:
+            pay, late = payoffs(r, before, self.budget)
+        else:
+            _log.warning("the values of the agents that replied do not sum to more than 0, so that nobody is paid")
+        return {
+            "sum": state["sum"].index_add(0, at, r),
+            "rounds": state["rounds"].index_add(0, at, torch.ones_like(r)),
+            "pay": nothing.index_copy(0, at, pay),
+            "late": nothing.index_copy(0, at, late),
+            "heard": nothing.index_fill(0, at, 1) > 0,
+        }
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"payoff": of the round, "compensation": the part of it for late contributions}; of those who were heard."""
+        names = {"payoff": "pay", "compensation": "late"}
+        return {name: state[key].where(state["heard"], torch.nan) for name, key in names.items()}
+
+
+@preset
+@dataclass(frozen=True)
+class FairGraphFL:
+    """Agents with small graphs are valued by alignment and diversity, rewarded with a part of the joint update, paid or
+    fined, and pulled to common prototypes. The paper's ablations: alignment = false, alpha2 = 0, rewards = false,
+    weights = "size", prototypes = false. Of a GIN, share = ["1/*", "2/*", "3/*"] shares the convolutions alone.
+
+    alpha1:      α1, how much a round counts in a value.
+    alpha2:      α2, how much diversity counts; 0 leaves it out.
+    alignment:   whether alignment counts.
+    weights:     what updates count by, "value" or "size".
+    norm:        Γ that updates are scaled to before they are sent; 0 sends them as they are.
+    rewards:     whether agents get by value; otherwise all get the global model.
+    beta:        β, how evenly rewards are spread.
+    base:        what a reward is added to: the weights "before" or "after" the agent's training.
+    budget:      B, what is paid in a round.
+    prototypes:  whether agents exchange prototypes.
+    lam:         λ, the strength of their pull.
+    distance:    of prototypes, "mean_square" or "as_printed".
+    max_ring:    vertices of the longest ring that is looked for.
+    keep:        share of its motifs that an agent keeps, those of highest TF-IDF.
+    local_steps: optimiser steps per round, each on all of an agent's training graphs.
+    lr:          learning rate of the local training.
+    """
+
+    alpha1: float = 0.05
+    alpha2: float = 1.0
+    alignment: bool = True
+    weights: Literal["value", "size"] = "value"
+    norm: float = 0.0
+    rewards: bool = True
+    beta: float = 1.0
+    base: Literal["before", "after"] = "before"
+    budget: float = 1.0
+    prototypes: bool = True
+    lam: float = 0.1
+    distance: Literal["mean_square", "as_printed"] = "mean_square"
+    max_ring: int = 7
+    keep: float = 0.9
+    local_steps: int = 1
+    lr: float = 0.001
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        graph_level=True, measures=True, evaluation=("score", "score_personal")
+    )
+
+    def parts(self) -> tuple[Part, ...]:
+        """Those that are not ablated."""
+        known = (self.max_ring, self.keep)
+        return (
+            *([Normalised(self.norm)] if self.norm else []),
+            AgentValue(self.alpha1, self.alpha2, self.alignment, self.weights, *known),
+            *([ValueReward(self.beta, self.base)] if self.rewards else []),
+            Payoff(self.budget),
+            *([MotifPrototypes(self.lam, self.distance, *known)] if self.prototypes else []),
+        )

@@ -1,0 +1,143 @@
+"""Motif prototypes (FairGraphFL, section 3.3): what the embeddings of graphs with a common motif have in common is a
+reference that agents are pulled to."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Part, Round, Training
+from fedweave.core import model as models
+from fedweave.core.federation import Federation
+from fedweave.core.graph import MOTIF_MEAN, POOLS, TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+from fedweave.incentives.tables import Vocabulary
+from fedweave.learn import cross_entropy
+
+MOTIFS = {"motif": "which motifs its training graphs have: bonds and rings of labels, by number"}
+
+
+@dataclass(frozen=True)
+class MotifPrototypes(Part):
+    """Cross-entropy and λ times the distance of the agent's prototypes to the global ones (Eq. 14).
+
+    Prototype c_ik is the mean embedding of the agent's training graphs with motif k (Eq. 11), a graph's embedding being
+    what the model's pooling gives; the global one is the mean of the agents' with weights ReLU(r_i) (Eq. 12).
+
+    lam:      λ.
+    distance: "mean_square" is the mean of (c_ik − c_k)² over the agent's motifs and the entries of a prototype;
+              "as_printed" Σ_k ‖c_ik − c_k‖₂, which grows with the number of motifs.
+    max_ring: vertices of the longest ring that is looked for.
+    keep:     share of its motifs that an agent keeps, those of highest TF-IDF.
+
+    Deviations: all training graphs make one step; prototypes that are sent are those of the trained model without
+    dropout. A motif that nobody of positive value has sent pulls nobody.
+    """
+
+    lam: float = 0.1
+    distance: Literal["mean_square", "as_printed"] = "mean_square"
+    max_ring: int = 7
+    keep: float = 0.9
+    sends: ClassVar = MOTIFS | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
+    needs = ("value",)
+
+    def __post_init__(self) -> None:
+        if self.lam < 0:
+            raise ValueError(f"lam is {self.lam}; it must not be negative")
+        if self.distance not in ("mean_square", "as_printed"):
+            raise ValueError(f"distance is {self.distance!r}; choose 'mean_square' or 'as_printed'")
+        self.vocabulary  # noqa: B018  refuses impossible sizes
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Of the motifs that have prototypes."""
+        return Vocabulary(self.max_ring, self.keep)
+
+    def check(self, training: Training) -> None:
+        """Refuse a model without embeddings of graphs."""
+        if not models.pools(training.model):
+            raise ValueError("prototypes are of embeddings of small graphs; set model.pool = 'sum' or 'mean'")
+
+    # --- client ---
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+        """Of all training graphs, scalar; cross-entropy alone before there are global prototypes."""
+        embedded, logits = both(w, model, graph, key)
+        supervised = cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
+        if "prototype" not in given:
+            return supervised
+        own = graph.edges.operator(MOTIF_MEAN) @ embedded
+        away = self.away(own, given["prototype"][: len(own)], given["known"][: len(own)])
+        return supervised + self.lam * away
+
+    def away(self, own: Tensor, whole: Tensor, known: Tensor) -> Tensor:
+        """The distance of prototypes [K, h] to the global ones, over those that are `known`, bool [K]; 0 of none."""
+        squared = torch.where(known[:, None], own - whole, 0.0).square().sum(1)
+        if self.distance == "mean_square":
+            return squared.sum() / (known.sum() * own.shape[1]).clamp(min=1)
+        apart = squared > 0  # elsewhere the square root has no gradient
+        return torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0).sum()
+
+    def report(self, ctx: Context) -> Tree:
+        """{"motif": int64 [K], "prototype": [K, h]} of the trained model, -1 and zeros behind the agent's motifs."""
+        graph = ctx.client.graph
+        embedded = models.apply(ctx.training.model[: embedding(ctx.training.model)], ctx.trained, graph)
+        return {"motif": graph.own_edges.motifs, "prototype": graph.edges.operator(MOTIF_MEAN) @ embedded}
+
+    # --- server ---
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No motif is known."""
+        return {"motif": torch.full((len(fed.clients), 0), -1)}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """Each agent gets the global prototypes of its own motifs, as it listed them, and which of them are known."""
+        if "mean" not in state:
+            return {}, {}
+        held = state["motif"][at]
+        place = torch.searchsorted(state["number"], held).clamp(max=len(state["number"]) - 1)
+        known = (state["number"][place] == held) & state["known"][place]
+        return {}, {"prototype": torch.where(known[..., None], state["mean"][place], 0.0), "known": known}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """Global prototypes `mean` [K, h] of the motifs `number` int64 [K], rising, and which are `known`; `motif`
+        int64 [N, …] is what each agent listed."""
+        held = listed(state, round)
+        number = torch.unique(held[held >= 0])
+        weight = torch.zeros(len(number), dtype=torch.float64)
+        total = weight[:, None]
+        for reply, share in zip(round.replies, round.value.relu(), strict=True):
+            real = reply["motif"] >= 0
+            place = torch.searchsorted(number, reply["motif"][real])
+            own = reply["prototype"][real]
+            total = total.expand(-1, own.shape[1]).contiguous().index_add(0, place, share * own.double())
+            weight = weight.index_add(0, place, share.expand(len(place)))
+        known = weight > 0
+        mean = total / torch.where(known, weight, 1.0)[:, None]
+        return {"motif": held, "number": number, "known": known, "mean": mean.to(own.dtype)}
+
+
+def embedding(model: Model) -> int:
+    """How many layers lead to the embeddings of small graphs: those up to the pooling."""
+    return 1 + next(i for i, layer in enumerate(model) if layer.operator in POOLS)
+
+
+def both(w: Tree, model: Model, graph: Graph, key: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Embeddings [e, h] of small graphs and logits [e, c], by one pass through the model."""
+    split = embedding(model)
+    embedded = models.apply(model[:split], w, graph, key)
+    return embedded, models.apply(model[split:], w, graph, key, embedded, first=split)
+
+
+def listed(state: Tree, round: Round) -> Tensor:
+    """The motifs that each of N agents listed when it replied last, int64 [N, …] padded with -1."""
+    before: Tensor = state["motif"]
+    now = [reply["motif"] for reply in round.replies]
+    rows = max(before.shape[1], *(len(own) for own in now))
+    out = before.new_full((len(before), rows), -1)
+    out[:, : before.shape[1]] = before
+    for place, own in zip(round.at.tolist(), now, strict=True):
+        out[place] = torch.nn.functional.pad(own, (0, rows - len(own)), value=-1)
+    return out

@@ -1,0 +1,90 @@
+"""Which motifs each client's training graphs have, as its steps see it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core import random
+from fedweave.core.graph import TRAIN, MotifTable
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.incentives.motif_cache import cached
+from fedweave.incentives.motifs import Motif, Motifs
+from fedweave.incentives.vocabulary import vocabulary
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Which motifs a client knows: bonds and rings, of which it keeps the most telling (FairGraphFL, appendix A.2).
+
+    max_ring: vertices of the longest ring that is looked for.
+    keep:     share of its motifs that a client keeps, those of highest TF-IDF.
+    """
+
+    max_ring: int = 7
+    keep: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 3 <= self.max_ring <= 100:
+            raise ValueError(f"max_ring is {self.max_ring}; a ring has at least 3 vertices, and at most 100 are sought")
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"keep is {self.keep}; it is a share of motifs, above 0 and at most 1")
+
+
+def found(data: Dataset, known: Vocabulary) -> Motifs:
+    """The motifs of all small graphs of `data`, read from the cache where they have been looked for before.
+
+    Raises:
+        ConfigError: the examples are nodes.
+        DataError: the cache cannot be used.
+    """
+    if data.graph_of is None:
+        raise ConfigError(
+            f"motifs are looked for in small graphs, but the examples of {data.name} are {data.example}s; choose data "
+            "such as 'proteins', or a part without motifs."
+        )
+    return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, known.max_ring)
+
+
+def table(motifs: Motifs, graphs: np.ndarray, train: np.ndarray, known: Vocabulary) -> MotifTable:
+    """What one client keeps of `motifs`, counted over its training graphs alone.
+
+    graphs: int64 [e], the rows of its examples in `motifs.counts`. train: bool [e].
+    """
+    counts = sp.csr_array(motifs.counts[graphs[train]])
+    kept = vocabulary(counts, known.keep)
+    having = sp.coo_array(counts[:, kept].T > 0)
+    rows, columns = having.coords
+    spread = (np.ones(len(rows), np.float32), (rows, np.flatnonzero(train)[columns]))
+    return MotifTable(numbers([motifs.keys[k] for k in kept]), sp.csr_matrix(spread, shape=(len(kept), len(graphs))))
+
+
+def numbers(keys: Sequence[Motif]) -> np.ndarray:
+    """int64 [k]: what stands for each motif, the same at every client that has it, whoever found it."""
+    return np.array([random.word(str(key)) for key in keys], np.int64)
+
+
+def tables(
+    data: Dataset, shares: Sequence[Dataset], graphs: Sequence[np.ndarray], known: Vocabulary, rewired: bool
+) -> list[MotifTable]:
+    """Each client's table, padded to the same number of rows.
+
+    shares: what each client holds, its split as `public`. graphs: its examples' numbers in `data`. rewired: whether
+    clients' edges are their own, so that motifs are to be looked for at each of them.
+    """
+    whole = None if rewired else found(data, known)
+    made = []
+    for own, numbered in zip(shares, graphs, strict=True):
+        at = numbered if whole else np.arange(own.examples)
+        made.append(table(whole or found(own, known), at, np.asarray(own.public)[TRAIN], known))
+    most = -(-max(len(one.numbers) for one in made) // 32) * 32
+    return [padded(one, most) for one in made]
+
+
+def padded(given: MotifTable, rows: int) -> MotifTable:
+    """The table with rows of no motif behind its own."""
+    more = rows - len(given.numbers)
+    having = sp.vstack([given.having, sp.csr_matrix((more, given.having.shape[1]), dtype=np.float32)], "csr")
+    return MotifTable(np.pad(given.numbers, (0, more), constant_values=-1), having)

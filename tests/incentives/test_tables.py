@@ -1,0 +1,129 @@
+"""Which motifs clients' steps see: of training graphs alone, numbered alike everywhere, of the edges they have."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from fedweave.build import client_graphs, shares
+from fedweave.core.graph import MOTIF_MEAN, TRAIN
+from fedweave.datasets import load
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.incentives.motifs import Motif, Motifs, extract
+from fedweave.incentives.tables import Vocabulary, found, numbers, table, tables
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.graphs import GraphsIID, Perturbed
+from tests.contract.small_graphs import graphs
+
+
+def drawn(order: list[int]) -> Dataset:
+    """A triangle with a tail, a square and a single bond of two labels, the graphs in any order."""
+    shapes = [
+        (4, [(0, 1), (1, 2), (2, 0), (2, 3)], [0, 0, 1, 0]),
+        (4, [(0, 1), (1, 2), (2, 3), (3, 0)], [0, 1, 0, 1]),
+        (2, [(0, 1)], [0, 1]),
+    ]
+    edges, labels, graph_of = [], [], []
+    for at, shape in enumerate(order):
+        n, pairs, kinds = shapes[shape]
+        edges += [(a + len(labels), b + len(labels)) for a, b in pairs]
+        labels += kinds
+        graph_of += [at] * n
+    both = np.array(edges + [(b, a) for a, b in edges]).T
+    x = np.eye(2, dtype=np.float32)[labels]
+    y = np.zeros(len(order), np.int64)
+    both = both[:, np.lexsort(both[::-1])]
+    return Dataset("drawn", x, both, y, 1, graph_of=np.array(graph_of), node_labels=np.array(labels))
+
+
+TRIANGLE, SQUARE, BOND = Motif((0, 0, 1)), Motif((0, 1, 0, 1)), Motif((0, 1))
+
+
+def motifs_of(data: Dataset) -> Motifs:
+    return extract(data.edges, np.asarray(data.graph_of), data.node_labels)
+
+
+def test_who_has_which_motif_by_hand() -> None:
+    data = drawn([0, 1, 2])
+    made = table(motifs_of(data), np.arange(3), np.array([True, True, True]), Vocabulary(keep=1.0))
+    has = dict(zip(made.numbers.tolist(), made.having.toarray().tolist(), strict=True))
+    three = numbers([TRIANGLE, SQUARE, BOND])
+    assert [has[number] for number in three.tolist()] == [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
+
+
+def test_graphs_that_are_not_trained_on_are_not_looked_at() -> None:
+    data = drawn([0, 1, 2])
+    made = table(motifs_of(data), np.arange(3), np.array([False, True, True]), Vocabulary(keep=1.0))
+    assert set(made.numbers) == set(numbers([SQUARE, BOND]))
+    assert not made.having.toarray()[:, 0].any()
+
+
+def test_a_motif_has_one_number_whoever_finds_it() -> None:
+    one, other = (motifs_of(drawn(order)) for order in ([0, 2], [1, 0]))
+    shared = set(numbers(one.keys)) & set(numbers(other.keys))
+    assert shared == set(numbers([TRIANGLE, BOND]))
+
+
+def test_the_mean_over_graphs_that_have_a_motif() -> None:
+    data = drawn([0, 1, 2])
+    masks = np.array([[True, True, True], [False] * 3, [False] * 3])
+    partition = Partition((Part.of(data, np.arange(3), masks),))
+    (graph,) = client_graphs(data, partition, vocabulary=Vocabulary(keep=1.0)).values()
+    operator = graph.edges.operator(MOTIF_MEAN)
+    assert operator.shape == (32, 32)
+    at = graph.own_edges.motifs.tolist().index(numbers([BOND])[0])
+    embedded = torch.arange(32.0)[:, None]
+    assert (operator @ embedded)[at] == 1  # graphs 0 and 2
+    assert (operator @ embedded)[3:].abs().max() == 0
+
+
+def test_nodes_have_no_motifs() -> None:
+    data = replace(drawn([0]), graph_of=None, y=np.zeros(4, np.int64))
+    with pytest.raises(ConfigError, match="examples of drawn are nodes"):
+        found(data, Vocabulary())
+
+
+def test_a_graph_without_motifs_says_so() -> None:
+    graph = next(iter(graphs().values()))
+    with pytest.raises(ValueError, match="no motifs are known"):
+        graph.edges.operator(MOTIF_MEAN)
+
+
+@pytest.fixture(scope="module")
+def proteins(data_root: Path) -> Dataset:
+    return load("proteins", path=str(data_root), seed=0)
+
+
+def known(data: Dataset, partition: object) -> list[set[int]]:
+    clients = client_graphs(data, partition, vocabulary=Vocabulary())  # type: ignore[arg-type]
+    return [set(graph.own_edges.motifs.tolist()) - {-1} for graph in clients.values()]
+
+
+def test_agents_on_proteins_share_most_of_their_motifs(proteins: Dataset) -> None:
+    held = known(proteins, GraphsIID().cut(proteins, 0))
+    everything = set.union(*held)
+    assert 130 <= len(everything) <= 152  # as many as all graphs together have
+    assert all(0.3 <= len(own) / len(everything) <= 0.6 for own in held)
+    shared = [sum(any(motif in other for other in held if other is not own) for motif in own) for own in held]
+    assert all(with_others > 0.6 * len(own) for with_others, own in zip(shared, held, strict=True))
+
+
+def test_rewired_clients_have_the_motifs_of_their_own_edges(proteins: Dataset) -> None:
+    plain, rewired = known(proteins, GraphsIID().cut(proteins, 0)), known(proteins, Perturbed().cut(proteins, 0))
+    moved = [len(own - before) / len(own) for own, before in zip(rewired, plain, strict=True)]
+    assert all(moved)
+    assert np.mean(moved[:3]) > np.mean(moved[6:])  # low quality, high quality
+
+
+def test_whole_and_own_extraction_agree(proteins: Dataset) -> None:
+    cut = GraphsIID(clients=4).cut(proteins, 1)
+    own, graphs = [*shares(proteins, cut.parts)], [part.examples for part in cut.parts]
+    one, other = (tables(proteins, own, graphs, Vocabulary(), rewired) for rewired in (False, True))
+    for a, b in zip(one, other, strict=True):
+        assert np.array_equal(a.numbers, b.numbers)
+        assert sp.csr_matrix(a.having != b.having).nnz == 0
+    assert cut.parts[0].masks[TRAIN].sum() > 200
