@@ -241,7 +241,7 @@ def test_where_values_do_not_sum_to_more_than_zero_the_round_changes_nothing(
     replies = Replies(("a", "b", "c"), [Batch((0, 1, 2), {"update": {"x": u}})], {})
     r = torch.tensor([0.8, 0.1, 0.1], dtype=torch.float64)
     state = {"r": r, "phi": 0 * r, "d": 0 * r, "heard": r < 0, "motif": torch.zeros(3, 0, dtype=torch.int64)}
-    round = Round(replies, torch.arange(3), {}, weights=part.weigh(state, Round(replies, torch.arange(3), {})))
+    round = Round(replies, torch.arange(3), {}, (), weights=part.weigh(state, Round(replies, torch.arange(3), {}, ())))
     with caplog.at_level(logging.WARNING):
         after = part.update(state, round)
     assert after["phi"].tolist() == pytest.approx([1, -0.995, -0.995], abs=1e-3)
