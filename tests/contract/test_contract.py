@@ -27,7 +27,8 @@ from tests.contract.federations import (
     model,
 )
 
-ROUNDS = 12
+ROUNDS = 6  # steps are recorded in their second round and played from the third
+SLOW = pytest.mark.slow
 # Algorithms whose server does more than to average, so that one client alone is not ordinary training.
 OTHER_STEPS = {
     "qfedavg": "scaled by the loss",
@@ -41,8 +42,8 @@ OTHER_STEPS = {
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
-def run(made: Any, fed: Simulation, rounds: int = ROUNDS, resume: Any = None) -> RoundResult:
-    *_, last = train(made, fed, rounds, eval_every=5, resume=resume)
+def run(made: Any, fed: Simulation, rounds: int = ROUNDS, resume: Any = None, summary: Any = None) -> RoundResult:
+    *_, last = train(made, fed, rounds, eval_every=3, resume=resume, summary=summary)
     return last
 
 
@@ -88,7 +89,10 @@ def test_vectorised_equals_loop(name: str, unrecorded: Any, specified: Any) -> N
 
 
 @every_algorithm
-@pytest.mark.parametrize(("chunk", "record"), [(1, "always"), (3, "never")])
+@pytest.mark.parametrize(
+    ("chunk", "record"),
+    [(2, "always"), pytest.param(1, "always", marks=SLOW), pytest.param(3, "never", marks=SLOW)],
+)
 def test_vectorised_in_chunks_equals_loop(name: str, chunk: int, record: str, specified: Any) -> None:
     assert distance(outcome(name, mode="vmap", chunk=chunk, record=record), specified) <= 1e-5
 
@@ -108,7 +112,7 @@ def test_vectorised_equals_loop_in_double_precision(name: str) -> None:
 
 
 @every_algorithm
-@pytest.mark.parametrize("mode", ["loop", "vmap"])
+@pytest.mark.parametrize("mode", [pytest.param("loop", marks=SLOW), "vmap"])
 def test_order_of_clients_does_not_matter(name: str, mode: str, specified: Any) -> None:
     backwards = outcome(name, mode=mode, clients=dict(reversed(graphs(name=name).items())))
     backwards["server"] = map_leaves(_reversed, backwards["server"])
@@ -199,7 +203,7 @@ def test_clients_are_isolated(name: str, mode: str) -> None:
 
 
 @every_algorithm
-@pytest.mark.parametrize("mode", ["loop", "vmap"])
+@pytest.mark.parametrize("mode", [pytest.param("loop", marks=SLOW), "vmap"])
 def test_resumed_equals_uninterrupted(name: str, mode: str) -> None:
     made = algorithm(name)
     whole = federation(mode=mode, name=name)
@@ -210,7 +214,8 @@ def test_resumed_equals_uninterrupted(name: str, mode: str) -> None:
     second = federation(mode=mode, name=name)
     tree = decode(saved)
     second.restore(tree.get("clients", {}))
-    assert distance(everything(run(made, second, 6, resume=(3, tree.get("state", {}))), second), expected) == 0
+    resumed = run(made, second, 6, (3, tree.get("state", {})), half.summary)
+    assert distance(everything(resumed, second), expected) == 0
 
 
 @every_algorithm

@@ -22,6 +22,7 @@ from tests.contract.small_graphs import CLASSES, COUNTS, FEATURES, arrays, globa
 from tests.contract.test_contract import Recorder, everything, run
 
 ROUNDS = 20
+SLOW = pytest.mark.slow
 
 
 def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float64, **options: Any) -> Simulation:
@@ -60,7 +61,14 @@ def test_clients_of_different_sizes_run_together() -> None:
 
 
 @every_kind
-@pytest.mark.parametrize(("chunk", "record"), [(0, "never"), (0, "always"), (1, "always")])
+@pytest.mark.parametrize(
+    ("chunk", "record"),
+    [
+        (0, "always"),
+        pytest.param(0, "never", marks=SLOW),
+        pytest.param(1, "always", marks=SLOW),
+    ],
+)
 def test_vectorised_equals_loop(
     kind: str, chunk: int, record: str, specified: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,7 +90,7 @@ def test_only_bytes_pass(kind: str, specified: dict[str, Any]) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("mode", ["loop", "vmap"])
+@pytest.mark.parametrize("mode", [pytest.param("loop", marks=SLOW), "vmap"])
 def test_resumed_equals_uninterrupted(kind: str, mode: str) -> None:
     made = KINDS[kind](net())
     whole, first, second = (federation(mode=mode) for _ in range(3))
@@ -90,7 +98,7 @@ def test_resumed_equals_uninterrupted(kind: str, mode: str) -> None:
     half = run(made, first, 3)
     saved = decode(encode({"state": half.state, "clients": first.snapshot()}))
     second.restore(saved.get("clients", {}))
-    resumed = run(made, second, 6, resume=(3, saved.get("state", {})))
+    resumed = run(made, second, 6, (3, saved.get("state", {})), half.summary)
     assert distance(everything(resumed, second), expected) == 0
 
 

@@ -117,6 +117,7 @@ def test_a_misbehaving_site_is_named_left_out_and_taken_back(running: Path, tmp_
     assert any(now["status"] == "rejoined" and now["sites"] == ["bank-c"] for now in watcher.heard)
 
 
+@pytest.mark.slow
 def test_a_killed_server_resumes_with_nothing_lost(running: Path, tmp_path: Path) -> None:
     """The server's processes die in the middle; sites go back to its checkpoint, redone rounds, if any, stand twice."""
     config, server = experiment("local", rounds=40, checkpoint_seconds=1.5), SiteProcess(running / "server")
@@ -141,6 +142,7 @@ def test_a_killed_server_resumes_with_nothing_lost(running: Path, tmp_path: Path
     assert set(calls.values()) <= {3, 6}
 
 
+@pytest.mark.slow
 def test_fedego_whose_server_trains_and_tells_every_site_something_else(running: Path, tmp_path: Path) -> None:
     config = experiment("fedego", rounds=2, algorithm_settings={"batches": 2, "epochs": 1, "server_epochs": 1})
     summary = run(config, running, tmp_path / "out", False, Watcher())

@@ -219,6 +219,7 @@ def test_second_signal_abandons_the_round(tmp_path: Path, whole: Path) -> None:
     assert final_numbers(tmp_path / "run") == final_numbers(whole)
 
 
+@pytest.mark.slow
 def test_kill_9_and_resume(tmp_path: Path) -> None:
     settings = resolved(rounds=200, eval_every=50)
     (tmp_path / "c.toml").write_text(config.dumps(settings.plain()))
