@@ -11,7 +11,7 @@ import torch
 from fedweave import datasets
 from fedweave.config import Config, parameters, registry
 from fedweave.core import model as models
-from fedweave.core.algorithm import capabilities
+from fedweave.core.algorithm import capabilities, needs
 from fedweave.core.federation import Placement
 from fedweave.core.graph import TEST, Graph, MotifTable, make_graph
 from fedweave.core.model import Model
@@ -20,6 +20,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.incentives.tables import Vocabulary, tables
+from fedweave.metrics.group_fairness import check_groups
 from fedweave.partition import cut
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.induced import crossing_edges, induced_edges, labels_of
@@ -53,6 +54,7 @@ def build(config: Config) -> Built:
     model = config.model.make().build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     algorithm = config.algorithm.make(model)
+    check_people(config, data, algorithm)
     fed = Simulation(
         client_graphs(data, seen, dtype, getattr(algorithm, "vocabulary", None)),
         classes=data.classes,
@@ -70,23 +72,30 @@ def build(config: Config) -> Built:
 def _check_needs(config: Config, data: Dataset, partition: Partition) -> None:
     """Refuse data that lacks what the algorithm needs: one that trains on every client's labels would take withheld
     ones for a class."""
-    needs = capabilities(config.algorithm.kind)
-    if needs.sens and data.sens is None:
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; choose data "
-            "that has one (see `fedweave list datasets`)."
-        )
-    if needs.graph_level and data.example != "graph":
+    kind = capabilities(config.algorithm.kind)
+    if kind.graph_level and data.example != "graph":
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
             f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
         )
-    if not needs.vertical and not all(part.labels for part in partition.parts):
+    if not kind.vertical and not all(part.labels for part in partition.parts):
         labels = config.partition.values.get("labels")
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} needs labels at every client, but partition.labels = {labels!r} "
             "withholds some; set it to 'all', or choose an algorithm for vertically split data."
         )
+
+
+def check_people(config: Config, data: Dataset, algorithm: Any) -> None:
+    """Raise ConfigError or DataError unless the data says of which group people are, where that is needed."""
+    if not needs(algorithm).sens:
+        return
+    if data.sens is None:
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; choose data "
+            "that has one (see `fedweave list datasets`), or parts that need none."
+        )
+    check_groups(data.classes, data.sens, data.name)
 
 
 def check_pooling(config: Config, data: Dataset, model: Model) -> None:

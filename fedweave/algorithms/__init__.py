@@ -13,6 +13,8 @@ from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
 from fedweave.algorithms.dw import DW, SizeValue
 from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
+from fedweave.algorithms.f2gnn import F2GNN, DivergenceStart, FairPenalty, GroupWeights
+from fedweave.algorithms.fairfed import FairFed, FairFedWeights
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
@@ -36,6 +38,8 @@ ALGORITHMS: dict[str, Any] = {
     "cgsv": CGSV,
     "dw": DW,
     "fairgraphfl": FairGraphFL,
+    "f2gnn": F2GNN,
+    "fairfed": FairFed,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "fedpub": FedPUB,
@@ -70,6 +74,10 @@ PARTS: dict[str, type[parts.Part]] = {
     "value_reward": ValueReward,
     "payoff": Payoff,
     "motif_prototypes": MotifPrototypes,
+    "fair_penalty": FairPenalty,
+    "divergence_start": DivergenceStart,
+    "group_weights": GroupWeights,
+    "fairfed_weights": FairFedWeights,
 }
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
@@ -79,6 +87,7 @@ __all__ = [
     "ALIASES",
     "CGSV",
     "DW",
+    "F2GNN",
     "GLASU",
     "PARTS",
     "VFGNN",
@@ -87,6 +96,7 @@ __all__ = [
     "DFedGNN",
     "Ditto",
     "FairGraphFL",
+    "FairFed",
     "FedAdam",
     "FedAvg",
     "FedAvgM",

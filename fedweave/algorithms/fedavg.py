@@ -69,6 +69,11 @@ class FedAvg:
             raise ValueError(f"parts: {owner} makes one global step, but every client has weights of its own")
         self.objective, self.vocabulary  # noqa: B018  refuse what cannot be trained, or known
 
+    @property
+    def needs(self) -> Capabilities:
+        """`capabilities`, and what the parts need."""
+        return replace(self.capabilities, sens=any(part.groups for part in self.composed.values()))
+
     @cached_property
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
@@ -173,9 +178,15 @@ class FedAvg:
 
     def _context(self, client: Client, message: Tree) -> Context:
         """What was received, and where training starts."""
+        ctx = self._received(client, message)
+        return replace(ctx, start=self._start(ctx))
+
+    def _received(self, client: Client, message: Tree) -> Context:
         ctx = Context(client, self.objective, message)
-        ctx = replace(ctx, received=self.composed.of_client("receive", ctx, self._whole))
-        return replace(ctx, start=self.composed.of_client("start", ctx, lambda ctx: ctx.received))
+        return replace(ctx, received=self.composed.of_client("receive", ctx, self._whole))
+
+    def _start(self, ctx: Context) -> Tree:
+        return self.composed.of_client("start", ctx, lambda ctx: ctx.received)
 
     def _whole(self, ctx: Context) -> Tree:
         """The received weights, and the client's own in the places that are not shared."""
@@ -205,7 +216,7 @@ class FedAvg:
         return personal_score(self.net, self._judged(client, message), client)
 
     def _judged(self, client: Client, message: Tree) -> Tree:
-        return self.composed.of_client("judged", self._context(client, message), lambda ctx: ctx.start)
+        return self.composed.of_client("judged", self._received(client, message), self._start)
 
     # --- shared weights ----------------------------------------------------------------------------------------------
 

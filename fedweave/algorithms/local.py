@@ -18,7 +18,7 @@ from fedweave.algorithms.parts import (
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Evaluation
+from fedweave.core.algorithm import Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
@@ -50,14 +50,19 @@ class Local:
     def __post_init__(self) -> None:
         self.objective  # noqa: B018  refuses what cannot be trained
 
+    @property
+    def needs(self) -> Capabilities:
+        """`capabilities`, and what the parts need."""
+        return Capabilities(sens=any(part.groups for part in self.parts))
+
     @cached_property
     def objective(self) -> Objective:
         """What a client trains for, and how."""
         training = Training(
             self.model, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
         )
-        losses = [part for part in self.parts if has(part, "loss")]
-        return Objective(Composition(losses or [CrossEntropy()]), training)
+        terms = [part for part in self.parts if has(part, "loss") or has(part, "criterion")]
+        return Objective(Composition.of(terms, defaults={"loss": CrossEntropy()}), training)
 
     def init(self, fed: Federation) -> Tree:
         """The server holds nothing."""

@@ -52,6 +52,11 @@ def capabilities(algorithm: Any) -> Capabilities:
     return getattr(algorithm, "capabilities", Capabilities())
 
 
+def needs(algorithm: Any) -> Capabilities:
+    """What this very algorithm needs: its `needs` where that depends on its fields, else its `capabilities`."""
+    return getattr(algorithm, "needs", capabilities(algorithm))
+
+
 class Algorithm(Protocol):
     """A frozen dataclass: fields are the paper's hyperparameters with the paper's defaults; the first is the model.
 

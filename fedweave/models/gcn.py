@@ -11,6 +11,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
 from fedweave.models import dense
 from fedweave.ops.linear import linear
 
@@ -22,23 +23,30 @@ class GCN:
     hidden:  width of the layers between.
     layers:  how many.
     dropout: share of a layer's outputs that is dropped in training.
+    linear:  a linear classifier follows the last convolution, which is then of width `hidden` (F²GNN's model).
     pool:    "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear layers
              follow (see `dense.head`).
 
     Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
+        ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool, or `linear` and pooling.
     """
 
     hidden: int = 64
     layers: int = 2
     dropout: float = 0.5
+    linear: bool = False
     pool: Literal["none", "sum", "mean"] = "none"
 
     def __post_init__(self) -> None:
         dense.check(self.hidden, self.layers, self.dropout, self.pool)
+        if self.linear and self.pool != "none":
+            raise ConfigError("model linear = true: with pool, linear layers follow anyway; leave one of them out.")
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
+        if self.linear:
+            convolutions = dense.chain(convolution, features, self.hidden, self.hidden, self.layers, self.dropout)
+            return (*convolutions, dense.affine(self.hidden, classes))
         return dense.chain(convolution, features, classes, self.hidden, self.layers, self.dropout, self.pool)
 
 

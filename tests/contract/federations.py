@@ -24,6 +24,7 @@ SIZES = (21, 40, 33, 70, 12)
 SHARED = 40  # nodes of every client of a vertical federation
 VERTICAL = {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}
 GRAPH_LEVEL = {name for name, kind in ALGORITHMS.items() if capabilities(kind).graph_level}
+PEOPLE = {name for name, kind in ALGORITHMS.items() if capabilities(kind).sens}
 # Algorithms that a GCN does not suit, or whose defaults take long here: their model and their parameters.
 OTHER_MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego", "layers": 2}}
 OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
@@ -54,29 +55,45 @@ def arrays(nodes: int, seed: int, given: np.ndarray | None = None) -> tuple[Any,
 
 
 def graphs(dtype: torch.dtype = torch.float32, changed: int | None = None, name: str | None = None) -> dict[str, Graph]:
-    """Five clients of different sizes or, for a vertical algorithm, with the same nodes, labels and masks; for one of
-    small graphs, with those and their motifs; `changed` holds other data."""
+    """Five clients of different sizes or, for a vertical algorithm, with the same nodes, labels and masks; for one that
+    needs a sensitive attribute, with that and two classes; for one of small graphs, with those and their motifs;
+    `changed` holds other data."""
     if name in GRAPH_LEVEL:
         return small_graphs.graphs(dtype, changed, known=True)
     if name in VERTICAL:
         _, _, y, masks = arrays(SHARED, 0)
         sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
         return {f"site-{i}": make_graph(x, edges, y, masks, dtype=dtype) for i, (x, edges, *_) in enumerate(sides)}
+    drawn = people if name in PEOPLE else arrays
     return {
-        f"site-{i}": make_graph(*arrays(nodes + 7 * (i == changed), i + 100 * (i == changed)), dtype=dtype)
+        f"site-{i}": make_graph(*drawn(nodes + 7 * (i == changed), i + 100 * (i == changed)), dtype=dtype)
         for i, nodes in enumerate(SIZES)
     }
 
 
-def global_test(dtype: torch.dtype = torch.float32) -> Graph:
+def people(nodes: int, seed: int) -> tuple[Any, ...]:
+    """As `arrays` with two classes, and two groups of which one is in the first class more often; a few unknown."""
+    x, edges, y, masks = arrays(nodes, seed)
+    draws = np.random.default_rng(seed).random((2, nodes))
+    sens = np.where(draws[0] < 0.05, -1, draws[1] < 0.3 + 0.4 * (y == 0)).astype(int)
+    return x, edges, (y > 0).astype(int), masks, sens
+
+
+def global_test(dtype: torch.dtype = torch.float32, name: str | None = None) -> Graph:
     """A graph that no client holds, all nodes in its test mask."""
-    x, edges, y, masks = arrays(25, 999)
-    return make_graph(x, edges, y, np.stack([0 * masks[0], 0 * masks[1], np.ones(25)]).astype(bool), dtype=dtype)
+    x, edges, y, _, *sens = (people if name in PEOPLE else arrays)(25, 999)
+    masks = np.arange(3)[:, None] == np.full(25, 2)
+    return make_graph(x, edges, y, masks, *sens, dtype=dtype)
 
 
-def model(dropout: float = 0.5, name: str = "gcn", layers: int = 2) -> Model:
+def classes(name: str | None = None) -> int:
+    """How many the data of an algorithm has."""
+    return 2 if name in PEOPLE else CLASSES
+
+
+def model(dropout: float = 0.5, name: str = "gcn", layers: int = 2, classes: int = CLASSES) -> Model:
     """A small model, by default a 2-layer GCN."""
-    return MODELS[name](hidden=HIDDEN, layers=layers, dropout=dropout).build(FEATURES, CLASSES)
+    return MODELS[name](hidden=HIDDEN, layers=layers, dropout=dropout).build(FEATURES, classes)
 
 
 def gin(dropout: float = 0.5) -> Model:
@@ -86,7 +103,8 @@ def gin(dropout: float = 0.5) -> Model:
 
 def algorithm(name: str, dropout: float = 0.5, **options: Any) -> Any:
     """A registered algorithm with a model that it can train."""
-    net = model(dropout, **OTHER_MODELS.get(name, {})) if name not in GRAPH_LEVEL else gin(dropout)
+    plain = model(dropout, classes=classes(name), **OTHER_MODELS.get(name, {}))
+    net = gin(dropout) if name in GRAPH_LEVEL else plain
     return ALGORITHMS[name](net, **(OTHER_PARAMETERS.get(name, {}) | options))
 
 
@@ -96,8 +114,8 @@ def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch
     clients = options.pop("clients", None) or graphs(dtype, name=name)
     small = name in GRAPH_LEVEL
     if not options.pop("without_test", False):
-        options["test"] = (small_graphs.global_test if small else global_test)(dtype)
-    return engine(clients, classes=small_graphs.CLASSES if small else CLASSES, **options)
+        options["test"] = small_graphs.global_test(dtype) if small else global_test(dtype, name)
+    return engine(clients, classes=small_graphs.CLASSES if small else classes(name), **options)
 
 
 class BytesEngine(Simulation):

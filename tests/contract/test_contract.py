@@ -14,17 +14,19 @@ from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.rounds import SERVER, RoundResult, train
 from tests.contract.federations import (
-    CLASSES,
     FEATURES,
+    PEOPLE,
     SIZES,
     BytesEngine,
     algorithm,
     arrays,
+    classes,
     distance,
     federation,
     global_test,
     graphs,
     model,
+    people,
 )
 
 ROUNDS = 6  # steps are recorded in their second round and played from the third
@@ -39,6 +41,7 @@ OTHER_STEPS = {
     "fedpub": "a mix of what clients train with masks",
     "fairgraphfl": "a reward by value",
 }
+PLAIN = {"f2gnn": {"alpha": 0.0}}  # without further terms of the objective
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
@@ -270,13 +273,13 @@ def test_one_client_is_centralised_training(name: str, optimizer_state: str) -> 
         pytest.skip(f"{name} has no full-batch local steps of a chosen optimiser; its own tests say what it computes")
     if name in OTHER_STEPS:
         pytest.skip(f"the server's step of {name} is {OTHER_STEPS[name]}")
-    x, edges, y, masks = arrays(SIZES[1], 1)
+    x, edges, y, masks, *sens = (people if name in PEOPLE else arrays)(SIZES[1], 1)
     from fedweave.core.graph import make_graph
 
-    graph = make_graph(x, edges, y, masks, dtype=torch.float64)
-    net = model(dropout=0.0)
-    fed = Simulation({"only": graph}, classes=CLASSES, test=global_test(torch.float64))
-    made = ALGORITHMS[name](net, local_steps=1, optimizer_state=optimizer_state)
+    graph = make_graph(x, edges, y, masks, *sens, dtype=torch.float64)
+    net = model(dropout=0.0, classes=classes(name))
+    fed = Simulation({"only": graph}, classes=classes(name), test=global_test(torch.float64, name))
+    made = ALGORITHMS[name](net, local_steps=1, optimizer_state=optimizer_state, **PLAIN.get(name, {}))
     begun = run(made, fed, 1)
     w, moments = held(begun, fed), fed.snapshot()["only"].get("optimizer")
     assert (moments is None) == (optimizer_state == "fresh")
@@ -299,7 +302,7 @@ def test_one_client_is_centralised_training(name: str, optimizer_state: str) -> 
         torch.nn.functional.cross_entropy(logits[masks[0]], torch.tensor(y)[masks[0]]).backward()
         optimiser.step()
     assert distance(held(ended, fed), map_leaves(lambda tensor: tensor.detach(), w)) <= 1e-9
-    assert models.apply(net, w, graph).shape == (64, CLASSES)
+    assert models.apply(net, w, graph).shape == (64, classes(name))
     assert dense.shape[1] == FEATURES
 
 

@@ -25,7 +25,10 @@ class CrossEntropy(Part):
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
         """Scalar; 0 at a client without training examples."""
-        logits = models.apply(model, w, graph, key)
+        return self.criterion(models.apply(model, w, graph, key), graph, given)
+
+    def criterion(self, logits: Tensor, graph: Graph, given: Tree) -> Tensor:
+        """The same of outputs that other terms have a use for, too."""
         return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
 
 
@@ -44,7 +47,11 @@ class Objective:
 
     @cached_property
     def _losses(self) -> dict[str, Part]:
-        return {name: part for name, part in self.parts.items() if has(part, "loss")}
+        return {name: part for name, part in self.parts.items() if has(part, "loss") and not has(part, "criterion")}
+
+    @cached_property
+    def _criteria(self) -> dict[str, Part]:
+        return {name: part for name, part in self.parts.items() if has(part, "criterion")}
 
     @cached_property
     def _penalties(self) -> dict[str, Part]:
@@ -103,6 +110,9 @@ class Objective:
         ]
         if _ANCHOR in args:
             terms += [own.regulariser(w, args[_ANCHOR], args.get(name, {})) for name, own in self._regularisers.items()]
+        if self._criteria:
+            logits = models.apply(model, w, graph, key)
+            terms += [part.criterion(logits, graph, args.get(name, {})) for name, part in self._criteria.items()]
         return sum(terms[1:], terms[0])
 
     def _penalty(self, w: Tensor, received: Tensor, args: Tree) -> Tensor:

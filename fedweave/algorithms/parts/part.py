@@ -162,12 +162,14 @@ class Part:
     personal:  True if every client gets weights of its own, so that there is no one global model.
     needs:     hooks that some other part must decide.
     private:   patterns of the weights that never leave their client, such as "*_mask".
+    groups:    True if clients need a sensitive attribute.
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
     personal: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
+    groups: ClassVar[bool] = False
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -236,6 +238,12 @@ class Part:
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
         """A term of the local objective that depends on data, scalar; given: as `ctx.given`. Terms add up."""
+        raise NotImplementedError
+
+    def criterion(self, logits: Tensor, graph: Graph, given: Tree) -> Tensor:
+        """A term of the local objective that is a function of the model's outputs for all examples, logits [e, c] of
+        one forward pass over the whole graph that all such terms share; scalar. Takes the place of the part's `loss`.
+        Terms add up."""
         raise NotImplementedError
 
     def penalty(self, w: Tensor, received: Tensor, given: Tree) -> Tensor:

@@ -1,0 +1,206 @@
+"""F²GNN: Cui et al. 2023, "Equipping federated graph neural networks with structure-aware group fairness", section V.
+
+Line by line: the client mixes the received and its own last weights by how far their predictions are apart (eq. 2),
+trains with a penalty on the gaps between two groups of people (eq. 3), and reports these gaps and how balanced its
+edges are; the server weighs clients by both (eqs. 4 and 5).
+
+Deviations:
+- eq. 4 as printed makes clients with large gaps count more; `prefer` = "fair", the default, turns the sign.
+- The paper's score B = 1 − (|H_intra| − |H_inter|) exceeds 1 where most edges join the groups; ours is
+  1 − |H_intra − H_inter|, as its text says ("maximum balance, B = 1, occurs when both are equal").
+- Gaps are over training nodes, for those have labels; they are those of the mean probability of class 1.
+- The public script's penalty does nothing (a broadcast makes its ΔSP 0 and ΔEO a multiple of Σp, times 1e-6).
+- Clients send what they changed of the received weights, whose weighted sum the server adds; as the weights sum to 1,
+  that is eq. 5.
+- The global model is judged, at clients too, not the mix that training starts from.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.fairness import f2gnn_weights, soft_gaps
+from fedweave.algorithms.fairness.weights import Prefer
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.preset import preset
+from fedweave.core import model as models
+from fedweave.core.algorithm import Capabilities
+from fedweave.core.federation import Federation
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.errors import DataError
+from fedweave.metrics.balance import balance, group_edges
+from fedweave.metrics.divergence import class_divergence, node_divergence
+
+Distance = Literal["class", "nodes"]
+
+
+def gaps(logits: Tensor, graph: Graph) -> Tensor:
+    """|ΔSP| + |ΔEO| of the probability of class 1 over the training nodes, scalar; a gap with an empty group is 0.
+
+    Raises:
+        DataError: the graph has no sensitive attribute, or there are not two classes.
+    """
+    if graph.sens is None or logits.shape[-1] != 2:
+        raise DataError("gaps between groups need a sensitive attribute (sens) and two classes; choose data with both")
+    found = soft_gaps(torch.softmax(logits, -1)[:, 1], graph.y, graph.sens, graph.masks[TRAIN])
+    return found.sp.abs() + found.eo.abs()
+
+
+@dataclass(frozen=True)
+class FairPenalty(Part):
+    """The client's loss and α (|ΔSP| + |ΔEO|) of its training nodes (eq. 3).
+
+    alpha: α, strength of the penalty; 0 is none.
+    """
+
+    alpha: float = 1.0
+    groups = True
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0:
+            raise ValueError(f"alpha is {self.alpha}; it must not be negative")
+
+    def criterion(self, logits: Tensor, graph: Graph, given: Tree) -> Tensor:
+        """The penalty."""
+        return self.alpha * gaps(logits, graph)
+
+
+@dataclass(frozen=True)
+class DivergenceStart(Part):
+    """Training starts from (1 − js) w_i + js w, the client's own last weights w_i mixed with the global ones by the
+    divergence js of their predictions on the client's nodes (eq. 2); at its first call from the global weights.
+
+    js: "class", of the mean class probabilities over all nodes, in bits (the text); it is tiny, so that clients hardly
+        take the global model. "nodes", of the distributions over training nodes (the script; see
+        `metrics.divergence.node_divergence`).
+    """
+
+    js: Distance = "nodes"
+    sends: ClassVar = {"js": "how far apart the predictions of the global and the client's last model are"}
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No divergence yet."""
+        return {
+            "js": torch.full((len(fed.clients),), -1.0, dtype=torch.float64),
+            "calls": torch.zeros(len(fed.clients)),
+        }
+
+    def start(self, ctx: Context) -> Tree:
+        """ŵ_i."""
+        if "w" not in ctx.client.state:
+            ctx.keep({"js": torch.ones((), dtype=ctx.client.graph.x.dtype)})
+            return ctx.received
+        own = ctx.client.state["w"]
+        js = self._divergence(ctx, own)
+        ctx.keep({"js": js})
+        return map_leaves(lambda w, last: js * w + (1 - js) * last, ctx.received, own)
+
+    def _divergence(self, ctx: Context, own: Tree) -> Tensor:
+        graph = ctx.client.graph
+        p, q = (torch.softmax(models.apply(ctx.training.model, w, graph), -1) for w in (ctx.received, own))
+        if self.js == "class":
+            return class_divergence(p, q, graph.real)
+        return node_divergence(p, q, graph.masks[TRAIN])
+
+    def judged(self, ctx: Context) -> Tree:
+        """The global model."""
+        return ctx.received
+
+    def report(self, ctx: Context) -> Tree:
+        """{"js"}, 1 at the first call."""
+        return {"js": ctx.memory["js"]}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The round's divergences, -1 where there was none, and how often each client was called."""
+        found = torch.where(state["calls"][round.at] > 0, round.replies.stack("js").double(), -1.0)
+        js = torch.full_like(state["js"], -1.0).index_copy(0, round.at, found)
+        return {"js": js, "calls": state["calls"].index_add(0, round.at, torch.ones(len(round.at)))}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"js"} of the last round, NaN at clients that it did not call, or called for the first time."""
+        return {"js": _known(state["js"])}
+
+
+@dataclass(frozen=True)
+class GroupWeights(Part):
+    """Clients count by how evenly their edges join equals and others, and by the gaps of their trained models (eq. 4).
+
+    lam:    λ, how much balance counts beside fairness.
+    tau:    τ, temperature; the lower, the more the weights differ (at 4 by 2.5 % at most).
+    prefer: which gaps count more, "fair": small, "as_printed": large, "script": small, by another formula.
+    """
+
+    lam: float = 1.0
+    tau: float = 0.05
+    prefer: Prefer = "fair"
+    groups = True
+    sends: ClassVar = {
+        "gaps": "|ΔSP| + |ΔEO| between the sensitive groups, of the trained model's probabilities on training nodes",
+        "balance": "how evenly the client's edges join equal and different sensitive groups, from 0 to 1",
+    }
+
+    def __post_init__(self) -> None:
+        f2gnn_weights(torch.zeros(1), torch.zeros(1), self.lam, self.tau, self.prefer)  # refuses impossible values
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Nothing is known yet."""
+        unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64)
+        return {"gaps": unknown, "balance": unknown.clone(), "weight": unknown.clone()}
+
+    def report(self, ctx: Context) -> Tree:
+        """{"gaps", "balance"}, scalars; a balance without edges between known groups is 0."""
+        graph = ctx.client.graph
+        logits = models.apply(ctx.training.model, ctx.trained, graph)
+        return {"gaps": gaps(logits, graph), "balance": balance(group_edges(graph)).score}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """γ."""
+        balances, found = (round.replies.stack(key) for key in ("balance", "gaps"))
+        return f2gnn_weights(balances, found, self.lam, self.tau, self.prefer)
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """What the round's clients reported, and what they counted; -1 at the others."""
+        found = {key: round.replies.stack(key).double() for key in ("gaps", "balance")} | {"weight": round.weights}
+        return {key: torch.full_like(state[key], -1.0).index_copy(0, round.at, value) for key, value in found.items()}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"gaps", "balance", "weight"} of the last round, NaN at clients that it did not call."""
+        return {key: _known(value) for key, value in state.items()}
+
+
+def _known(value: Tensor) -> Tensor:
+    return torch.where(value < 0, torch.nan, value)
+
+
+@preset
+@dataclass(frozen=True)
+class F2GNN:
+    """FedAvg between groups of people: a penalty on gaps, starts mixed by divergence, weights by balance and gaps.
+
+    alpha:  α, strength of the penalty on the gaps |ΔSP| + |ΔEO|.
+    js:     which divergence mixes the start, "nodes" (the script) or "class" (the text).
+    lam:    λ, how much balance counts beside fairness in the weights.
+    tau:    τ, temperature of the weights.
+    prefer: which gaps count more, "fair", "as_printed" or "script".
+    client: whether clients have the penalty and the mixed start.
+    server: whether the server weighs by balance and gaps, else by number of examples.
+    """
+
+    alpha: float = 1.0
+    js: Distance = "nodes"
+    lam: float = 1.0
+    tau: float = 0.05
+    prefer: Prefer = "fair"
+    client: bool = True
+    server: bool = True
+
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
+
+    def parts(self) -> tuple[Part, ...]:
+        """The client's and the server's, as far as they are wanted."""
+        client = (FairPenalty(self.alpha), DivergenceStart(self.js)) if self.client else ()
+        return (*client, *((GroupWeights(self.lam, self.tau, self.prefer),) if self.server else ()))

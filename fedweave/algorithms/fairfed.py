@@ -1,0 +1,120 @@
+"""FairFed: Ezzeldin et al. 2023, "FairFed: enabling group fairness in federated learning", algorithm 1.
+
+ω_k ← ω_k − β (Δ_k − mean Δ) with Δ_k = |F_k − F|, how far the gap F_k of the received global model on client k's
+training nodes is from that on all clients' together; below 0 cut off, then normalised (eq. 6).
+
+Two readings of what is open: F is the gap of all clients' pooled counts (the paper's, exact) and not a mean of the
+F_k; and F_k is of the received model, which all clients share, and not of the trained one.
+
+Deviations:
+- The counts that make F are sent in plain; the paper adds them up securely.
+- Where a round calls some clients only, ω are shares of that round's clients: those who took part before bring the ω
+  that they had then, others n_k / Σ n over the round, and all are normalised. With all clients this is the paper's.
+- F is of the clients that replied.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.fairness import fairfed_deviation, fairfed_weights
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
+from fedweave.algorithms.preset import preset
+from fedweave.core import model as models
+from fedweave.core.algorithm import Capabilities
+from fedweave.core.federation import Federation
+from fedweave.core.graph import TRAIN
+from fedweave.core.tree import Tree
+from fedweave.errors import DataError
+from fedweave.metrics import group_fairness
+
+Gap = Literal["eo", "sp"]
+
+
+@dataclass(frozen=True)
+class FairFedWeights(Part):
+    """Clients count less the further their gap is from that of all clients together, from round to round.
+
+    beta: β, how fast; 0 is FedAvg.
+    gap:  which, "eo" (equal opportunity) or "sp" (statistical parity).
+    """
+
+    beta: float = 0.05
+    gap: Gap = "eo"
+    groups = True
+    sends: ClassVar = EXAMPLES | {
+        "groups": "how many training examples of each sensitive group have which label and prediction by the received "
+        "model"
+    }
+
+    def __post_init__(self) -> None:
+        if self.beta < 0:
+            raise ValueError(f"beta is {self.beta}; it must not be negative")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No weights yet."""
+        unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64)
+        return {"omega": unknown, "deviation": unknown.clone()}
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n", "groups": float64 [2, 2, 2] by group, label and prediction}."""
+        graph = ctx.client.graph
+        if graph.sens is None:
+            raise DataError("FairFed's weights need a sensitive attribute (sens); choose data that has one")
+        logits = models.apply(ctx.training.model, ctx.received, graph)
+        pairs = group_fairness.counts(logits, graph.y, graph.sens, graph.masks[TRAIN : TRAIN + 1], auc=False)
+        return {"n": ctx.examples, "groups": pairs["groups"][0]}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """ω of the round's clients."""
+        last = state["omega"][round.at]
+        start = torch.where(last < 0, by_size(round), last)
+        if not start.sum() > 0:
+            start = by_size(round)
+        return fairfed_weights(start / start.sum(), self._deviation(round), self.beta)
+
+    def _deviation(self, round: Round) -> Tensor:
+        """Δ [P], of accuracies where a gap is undefined."""
+        table = round.replies.stack("groups").double()
+        own, whole = (_found(part, self.gap) for part in (table, table.sum(0)))
+        return fairfed_deviation(own["gap"], whole["gap"], own["accuracy"], whole["accuracy"])
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """ω and Δ after a round; Δ is -1 at clients that it did not call."""
+        deviation = torch.full_like(state["deviation"], -1.0).index_copy(0, round.at, self._deviation(round))
+        return {"omega": state["omega"].index_copy(0, round.at, round.weights), "deviation": deviation}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"omega", "deviation"}, NaN where there is none yet, or none of the last round."""
+        return {key: torch.where(value < 0, torch.nan, value) for key, value in state.items()}
+
+
+def _found(table: Tensor, gap: Gap) -> Mapping[str, Tensor]:
+    """The signed gap, NaN where it is undefined, and the accuracy of counts float64 […, 2, 2, 2], 0 without any."""
+    signed = group_fairness.values({"groups": table.numpy()})[f"{gap}_signed"]
+    correct = table[..., 0, 0].sum(-1) + table[..., 1, 1].sum(-1)
+    return {"gap": torch.as_tensor(signed), "accuracy": correct / table.sum((-1, -2, -3)).clamp(min=1)}
+
+
+@preset
+@dataclass(frozen=True)
+class FairFed:
+    """FedAvg whose clients count less the further their gap between groups of people is from the global one.
+
+    beta: β, how fast the weights change; 0 is FedAvg.
+    gap:  which gap, "eo" or "sp".
+    """
+
+    beta: float = 0.05
+    gap: Gap = "eo"
+
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
+
+    def parts(self) -> tuple[Part, ...]:
+        """The weights."""
+        return (FairFedWeights(self.beta, self.gap),)
