@@ -124,7 +124,7 @@ def test_an_algorithm_that_needs_the_sensitive_attribute_is_refused_data_without
 
     monkeypatch.setitem(ALGORITHMS, "fair", Fair)
     sections = {"partition": {"clients": 3}, "algorithm": {"name": "fair"}}
-    data = {"name": "synthetic", "nodes": 90}
+    data = {"name": "synthetic", "nodes": 90, "classes": 2}
     with pytest.raises(ConfigError, match="algorithm 'fair' needs a sensitive attribute, but synthetic has none"):
         build.build(config.resolve({**sections, "data": data}))
     assert build.build(config.resolve({**sections, "data": {**data, "sensitive": True}})).data.sens is not None

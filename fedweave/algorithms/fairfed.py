@@ -98,7 +98,10 @@ def _found(table: Tensor, gap: Gap) -> Mapping[str, Tensor]:
     """The signed gap, NaN where it is undefined, and the accuracy of counts float64 […, 2, 2, 2], 0 without any."""
     signed = group_fairness.values({"groups": table.numpy()})[f"{gap}_signed"]
     correct = table[..., 0, 0].sum(-1) + table[..., 1, 1].sum(-1)
-    return {"gap": torch.as_tensor(signed), "accuracy": correct / table.sum((-1, -2, -3)).clamp(min=1)}
+    return {
+        "gap": torch.as_tensor(signed, dtype=torch.float64),
+        "accuracy": correct / table.sum((-1, -2, -3)).clamp(min=1),
+    }
 
 
 @preset

@@ -72,7 +72,8 @@ class FedAvg:
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return replace(self.capabilities, sens=any(part.groups for part in self.composed.values()))
+        own = self.capabilities
+        return replace(own, sens=own.sens or any(part.groups for part in self.composed.values()))
 
     @cached_property
     def composed(self) -> Composition:
