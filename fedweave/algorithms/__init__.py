@@ -12,9 +12,10 @@ from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
 from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
 from fedweave.algorithms.dw import DW, SizeValue
-from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
 from fedweave.algorithms.f2gnn import F2GNN, DivergenceStart, FairPenalty, GroupWeights
+from fedweave.algorithms.fairaug import FairAug, FairAugmented
 from fedweave.algorithms.fairfed import FairFed, FairFedWeights
+from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
@@ -40,6 +41,7 @@ ALGORITHMS: dict[str, Any] = {
     "fairgraphfl": FairGraphFL,
     "f2gnn": F2GNN,
     "fairfed": FairFed,
+    "fairaug": FairAug,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "fedpub": FedPUB,
@@ -78,6 +80,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "divergence_start": DivergenceStart,
     "group_weights": GroupWeights,
     "fairfed_weights": FairFedWeights,
+    "fair_augmented": FairAugmented,
 }
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
@@ -95,8 +98,9 @@ __all__ = [
     "Centralized",
     "DFedGNN",
     "Ditto",
-    "FairGraphFL",
+    "FairAug",
     "FairFed",
+    "FairGraphFL",
     "FedAdam",
     "FedAvg",
     "FedAvgM",

@@ -40,6 +40,7 @@ OTHER_STEPS = {
     "dw": "a reward from normalised updates",
     "fedpub": "a mix of what clients train with masks",
     "fairgraphfl": "a reward by value",
+    "fairaug": "a mean, but of training on augmented graphs",
 }
 PLAIN = {"f2gnn": {"alpha": 0.0}}  # without further terms of the objective
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)

@@ -61,6 +61,11 @@ class Objective:
     def _regularisers(self) -> dict[str, Part]:
         return {name: part for name, part in self.parts.items() if has(part, "regulariser")}
 
+    @cached_property
+    def _feature_rows(self) -> frozenset[str]:
+        whole = any(part.whole_features for part in self.parts.values())
+        return frozenset() if whole else models.feature_rows(self.training.model)
+
     def fit(
         self,
         w: Tree,
@@ -98,7 +103,7 @@ class Objective:
             batches={"minibatch": minibatches},
             penalty=penalty or (self._penalty if anchor is not None and self._penalties else None),
             anchor=anchor,
-            rows=frozenset() if regularised else models.feature_rows(training.model),
+            rows=frozenset() if regularised else self._feature_rows,
             state=state,
         )
 

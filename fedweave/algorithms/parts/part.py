@@ -163,6 +163,7 @@ class Part:
     needs:     hooks that some other part must decide.
     private:   patterns of the weights that never leave their client, such as "*_mask".
     groups:    True if clients need a sensitive attribute.
+    whole_features: True if `loss` needs all columns of the features, also those that are 0 at a client.
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
@@ -170,6 +171,7 @@ class Part:
     needs: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[bool] = False
+    whole_features: ClassVar[bool] = False
 
     @property
     def vocabulary(self) -> Vocabulary | None:

@@ -1,0 +1,170 @@
+"""FairAug: Köse and Shen 2022, "Fair node representation learning via adaptive data augmentation", in a federation as
+F²GNN compares with it (Cui et al. 2023, section VI-A): every client trains on augmented copies of its graph, FedAvg
+averages.
+
+Deviations: augmented graphs train the classifier itself, not a contrastive representation; each local step draws a new
+one. The paper's constants could not be checked, so those here are ours, as is what is done to nodes of unknown group:
+they and their edges stay.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.parts import Part
+from fedweave.algorithms.preset import preset
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.algorithm import Capabilities
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+from fedweave.errors import DataError
+from fedweave.learn import cross_entropy
+from fedweave.ops.hashing import bits
+from fedweave.ops.sparse import Sparse
+from fedweave.sampling.graphs import BatchEdges
+
+
+class Ends(NamedTuple):
+    """The two ends of the entries of a client's lists of neighbours, int64 [E], and bool [E] which entries are real."""
+
+    source: Tensor
+    target: Tensor
+    real: Tensor
+
+
+def groups_of(graph: Graph) -> Tensor:
+    """bool [2, n]: the nodes of each group.
+
+    Raises:
+        DataError: the graph has no sensitive attribute.
+    """
+    if graph.sens is None:
+        raise DataError("FairAug needs a sensitive attribute (sens); choose data that has one")
+    return graph.sens == torch.arange(2)[:, None]
+
+
+def mask_probabilities(x: Tensor, groups: Tensor, most: float) -> Tensor:
+    """[d]: for each column of x [n, d] `most` times the difference of the groups' means as a share of the largest."""
+    member = groups.to(x.dtype)
+    means = member @ x / member.sum(1, keepdim=True).clamp(min=1)
+    delta = (means[1] - means[0]).abs()
+    return most * delta / delta.max().clamp(min=torch.finfo(x.dtype).tiny)
+
+
+def balanced_nodes(groups: Tensor, real: Tensor, keys: Tensor) -> Tensor:
+    """bool [steps, n]: all nodes but those of the larger group that are left out at random, so that both are equally
+    large; all of them where one group is empty. keys: int64 [steps]."""
+    least = groups.sum(1).min()
+    orders = [random.order(random.fold(keys, "nodes", s)[:, None], groups[s]) for s in (0, 1)]
+    chosen = [group & (order.argsort(1).argsort(1) < least) for group, order in zip(groups, orders, strict=True)]
+    return real & torch.where(least > 0, chosen[0] | chosen[1] | ~groups.any(0), True)
+
+
+def ends_of(graph: Graph) -> Ends:
+    """Both directions of every edge."""
+    first, degree, columns = graph.own_edges.neighbours
+    ended = torch.zeros(len(columns) + 1, dtype=torch.int64).scatter_add(0, first + degree, torch.ones_like(first))
+    owner = ended.cumsum(0)[:-1]
+    return Ends(owner.clamp(max=len(first) - 1), columns, owner < len(first))
+
+
+def edge_probabilities(ends: Ends, groups: Tensor, kept: Tensor, keep: float) -> Tensor:
+    """[steps, E]: how likely each entry stays among the nodes `kept` bool [steps, n]. Edges between groups stay with
+    π = `keep`, those within group s with min(1, π |E_inter| / (2 |E_intra,s|)), so that in expectation as many are left
+    within either group, together as many as between them; others with 1, and none that loses an end."""
+    own, other = groups[:, ends.source], groups[:, ends.target]
+    alive = ends.real & kept[:, ends.source] & kept[:, ends.target]
+    inter = own.any(0) & other.any(0) & ~(own & other).any(0)
+    between = (alive & inter).sum(1)
+    chance = torch.where(inter, keep, 1.0).expand(alive.shape)
+    for s in (0, 1):
+        intra = own[s] & other[s]
+        within = (alive & intra).sum(1).clamp(min=1)
+        chance = torch.where(intra, (keep * between / (2 * within)).clamp(max=1)[:, None], chance)
+    return torch.where(alive, chance, 0.0)
+
+
+def drawn_edges(ends: Ends, chance: Tensor, starts: Tensor, keys: Tensor) -> Tree:
+    """Lists of neighbours in which both directions of an edge stay or go together: "columns" [steps, E], which are
+    filled from the left, and "starts" [steps, n + 1]; starts: those of the whole lists [n + 1]."""
+    low, high = torch.minimum(ends.source, ends.target), torch.maximum(ends.source, ends.target)
+    stays = _uniform(random.fold(random.fold(keys, "edges")[:, None], low, high)) < chance
+    before = F.pad(stays.cumsum(1), (1, 0))
+    place = torch.where(stays, before[:, :-1], stays.shape[1])
+    room = torch.zeros(len(keys), stays.shape[1] + 1, dtype=torch.int64)
+    columns = room.scatter(1, place, ends.target.expand(place.shape))[:, :-1]
+    return {"columns": columns, "starts": before.gather(1, starts.expand(len(keys), -1))}
+
+
+def _uniform(words: Tensor) -> Tensor:
+    return (words >> 40 & 0xFFFFFF) * 2.0**-24
+
+
+def _dense(graph: Graph) -> Tensor:
+    x = graph.x
+    return x @ torch.eye(x.shape[1], dtype=x.dtype) if isinstance(x, Sparse) else x
+
+
+@dataclass(frozen=True)
+class FairAugmented(Part):
+    """Cross-entropy on a copy of the client's graph, drawn anew in every step: as many nodes of either group, as many
+    edges within them as between them, and features masked the likelier the more they tell the groups apart.
+
+    mask: π of the feature that tells most, at most 1.
+    keep: π of an edge between the groups.
+    """
+
+    mask: float = 0.5
+    keep: float = 0.8
+    groups = True
+    whole_features = True
+
+    def __post_init__(self) -> None:
+        for name in ("mask", "keep"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+
+    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """For each step the "features" [d] that stay (0 or 1), the "kept" nodes bool [n], and the lists of neighbours,
+        "columns" and "starts"."""
+        keys, groups = random.fold(key, torch.arange(steps)), groups_of(graph)
+        chance = mask_probabilities(_dense(graph), groups & graph.real, self.mask)
+        features = _uniform(bits(random.fold(keys, "features")[:, None], len(chance))) >= chance
+        kept, ends = balanced_nodes(groups & graph.real, graph.real, keys), ends_of(graph)
+        first, degree, _ = graph.own_edges.neighbours
+        starts = torch.cat([first, (first + degree)[-1:]])
+        edges = drawn_edges(ends, edge_probabilities(ends, groups, kept, self.keep), starts, keys)
+        return {"features": features.to(graph.x.dtype), "kept": kept, **edges}
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+        """Of one augmented copy, scalar; 0 without training examples in it."""
+        edges = BatchEdges({"nodes": graph.real, **minibatch}, graph.x.dtype)
+        copy = graph._replace(x=_dense(graph) * minibatch["features"], edges=edges)
+        logits = models.apply(model, w, copy, key)
+        trains = graph.masks[TRAIN] & minibatch["kept"]
+        return cross_entropy(logits, graph.y.clamp(min=0), trains.to(logits.dtype))
+
+
+@preset
+@dataclass(frozen=True)
+class FairAug:
+    """FedAvg whose clients train on copies of their graphs that are balanced between groups of people.
+
+    mask: probability that the feature which tells the groups apart most is masked; others less.
+    keep: probability that an edge between the groups stays.
+    """
+
+    mask: float = 0.5
+    keep: float = 0.8
+
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
+
+    def parts(self) -> tuple[Part, ...]:
+        """Training on augmented copies."""
+        return (FairAugmented(self.mask, self.keep),)
