@@ -17,6 +17,7 @@ from fedweave.deploy.sites.command import sites
 from fedweave.errors import FedweaveError, UserError
 from fedweave.predict import predict
 from fedweave.report.command import report
+from fedweave.report.statement import statement
 from fedweave.reproduce.command import reproduce
 
 
@@ -148,6 +149,7 @@ def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The di
 
 
 app.command()(report)
+app.command()(statement)
 app.add_typer(sites, name="sites")
 app.command()(reproduce)
 app.command()(predict)

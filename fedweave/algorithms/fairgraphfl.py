@@ -179,10 +179,12 @@ class Payoff(Part):
     """A budget B per round is divided by value, with fines for values below 0 and a compensation for those who were
     worth less before (Eqs. 5 to 7).
 
-    budget: B, what all payoffs of a round sum to.
+    budget:   B, what all payoffs of a round sum to.
+    currency: what it is an amount of; for statements (`fedweave statement`).
     """
 
     budget: float = 1.0
+    currency: str = "EUR"
     needs = ("value",)
 
     def __post_init__(self) -> None:
@@ -235,6 +237,7 @@ class FairGraphFL:
     beta:        β, how evenly rewards are spread.
     base:        what a reward is added to: the weights "before" or "after" the agent's training.
     budget:      B, what is paid in a round.
+    currency:    what it is an amount of.
     prototypes:  whether agents exchange prototypes.
     lam:         λ, the strength of their pull.
     distance:    of prototypes, "mean_square" or "as_printed".
@@ -253,6 +256,7 @@ class FairGraphFL:
     beta: float = 1.0
     base: Literal["before", "after"] = "before"
     budget: float = 1.0
+    currency: str = "EUR"
     prototypes: bool = True
     lam: float = 0.1
     distance: Literal["mean_square", "as_printed"] = "mean_square"
@@ -271,6 +275,6 @@ class FairGraphFL:
             *([Normalised(self.norm)] if self.norm else []),
             AgentValue(self.alpha1, self.alpha2, self.alignment, self.weights, *known),
             *([ValueReward(self.beta, self.base)] if self.rewards else []),
-            Payoff(self.budget),
+            Payoff(self.budget, self.currency),
             *([MotifPrototypes(self.lam, self.distance, *known)] if self.prototypes else []),
         )

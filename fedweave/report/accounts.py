@@ -1,0 +1,162 @@
+"""Statements of account of a run: its lines from what the server knew of each client, and a seal to check them by.
+
+The run's hash is SHA-256 of its configuration and of every member's ledger, so that a member can tell from its own
+ledger that a statement is about the run that it took part in.
+"""
+
+import hashlib
+import json
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fedweave.config import Document, dumps
+from fedweave.errors import UserError
+from fedweave.incentives.payoffs import Payoffs
+from fedweave.incentives.statement import MEASURES, Round, Terms, reasons, statement
+from fedweave.incentives.statement_digest import Digest, check, digest
+from fedweave.report.reading import Run
+
+PAYOFF, COMPENSATION = "payoff", "compensation"
+_OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "mechanism", "reveals", "to", "applied")
+
+
+class Account(NamedTuple):
+    """A statement: its lines (`incentives.statement.SCHEMA`), terms, run's hash and digest; what the run's hash is made
+    of; and the rounds in which there was nothing to divide."""
+
+    table: pa.Table
+    terms: Terms
+    run: str
+    digest: Digest
+    config: str
+    ledgers: dict[str, str]
+    empty: tuple[int, ...] = ()
+
+    def seal(self) -> dict[str, Any]:
+        """All but the lines, as a JSON document."""
+        return {
+            "budget": str(self.terms.budget),
+            "currency": self.terms.currency,
+            "run": self.run,
+            "config": self.config,
+            "ledgers": self.ledgers,
+            "start": self.digest.start,
+            "lines": list(self.digest.lines),
+            "digest": self.digest.digest,
+        }
+
+
+def account(run: Run) -> Account:
+    """The statement of a run whose algorithm pays.
+
+    Raises:
+        UserError: it does not, or nobody was paid in any round.
+    """
+    terms, entries, empty = terms_of(run), [], []
+    for number, entry in _rounds(run):
+        (entries if float(entry.pay.sum()) > 0 else empty).append((number, entry))
+    if not entries:
+        raise UserError(
+            f"in {run.directory} nobody was paid yet; choose an algorithm with payoffs, such as fairgraphfl."
+        )
+    table = statement(terms, [entry for _, entry in entries])
+    config, ledgers = config_hash(run.config), {name: ledger_hash(run.ledger, name) for name in _members(run)}
+    whole = run_hash(config, ledgers)
+    skipped = tuple(number for number, _ in empty)
+    return Account(table, terms, whole, digest(table, terms, whole), config, ledgers, skipped)
+
+
+def terms_of(run: Run) -> Terms:
+    """Budget and currency as the configuration has them, of the algorithm or of its part "payoff".
+
+    Raises:
+        UserError: it has none.
+        ConfigError: the budget is not an amount in whole cents.
+    """
+    algorithm = run.section("algorithm")
+    parts = [part if isinstance(part, dict) else {"name": part} for part in algorithm.get("parts", [])]
+    for table in (algorithm, *(part for part in parts if part.get("name") == PAYOFF)):
+        if "currency" in table:
+            return Terms(_amount(table["budget"]), table["currency"])
+    name = algorithm.get("name")
+    raise UserError(
+        f"the algorithm {name!r} of {run.directory} pays nobody, so that there is nothing to state; choose "
+        "fairgraphfl, or add the part 'payoff'."
+    )
+
+
+def _amount(budget: Any) -> str:
+    return repr(budget) if isinstance(budget, float) else str(budget)
+
+
+def _members(run: Run) -> list[str]:
+    return sorted(set(run.ledger["client"].to_pylist()))
+
+
+def _rounds(run: Run) -> list[tuple[int, Round]]:
+    """What each round with payoffs has to say of those who took part, in order."""
+    measured = {name: run.known(name) for name in (*MEASURES, PAYOFF, COMPENSATION)}
+    paid = measured[PAYOFF]
+    out = []
+    for number in sorted({number for of_client in paid.values() for number in of_client}):
+        members = sorted(client for client, of_client in paid.items() if number in of_client)
+        columns = {name: _column(known, members, number) for name, known in measured.items()}
+        pay = columns[PAYOFF]
+        late = columns[COMPENSATION]
+        why = reasons(Payoffs(pay, torch.zeros_like(pay) if late is None else late))
+        out.append((number, Round(number, members, *(columns[name] for name in MEASURES), pay, why)))
+    return out
+
+
+def _column(known: dict[str, dict[int, float]], members: list[str], number: int) -> Any:
+    found = [known.get(member, {}).get(number) for member in members]
+    return None if None in found else torch.tensor(found, dtype=torch.float64)
+
+
+def config_hash(config: Document) -> str:
+    """SHA-256 of a configuration, written as `fedweave run` writes it."""
+    return hashlib.sha256(dumps(config).encode()).hexdigest()
+
+
+def ledger_hash(ledger: pa.Table, member: str) -> str:
+    """SHA-256 of a member's rows of a ledger, in their order, without the seconds that they took."""
+    rows = ledger.filter(pc.equal(pc.cast(ledger["client"], pa.string()), member)).select(_OF_LEDGER)
+    lines = (json.dumps(list(row.values()), ensure_ascii=True, separators=(",", ":")) for row in rows.to_pylist())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def run_hash(config: str, ledgers: dict[str, str]) -> str:
+    """SHA-256 of the hashes of the configuration and of the members' ledgers, by name."""
+    return hashlib.sha256(json.dumps([config, sorted(ledgers.items())]).encode()).hexdigest()
+
+
+def check_own(own: pa.Table, seal: dict[str, Any], member: str, run: Run) -> None:
+    """Check a member's lines of a statement against its seal, and that against the member's own configuration and
+    ledger, which stand in `run`.
+
+    Raises:
+        UserError: a line was changed, or the statement is about another run; says which part does not agree.
+    """
+    try:
+        terms = Terms(seal["budget"], seal["currency"])
+        whole = Digest(seal["start"], tuple(seal["lines"]), seal["digest"])
+        config, ledgers, stated = str(seal["config"]), dict(seal["ledgers"]), str(seal["run"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the seal is damaged ({type(error).__name__} {error}); ask for the statement again."
+        ) from error
+    if config != config_hash(run.config):
+        raise UserError(f"the statement is about another configuration than {run.directory}/config.toml.")
+    if ledgers.get(member) != ledger_hash(run.ledger, member):
+        raise UserError(
+            f"the statement does not know the ledger of {member} in {run.directory}: it is about another run, or what "
+            "was exchanged was changed afterwards."
+        )
+    if stated != run_hash(config, ledgers):
+        raise UserError("the run's hash is not that of the ledgers in the seal; ask for the statement again.")
+    if terms != terms_of(run):
+        raise UserError("budget or currency are not those of the configuration; ask for the statement again.")
+    check(own, member, whole, terms, stated)

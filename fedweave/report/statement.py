@@ -1,0 +1,87 @@
+"""The command `fedweave statement`."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedweave.errors import UserError
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    import pyarrow as pa
+
+SEAL = "statement.json"
+
+
+def statement(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run that pays its members.")],
+    member: Annotated[str, typer.Option(metavar="NAME", help="Only the lines of this member.")] = "",
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write (RUN/statement).")] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Check the statement in DIR against the ledger in RUN; needs --member."),
+    ] = None,
+) -> None:
+    """State what each member of a run contributed, got, and is paid or fined, round by round: CSV, Parquet, and a page
+    to print."""
+    if check is not None:
+        _check(directory, member, check)
+        typer.echo(f"the statement in {check} agrees with the ledger of {member} in {directory}")
+        return
+    for path in write_statement(directory, member, out or directory / "statement"):
+        typer.echo(path)
+
+
+def write_statement(directory: Path, member: str, out: Path) -> list[Path]:
+    """Write all files of a statement, or of one member's lines, and return their paths.
+
+    Raises:
+        UserError: see `accounts.account`; or the member has no lines.
+    """
+    from pyarrow import csv
+
+    from fedweave.incentives.statement_digest import of_member
+    from fedweave.report.account_page import page
+    from fedweave.report.accounts import account
+    from fedweave.report.reading import read_run
+    from fedweave.runs.files import write, write_table
+
+    run = read_run(directory)
+    whole = account(run)
+    table = of_member(whole.table, member) if member else whole.table
+    about = f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}"
+    words = ["fedweave", "statement", str(directory), "--member", member or "NAME", "--check", str(out)]
+    text = page(whole, table, about, shlex.join(words))
+    paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html")] + [out / SEAL]
+    write(paths[0], lambda file: csv.write_csv(table, file))
+    write_table(paths[1], table)
+    write(paths[2], lambda file: file.write(text.encode()))
+    write(paths[3], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
+    return paths
+
+
+def _check(directory: Path, member: str, folder: Path) -> None:
+    from fedweave.incentives.statement_digest import of_member
+    from fedweave.report.accounts import check_own
+    from fedweave.report.reading import read_run
+    from fedweave.runs.files import read, read_table
+
+    if not member:
+        raise UserError("--check needs --member NAME: whose ledger is in the directory.")
+    if not (folder / SEAL).is_file():
+        raise UserError(
+            f"{folder} holds no statement: it has no {SEAL}. Name the folder that `fedweave statement` wrote."
+        )
+    own = folder / f"{_stem(member)}.parquet"
+    table: pa.Table = read_table(folder, own.name if own.is_file() else f"{_stem('')}.parquet")
+    try:
+        seal: dict[str, Any] = json.loads(read(folder / SEAL))
+    except ValueError as error:
+        raise UserError(f"{folder / SEAL} is damaged ({error}); ask for the statement again.") from error
+    check_own(of_member(table, member), seal, member, read_run(directory))
+
+
+def _stem(member: str) -> str:
+    return f"statement-{member}" if member else "statement"

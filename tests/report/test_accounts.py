@@ -1,0 +1,195 @@
+"""Statements of account end to end: they reconcile, and a member finds out what was changed."""
+
+import json
+import shutil
+from collections import defaultdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.report.account_page import money
+from fedweave.report.accounts import account
+from fedweave.report.reading import read_run
+from fedweave.rounds import SERVER
+
+ROUNDS = 5
+CONFIG = """
+rounds = {rounds}
+eval_every = {rounds}
+[data]
+name = "tu"
+path = "{data}"
+[partition]
+name = "graphs_iid"
+clients = 3
+[model]
+name = "gin"
+pool = "sum"
+hidden = 4
+layers = 1
+[algorithm]
+name = "fgfl"
+alpha1 = 0.5
+budget = 1000.01
+currency = "CHF"
+[engine]
+threads = 1
+"""
+
+
+def write_graphs(folder: Path, count: int = 40) -> None:
+    """Rings and paths of labelled nodes, in the TU layout."""
+    rng = np.random.default_rng(0)
+    edges, graph, label = [], [], []
+    for at in range(count):
+        size, first = int(rng.integers(3, 7)), len(graph)
+        pairs = [(i, (i + 1) % size) for i in range(size if at % 2 else size - 1)]
+        edges += [pair for a, b in pairs for pair in ((first + a, first + b), (first + b, first + a))]
+        graph += [at + 1] * size
+        label += rng.integers(0, 3, size).tolist()
+    folder.mkdir()
+    (folder / "DS_A.txt").write_text("".join(f"{a + 1}, {b + 1}\n" for a, b in edges))
+    (folder / "DS_graph_indicator.txt").write_text("".join(f"{one}\n" for one in graph))
+    (folder / "DS_graph_labels.txt").write_text("".join(f"{at % 2}\n" for at in range(count)))
+    (folder / "DS_node_labels.txt").write_text("".join(f"{one}\n" for one in label))
+
+
+def fedweave(*words: object, code: int = 0) -> str:
+    found = CliRunner().invoke(app, [str(word) for word in words])
+    assert found.exit_code == code, found.output
+    return found.output
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run that pays three members."""
+    folder = tmp_path_factory.mktemp("paid")
+    write_graphs(folder / "data")
+    (folder / "config.toml").write_text(CONFIG.format(rounds=ROUNDS, data=folder / "data"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDWEAVE_CACHE", str(folder / "cache"))
+        fedweave("run", folder / "config.toml", "--out", folder / "run", "--quiet")
+        fedweave("run", folder / "config.toml", "--set", "seed=1", "--out", folder / "other", "--quiet")
+    fedweave("statement", folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """The run and its statement, to be tampered with."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_the_three_forms_agree_and_reconcile_to_the_cent(finished: Path) -> None:
+    lines = pq.read_table(finished / "statement/statement.parquet").to_pylist()
+    sums: dict[int, Decimal] = defaultdict(Decimal)
+    for line in lines:
+        sums[line["round"]] += line["pay"]
+        assert line["currency"] == "CHF"
+    assert sums == dict.fromkeys(range(1, ROUNDS + 1), Decimal("1000.01"))
+    written = pyarrow.csv.read_csv(finished / "statement/statement.csv").to_pylist()
+    assert [(row["round"], row["member"], Decimal(str(row["pay"]))) for row in written] == [
+        (line["round"], line["member"], line["pay"]) for line in lines
+    ]
+    page = (finished / "statement/statement.html").read_text()
+    assert f"<td>{money(Decimal('5000.05'))}</td></tr>" in page
+    assert all(f"<td>{money(line['pay'])}</td>" in page for line in lines)
+
+
+def test_lines_are_what_the_server_knew(finished: Path) -> None:
+    metrics = pq.read_table(finished / "metrics.parquet").to_pylist()
+    known = {(r["round"], r["client"], r["metric"]): r["value"] for r in metrics if r["split"] == SERVER}
+    for line in pq.read_table(finished / "statement/statement.parquet").to_pylist():
+        at = (line["round"], line["member"])
+        assert [line[name] for name in ("alignment", "diversity", "density")] == [
+            known[*at, name] for name in ("alignment", "diversity", "density")
+        ]
+        assert abs(float(line["pay"]) - known[*at, "payoff"]) < 0.01
+
+
+def test_a_member_gets_its_own_lines_alone_and_can_check_them(finished: Path, tmp_path: Path) -> None:
+    fedweave("statement", finished, "--member", "client-1", "--out", tmp_path / "mine")
+    assert set(pq.read_table(tmp_path / "mine/statement-client-1.parquet")["member"].to_pylist()) == {"client-1"}
+    for path in (tmp_path / "mine").glob("statement-client-1.*"):
+        assert b"client-0" not in path.read_bytes()
+    told = fedweave("statement", finished, "--member", "client-1", "--check", tmp_path / "mine")
+    assert "agrees with the ledger of client-1" in told
+    fedweave("statement", finished, "--member", "client-2", "--check", finished / "statement")
+
+
+def rewrite(path: Path, change: Any) -> None:
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def with_pay(table: pa.Table) -> pa.Table:
+    pay = table["pay"].to_pylist()
+    pay[0] += Decimal("0.01")
+    return table.set_column(
+        table.column_names.index("pay"), table.schema.field("pay"), pa.array(pay, table["pay"].type)
+    )
+
+
+def with_bytes(table: pa.Table) -> pa.Table:
+    return table.set_column(table.column_names.index("bytes"), "bytes", pc.add(table["bytes"], 1))
+
+
+def test_what_was_changed_is_found_out(copied: Path) -> None:
+    words = ("statement", copied, "--member", "client-0", "--check", copied / "statement")
+    fedweave(*words)
+    honest = (copied / "statement/statement.parquet").read_bytes()
+    rewrite(copied / "statement/statement.parquet", with_pay)
+    assert "was changed" in fedweave(*words, code=2)
+    (copied / "statement/statement.parquet").write_bytes(honest)
+    seal = json.loads((copied / "statement/statement.json").read_text())
+    for key, value, told in [
+        ("run", "0" * 64, "not that of the ledgers"),
+        ("budget", "999.00", "not those of the configuration"),
+        ("digest", "0" * 64, "do not lead to the digest"),
+        ("lines", seal["lines"][1:], "do not lead to the digest"),
+        ("start", "0" * 64, "about another run"),
+    ]:
+        (copied / "statement/statement.json").write_text(json.dumps(seal | {key: value}))
+        assert told in " ".join(fedweave(*words, code=2).split())
+    (copied / "statement/statement.json").write_text(json.dumps(seal))
+    rewrite(copied / "ledger.parquet", with_bytes)
+    assert "does not know the ledger of client-0" in " ".join(fedweave(*words, code=2).split())
+
+
+def test_a_statement_of_another_run_does_not_pass(finished: Path) -> None:
+    other = finished.parent / "other"
+    told = fedweave("statement", other, "--member", "client-0", "--check", finished / "statement", code=2)
+    assert "about another configuration" in " ".join(told.split())
+
+
+def test_errors_say_what_to_do(finished: Path, tmp_path: Path) -> None:
+    told = fedweave("statement", finished, "--member", "nobody", "--out", tmp_path, code=2)
+    assert "client-0, client-1, client-2" in " ".join(told.split())
+    assert "--member" in fedweave("statement", finished, "--check", finished / "statement", code=2)
+    assert "statement.json" in fedweave("statement", finished, "--member", "client-0", "--check", tmp_path, code=2)
+    config = finished.parent / "config.toml"
+    words = ("--algorithm", "fedavg", "--set", "rounds=1", "--out", tmp_path / "plain", "--quiet")
+    fedweave("run", config, *words)
+    assert "pays nobody" in " ".join(fedweave("statement", tmp_path / "plain", code=2).split())
+
+
+def test_rounds_in_which_nobody_was_paid_are_told(copied: Path) -> None:
+    def unpaid(table: pa.Table) -> pa.Table:
+        here = pc.and_(pc.equal(table["round"], 2), pc.equal(table["metric"], "payoff"))
+        value = pc.if_else(here, 0.0, table["value"])
+        return table.set_column(table.column_names.index("value"), "value", value)
+
+    rewrite(copied / "metrics.parquet", unpaid)
+    whole = account(read_run(copied))
+    assert whole.empty == (2,)
+    assert set(whole.table["round"].to_pylist()) == {1, 3, 4, 5}
+    fedweave("statement", copied)
+    assert "In rounds 2 there was nothing" in (copied / "statement/statement.html").read_text()
