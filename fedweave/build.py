@@ -1,7 +1,7 @@
 """From a config to everything that a run needs: data, partition, clients' graphs, algorithm and federation."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,14 @@ from fedweave.partition.pooling import pooled
 
 @dataclass(frozen=True)
 class Built:
-    """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union."""
+    """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. motifs: of
+    each client's small graphs, where the algorithm asks for them."""
 
     data: Dataset
     partition: Partition
     algorithm: Any
     fed: Simulation
+    motifs: Mapping[str, MotifTable] = field(default_factory=dict)
 
 
 def build(config: Config) -> Built:
@@ -55,8 +57,9 @@ def build(config: Config) -> Built:
     check_pooling(config, data, model)
     algorithm = config.algorithm.make(model)
     check_people(config, data, algorithm)
+    graphs = client_graphs(data, seen, dtype, getattr(algorithm, "vocabulary", None))
     fed = Simulation(
-        client_graphs(data, seen, dtype, getattr(algorithm, "vocabulary", None)),
+        graphs,
         classes=data.classes,
         test=global_test_graph(data, partition, dtype),
         held=held_graphs(data, partition, dtype),
@@ -66,7 +69,8 @@ def build(config: Config) -> Built:
         chunk=engine.chunk,
         record=engine.record,
     )
-    return Built(data, partition, algorithm, fed)
+    motifs = {client: own for client, graph in graphs.items() if (own := graph.own_edges.members[0].motifs)}
+    return Built(data, partition, algorithm, fed, motifs)
 
 
 def _check_needs(config: Config, data: Dataset, partition: Partition) -> None:

@@ -70,10 +70,12 @@ class MotifTable(NamedTuple):
 
     numbers: int64 [K], the same for the same motif at every client; -1 is padding.
     having:  [K, e], 1 where an example has a motif; empty rows at padding.
+    names:   what people call them; none at padding.
     """
 
     numbers: np.ndarray
     having: sp.csr_matrix
+    names: tuple[str, ...] = ()
 
 
 class EdgeList:
@@ -126,10 +128,10 @@ class EdgeList:
             raise ValueError(
                 "no motifs are known here; they are looked for in small graphs, where a part asks for them"
             )
-        numbers, having = self.motifs
+        numbers, having, names = self.motifs
         kind = np.float32 if self.weight is None else self.weight.dtype
         csr = (having.data.astype(kind), having.indices, having.indptr)
-        return MotifTable(numbers, sp.csr_matrix(csr, shape=(len(numbers), self.examples)))
+        return MotifTable(numbers, sp.csr_matrix(csr, shape=(len(numbers), self.examples)), names)
 
     def operator(self, kind: str) -> Csr:
         """One of the matrices of `Edges.operator`, built once."""

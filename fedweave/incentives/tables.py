@@ -58,7 +58,9 @@ def table(motifs: Motifs, graphs: np.ndarray, train: np.ndarray, known: Vocabula
     having = sp.coo_array(counts[:, kept].T > 0)
     rows, columns = having.coords
     spread = (np.ones(len(rows), np.float32), (rows, np.flatnonzero(train)[columns]))
-    return MotifTable(numbers([motifs.keys[k] for k in kept]), sp.csr_matrix(spread, shape=(len(kept), len(graphs))))
+    keys = [motifs.keys[k] for k in kept]
+    which = sp.csr_matrix(spread, shape=(len(kept), len(graphs)))
+    return MotifTable(numbers(keys), which, tuple(map(str, keys)))
 
 
 def numbers(keys: Sequence[Motif]) -> np.ndarray:
@@ -87,4 +89,4 @@ def padded(given: MotifTable, rows: int) -> MotifTable:
     """The table with rows of no motif behind its own."""
     more = rows - len(given.numbers)
     having = sp.vstack([given.having, sp.csr_matrix((more, given.having.shape[1]), dtype=np.float32)], "csr")
-    return MotifTable(np.pad(given.numbers, (0, more), constant_values=-1), having)
+    return MotifTable(np.pad(given.numbers, (0, more), constant_values=-1), having, given.names)

@@ -76,6 +76,26 @@ def client_accuracy(groups: Sequence[Group]) -> go.Figure | None:
     return _styled(figure, 70 + top + 230 * rows, legend=False).update_layout(margin_t=top)
 
 
+def incentives(run: Run) -> go.Figure | None:
+    """By round and client: what each contributed, the density of its reward, and its payoff; None where the run did not
+    measure any of these."""
+    titles = {"Alignment": "alignment", "Reward, share of the joint update": "density", "Payoff": "payoff"}
+    found = {title: known for title, name in titles.items() if (known := run.known(name))}
+    if not found:
+        return None
+    figure = make_subplots(1, len(found), subplot_titles=list(found), horizontal_spacing=0.07)
+    clients = sorted({client for known in found.values() for client in known})[:BARS]
+    for column, known in enumerate(found.values(), 1):
+        for at, client in enumerate(clients):
+            line = {"color": CLASSES[at % len(CLASSES)], "width": 1.3, "dash": DASHES[at // len(CLASSES) % len(DASHES)]}
+            x, y = list(known.get(client, {})), list(known.get(client, {}).values())
+            named = {"name": plain(client), "legendgroup": client, "showlegend": column == 1}
+            hover = "round %{x}: %{y:.4f}<extra>" + plain(client) + "</extra>"
+            figure.add_trace(go.Scatter(x=x, y=y, mode="lines", line=line, hovertemplate=hover, **named), 1, column)
+        figure.update_xaxes(title_text="round", rangemode="tozero", col=column)
+    return _styled(figure, 360, legend=len(clients) <= NAMED)
+
+
 def is_histogram(seeds: Sequence[dict[str, float]]) -> bool:
     """Whether there are too many clients for bars, or not the same number for every seed."""
     return len(seeds[0]) > BARS or len({len(seed) for seed in seeds}) > 1

@@ -12,6 +12,7 @@ from fedweave.config import dumps
 from fedweave.report import figures, tables
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import between_groups
+from fedweave.report.motifs import drawing
 from fedweave.report.reading import Group, Run, distinct, grouped
 from fedweave.report.template import PAGE, STYLE
 
@@ -44,6 +45,7 @@ def render(runs: Sequence[Run]) -> str:
         accuracy=_drawn(figures.client_accuracy(groups), "accuracy"),
         accuracy_caption=_accuracy_caption(accuracies),
         extremes=tables.extremes(groups),
+        incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
         **_splits(owners),
@@ -109,6 +111,24 @@ def _splits(owners: Sequence[Owner]) -> dict[str, Any]:
         if any(group.first is run for group, run in alike)
     ]
     return {"splits": tables.splits((_whose(alike), alike[0][1].partition) for alike in found), "parts": parts}
+
+
+def _incentives(group: Group, number: int, several: bool) -> dict[str, Any]:
+    """What a group's first run says of contributions and what was given for them; {} if nothing."""
+    run, table = group.first, tables.incentives(group.first)
+    if not table.rows:
+        return {}
+    known: dict[str, list[dict[str, Any]]] = {}
+    for row in [] if run.motifs is None else run.motifs.to_pylist():
+        drawn = {"svg": drawing(row["motif"]), "name": row["motif"], "graphs": row["graphs"]}
+        known.setdefault(row["client"], []).append(drawn)
+    seeds = f"seed {run.summary.get('seed')}" if len(group.runs) > 1 else ""
+    return {
+        "whose": ", ".join(filter(None, (group.label if several else "", seeds))),
+        "figure": _drawn(figures.incentives(run), f"incentives-{number}"),
+        "table": table,
+        "motifs": known,
+    }
 
 
 def _disclosures(owners: Sequence[Owner]) -> list[dict[str, Any]]:

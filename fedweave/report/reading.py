@@ -17,7 +17,7 @@ from fedweave.config import Document, differences, load
 from fedweave.errors import UserError
 from fedweave.metrics.between_groups import MEASURED
 from fedweave.rounds import GLOBAL, SERVER, best_validated, fairest
-from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
+from fedweave.runs.files import CONFIG, LEDGER, METRICS, MOTIFS, PARTITION, SUMMARY, damaged, read_table
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Run:
     """One run as its directory tells it.
 
     summary:   content of summary.json; of an unfinished run, the same as far as its tables give it.
-    partition: partition.parquet, or None where there is none.
+    partition: partition.parquet, or None where there is none. motifs: the same of motifs.parquet.
     finished:  whether there was a summary.json. done: rounds done. when: of the last file, seconds since 1970.
     """
 
@@ -40,6 +40,7 @@ class Run:
     finished: bool
     done: int
     when: float
+    motifs: pa.Table | None = None
 
     @cached_property
     def evaluated(self) -> int:
@@ -119,6 +120,7 @@ def read_run(directory: Path) -> Run:
         finished=finished,
         done=done,
         when=(directory / (SUMMARY if finished else METRICS)).stat().st_mtime,
+        motifs=read_table(directory, MOTIFS) if (directory / MOTIFS).is_file() else None,
     )
 
 

@@ -132,6 +132,27 @@ def extremes(groups: Sequence[Group]) -> Table:
     return Table(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
 
 
+EARNED = {"alignment": "mean", "diversity": "last", "value": "last", "density": "mean", "payoff": "sum"}
+
+
+def incentives(run: Run) -> Table:
+    """What the server knew of each client's contribution and gave for it, over all rounds: a row per client; empty if
+    it measured neither payoff nor density."""
+    known = {name: run.known(name) for name in EARNED}
+    if not known["payoff"] and not known["density"]:
+        return Table((), ())
+    shown = [name for name in EARNED if known[name]]
+    rows = []
+    for client in sorted({client for of_clients in known.values() for client in of_clients}):
+        cells = []
+        for name in shown:
+            values = list(known[name].get(client, {}).values())
+            over = {"mean": lambda v: sum(v) / len(v), "last": lambda v: v[-1], "sum": sum}[EARNED[name]]
+            cells.append(Cell(number(over(values)), repr(over(values))) if values else Cell(NONE))
+        rows.append((Cell(client), *cells))
+    return Table(("client", *(f"{name}, {EARNED[name]}" for name in shown)), tuple(rows))
+
+
 def named_clients(accuracy: Mapping[str, float], value: float) -> str:
     """The clients that have `value`: "client-2", "client-2, client-9" or "client-2 and 4 more"."""
     names = [client for client, own in accuracy.items() if own == value]

@@ -38,6 +38,7 @@ td.word { white-space: normal; }
 .best { font-weight: 700; }
 .best::before { content: "★ "; color: var(--blue); font-size: .75em; vertical-align: .1em; }
 figure { margin: .8rem 0 0; }
+.motifs > span { display: inline-block; text-align: center; margin-right: .5rem; }
 details { margin: .7rem 0; }
 summary { cursor: pointer; font-weight: 500; }
 pre { background: var(--pale); padding: .8rem 1rem; font-size: .8rem; line-height: 1.45; white-space: pre-wrap;
@@ -146,6 +147,31 @@ group is empty; such clients are left out of the median and counted. “Fairest 
 on the validation examples of all clients whose accuracy there exceeds that of the better constant prediction by more
 than fair_margin, else the one with the best such accuracy.</p>
 {{ grid(between) }}
+</section>
+{%- endif %}
+
+{%- if incentives %}
+<section id="incentives">
+<h2>Contributions and what was given for them</h2>
+<p class="small">Alignment is the cosine of a client's update with the joint one, diversity its share of all known
+motifs, density the share of the joint update's entries that it got. `fedweave statement` writes the accounts.</p>
+{%- for one in incentives %}
+{%- if one.whose %}<h3>{{ one.whose }}</h3>{% endif %}
+{{ figure(one.figure, "By round, a line per client.") }}
+{{ grid(one.table, "narrow") }}
+{%- if one.motifs %}
+<details open><summary>The most frequent motifs of each client</summary>
+<p class="small">Numbers are labels of vertices; below, how many of the client's training graphs have the motif.</p>
+<table class="dense"><tbody>
+{%- for client, known in one.motifs.items() %}
+<tr><th scope="row" class="word">{{ client }}</th><td class="word motifs">
+{%- for motif in known %}
+<span title="{{ motif.name }}">{{ motif.svg | safe }}<span class="note">{{ motif.graphs }}</span></span>
+{%- endfor %}</td></tr>
+{%- endfor %}
+</tbody></table></details>
+{%- endif %}
+{%- endfor %}
 </section>
 {%- endif %}
 

@@ -9,15 +9,17 @@ import math
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from fedweave.build import Built, build, client_ids
 from fedweave.config import Config, dumps
+from fedweave.core.graph import MotifTable
 from fedweave.errors import UserError
 from fedweave.partition.statistics import statistics
 from fedweave.rounds import METRICS_SCHEMA, train
@@ -27,6 +29,7 @@ from fedweave.runs.files import (
     CONFIG,
     LEDGER,
     METRICS,
+    MOTIFS,
     PARTITION,
     SUMMARY,
     damaged,
@@ -74,6 +77,17 @@ def held(built: Built) -> dict[str, Any]:
     """The columns of partition.parquet: what each client holds."""
     columns = statistics(built.data, built.partition)
     return columns | {"client": client_ids(len(columns["client"]), built.partition.names)}
+
+
+def frequent(motifs: Mapping[str, MotifTable], most: int = 8) -> pa.Table:
+    """The `most` motifs of each client that the most of its training graphs have: client, motif, graphs."""
+    rows = []
+    for client, own in motifs.items():
+        graphs = np.diff(own.having.indptr)[: len(own.names)]
+        order = np.argsort(-graphs, kind="stable")[:most]
+        rows += [(client, own.names[k], int(graphs[k])) for k in order]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    return pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -154,6 +168,8 @@ def _prepare(config: Config, built: Any, directory: Path, here: RunBackend) -> t
     (directory / SUMMARY).unlink(missing_ok=True)  # of fewer rounds than are wanted now
     write(directory / CONFIG, lambda file: file.write(dumps(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(here.held(built)))
+    if motifs := getattr(built, "motifs", None):
+        write_table(directory / MOTIFS, frequent(motifs))
     return start, metrics
 
 

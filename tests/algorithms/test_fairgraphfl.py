@@ -56,7 +56,7 @@ class Agent:
 
     def __init__(self, graph: Graph, net: Any, like: Tree, lam: float, distance: str) -> None:
         self.graph, self.net, self.like, self.lam, self.distance = graph, net, like, lam, distance
-        numbers, having = graph.own_edges.members[0].known_motifs
+        numbers, having, _ = graph.own_edges.members[0].known_motifs
         real = numbers >= 0
         self.motifs: list[int] = numbers[real].tolist()
         having = torch.from_numpy(having.toarray()[real])

@@ -6,6 +6,7 @@ from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.errors import FedweaveError
+from fedweave.report import tables
 from fedweave.report.account_page import money
 from fedweave.report.accounts import account
+from fedweave.report.html import render
+from fedweave.report.motifs import drawing
 from fedweave.report.reading import read_run
 from fedweave.rounds import SERVER
 
@@ -193,3 +198,38 @@ def test_rounds_in_which_nobody_was_paid_are_told(copied: Path) -> None:
     assert set(whole.table["round"].to_pylist()) == {1, 3, 4, 5}
     fedweave("statement", copied)
     assert "In rounds 2 there was nothing" in (copied / "statement/statement.html").read_text()
+
+
+def test_the_report_shows_contributions_payoffs_and_motifs(finished: Path) -> None:
+    page = render([read_run(finished)])
+    section = page[page.index('<section id="incentives">') : page.index('<section id="split">')]
+    table = tables.incentives(read_run(finished))
+    assert table.head == (
+        "client",
+        *("alignment, mean", "diversity, last", "value, last", "density, mean", "payoff, sum"),
+    )
+    assert sum(float(row[-1].exact) for row in table.rows) == pytest.approx(ROUNDS * 1000.01)
+    assert "figure-incentives-0" in section
+    known = pq.read_table(finished / "motifs.parquet").to_pylist()
+    assert {row["client"] for row in known} == {"client-0", "client-1", "client-2"}
+    assert section.count("<svg") == len(known)
+    of_one = [row["graphs"] for row in known if row["client"] == "client-0"]
+    assert of_one == sorted(of_one, reverse=True)
+
+
+def test_runs_without_payoffs_have_no_such_section(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    rewrite(tmp_path / "run/metrics.parquet", lambda table: table.filter(pc.not_equal(table["split"], SERVER)))
+    assert '<section id="incentives">' not in render([read_run(tmp_path / "run")])
+
+
+def test_motifs_are_drawn_by_their_labels() -> None:
+    for name, vertices, lines in (("bond 0 1", 2, 1), ("bond 3 4 edge 2", 2, 1), ("ring 0 0 1", 3, 3)):
+        svg = ElementTree.fromstring(drawing(name))
+        assert len(svg.findall("circle")) == vertices
+        assert len(svg.findall("line")) == lines
+        labels = [text.text for text in svg.findall("text")]
+        assert sorted(labels) == sorted(word for word in name.split() if word.isdigit())  # type: ignore[type-var]
+    for odd in ("", "bond 0", "ring 0 1", "bond <b> 1", "ring 0 1 2 edge <script>"):
+        with pytest.raises(FedweaveError, match="neither a bond nor a ring"):
+            drawing(odd)

@@ -1,0 +1,48 @@
+"""Motifs drawn: bonds and rings of labelled vertices as inline SVG."""
+
+import math
+import re
+
+from fedweave.errors import FedweaveError
+from fedweave.report.figures import CLASSES
+
+_MOTIF = re.compile(r"(?:bond (?P<bond>-?\d+ -?\d+)|ring (?P<ring>-?\d+(?: -?\d+){2,}))(?: edge (?P<edge>-?\d+))?")
+SIZE, RADIUS = 64, 8  # of a drawing and of a vertex
+
+
+def drawing(name: str) -> str:
+    """The SVG of a motif "bond 0 1", "bond 0 1 edge 2" or "ring 0 0 1".
+
+    Raises:
+        FedweaveError: it is not written so.
+    """
+    found = _MOTIF.fullmatch(name)
+    if found is None:
+        raise FedweaveError(f"motifs.parquet names a motif {name!r}, which is neither a bond nor a ring; run it again.")
+    kind, edge = "bond" if found["bond"] else "ring", found["edge"]
+    labels = [int(word) for word in (found["bond"] or found["ring"]).split()]
+    at = _places(len(labels))
+    pairs = [(at[i], at[(i + 1) % len(at)]) for i in range(1 if kind == "bond" else len(at))]
+    parts = [f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" stroke="#666"/>' for a, b in pairs]
+    if edge:
+        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" text-anchor="middle" font-size="9">{edge}</text>')
+    parts += [_vertex(place, label) for place, label in zip(at, labels, strict=True)]
+    box = f'width="{SIZE}" height="{SIZE}" viewBox="0 0 {SIZE} {SIZE}"'
+    return f'<svg {box} role="img" aria-label="{kind} {" ".join(map(str, labels))}">{"".join(parts)}</svg>'
+
+
+def _places(count: int) -> list[tuple[float, float]]:
+    """Where the vertices stand: side by side, or on a circle from the top."""
+    middle, reach = SIZE / 2, SIZE / 2 - RADIUS - 1
+    if count == 2:
+        return [(middle - reach, middle), (middle + reach, middle)]
+    turns = [2 * math.pi * i / count - math.pi / 2 for i in range(count)]
+    return [(middle + reach * math.cos(turn), middle + reach * math.sin(turn)) for turn in turns]
+
+
+def _vertex(place: tuple[float, float], label: int) -> str:
+    x, y = place
+    colour = CLASSES[label % len(CLASSES)]
+    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}" stroke="#fff"/>'
+    style = 'text-anchor="middle" font-size="9" fill="#fff" stroke="#000" stroke-width="1.6" paint-order="stroke"'
+    return f'{circle}<text x="{x:.1f}" y="{y + 3:.1f}" {style}>{label}</text>'
