@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from fedweave.contributions import contributions
 from fedweave.deploy.sites.command import sites
 from fedweave.errors import FedweaveError, UserError
 from fedweave.predict import predict
@@ -153,6 +154,7 @@ app.command()(statement)
 app.add_typer(sites, name="sites")
 app.command()(reproduce)
 app.command()(predict)
+app.command()(contributions)
 
 
 def main() -> NoReturn:

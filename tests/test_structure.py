@@ -22,7 +22,7 @@ LAYERS = (
     ("build",),
     ("runs",),
     ("report",),
-    ("predict", "reproduce"),
+    ("predict", "contributions", "reproduce"),
     ("deploy",),
     ("cli",),
     ("__main__", ""),

@@ -18,6 +18,7 @@ from fedweave.incentives.payoffs import Payoffs
 from fedweave.incentives.statement import MEASURES, Round, Terms, reasons, statement
 from fedweave.incentives.statement_digest import Digest, check, digest
 from fedweave.report.reading import Run
+from fedweave.runs.files import CONTRIBUTIONS, read_table
 
 PAYOFF, COMPENSATION = "payoff", "compensation"
 _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "mechanism", "reveals", "to", "applied")
@@ -99,6 +100,9 @@ def _members(run: Run) -> list[str]:
 def _rounds(run: Run) -> list[tuple[int, Round]]:
     """What each round with payoffs has to say of those who took part, in order."""
     measured = {name: run.known(name) for name in (*MEASURES, PAYOFF, COMPENSATION)}
+    if (run.directory / CONTRIBUTIONS).is_file():  # of `fedweave contributions`
+        for row in read_table(run.directory, CONTRIBUTIONS).to_pylist():
+            measured["leave_one_out"].setdefault(row["client"], {})[row["round"]] = row["leave_one_out"]
     paid = measured[PAYOFF]
     out = []
     for number in sorted({number for of_client in paid.values() for number in of_client}):

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from fedweave.errors import FedweaveError, UserError
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
-MOTIFS = "motifs.parquet"
+MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 
 _LATER = ("to", "applied")  # columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`

@@ -1,0 +1,189 @@
+"""Seconds per round of FairGraphFL against a lean loop over the agents in PyG, and what Sybils are paid.
+
+The loop does what a round of the paper takes: each agent trains one step on all its training graphs with the pull of
+its prototypes, then embeds them again for those it sends; values, rewards, payoffs and global prototypes follow on flat
+vectors. Both run in one process by turns, without evaluation; medians are given. Motifs are extracted beforehand.
+
+    python -m benchmarks.fairgraphfl [--experiment experiments/fairgraphfl-proteins.toml] [--rounds 10] [--sybils]
+"""
+
+import argparse
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GINConv, global_add_pool
+
+from fedweave import config
+from fedweave.build import Built, build, client_graphs
+from fedweave.core.arrays import graph_arrays
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.engines.simulation import Simulation
+from fedweave.incentives.payoffs import payoffs
+from fedweave.partition.base import Part
+from fedweave.rounds import train
+
+
+class Net(nn.Module):
+    """The paper's model."""
+
+    def __init__(self, features: int, classes: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.first = nn.Linear(features, hidden)
+        mlps = [nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden)) for _ in range(3)]
+        self.convolutions = nn.ModuleList([GINConv(mlp) for mlp in mlps])
+        self.hidden, self.last = nn.Linear(hidden, hidden), nn.Linear(hidden, classes)
+
+    def embed(self, data: Any) -> Tensor:
+        h = self.first(data.x)
+        for convolution in self.convolutions:
+            h = F.dropout(torch.relu(convolution(h, data.edge_index)), 0.5, self.training)
+        return global_add_pool(h, data.batch, data.num_graphs)
+
+    def classify(self, embedded: Tensor) -> Tensor:
+        return self.last(F.dropout(torch.relu(self.hidden(embedded)), 0.5, self.training))
+
+
+class Agent:
+    """One agent's training graphs as a PyG batch, its motifs as a dense matrix of means, and its model."""
+
+    def __init__(self, graph: Graph, classes: int) -> None:
+        x, edges, y, masks, _, graph_of = graph_arrays(graph)
+        assert graph_of is not None
+        rows = x if isinstance(x, np.ndarray) else x.toarray()
+        kept = np.flatnonzero(masks[TRAIN])
+        pieces = []
+        for one in kept:
+            nodes = np.flatnonzero(graph_of == one)
+            own = edges[:, np.isin(edges[0], nodes)] - nodes[0]
+            pieces.append(Data(torch.from_numpy(rows[nodes]), torch.from_numpy(own), y=torch.tensor([y[one]])))
+        self.data = Batch.from_data_list(pieces)
+        numbers, having, _ = graph.own_edges.members[0].known_motifs
+        real = numbers >= 0
+        has = torch.from_numpy(having.toarray()[real][:, kept]).float()
+        self.numbers, self.mean = numbers[real], has / has.sum(1, keepdim=True)
+        self.net = Net(rows.shape[1], classes)
+        self.optimiser = torch.optim.Adam(self.net.parameters(), 1e-3, weight_decay=5e-4)
+
+
+class Loop:
+    """The federation as a loop."""
+
+    def __init__(self, built: Built) -> None:
+        graphs = built.fed._graphs
+        self.agents = [Agent(graph, built.fed.classes) for graph in graphs.values()]
+        for agent in self.agents[1:]:
+            agent.net.load_state_dict(self.agents[0].net.state_dict())
+        self.known = np.unique(np.concatenate([agent.numbers for agent in self.agents]))
+        self.place = [torch.from_numpy(np.searchsorted(self.known, agent.numbers)) for agent in self.agents]
+        self.d = torch.tensor([len(a.numbers) / len(self.known) for a in self.agents], dtype=torch.float64)
+        count = len(self.agents)
+        self.r, self.before, self.rounds = torch.full((count,), 1 / count, dtype=torch.float64), torch.zeros(count), 0
+        self.global_prototypes: Tensor | None = None
+
+    def round(self) -> None:
+        starts, updates, prototypes = [], [], []
+        for agent, place in zip(self.agents, self.place, strict=True):
+            start = nn.utils.parameters_to_vector(agent.net.parameters()).detach()
+            agent.net.train()
+            agent.optimiser.zero_grad()
+            embedded = agent.net.embed(agent.data)
+            loss = F.cross_entropy(agent.net.classify(embedded), agent.data.y)
+            if self.global_prototypes is not None:
+                loss = loss + 0.1 * F.mse_loss(agent.mean @ embedded, self.global_prototypes[place])
+            loss.backward()
+            agent.optimiser.step()
+            agent.net.eval()
+            with torch.no_grad():
+                prototypes.append(agent.mean @ agent.net.embed(agent.data))
+            starts.append(start)
+            updates.append(nn.utils.parameters_to_vector(agent.net.parameters()).detach() - start)
+        self.serve(starts, torch.stack(updates).double(), prototypes)
+
+    def serve(self, starts: list[Tensor], updates: Tensor, prototypes: list[Tensor]) -> None:
+        weights = self.r.relu()
+        whole = weights @ updates / weights.sum()
+        phi = F.cosine_similarity(updates, whole[None])
+        self.r = self.r + 0.05 * (phi + self.d)
+        self.r = self.r / self.r.sum()
+        self.rounds += 1
+        payoffs(self.r, self.before / self.rounds, 1.0)
+        self.before = self.before + self.r
+        weights, width = self.r.relu(), prototypes[0].shape[1]
+        total, share = torch.zeros(len(self.known), width), torch.zeros(len(self.known), 1)
+        for place, own, weight in zip(self.place, prototypes, weights.float(), strict=True):
+            total.index_add_(0, place, weight * own)
+            share.index_add_(0, place, weight.expand(len(place), 1))
+        self.global_prototypes = total / share.clamp(min=1e-12)
+        reach, order = torch.tanh(self.r) / torch.tanh(self.r).max(), torch.argsort(whole.abs(), descending=True)
+        for agent, start, part in zip(self.agents, starts, reach.tolist(), strict=True):
+            got = torch.zeros_like(whole)
+            kept = order[: int(part * len(whole))]
+            got[kept] = whole[kept]
+            nn.utils.vector_to_parameters(start + got.float(), agent.net.parameters())
+
+
+def by_turns(built: Built, rounds: int) -> tuple[list[float], list[float]]:
+    """Seconds of each round of the loop and of fedweave, in turns; the first two rounds of both are left out."""
+    loop, ours, theirs = Loop(built), [], []
+    steps = train(built.algorithm, built.fed, rounds + 2, eval_every=1_000_000)
+    for number in range(rounds + 2):
+        began = time.perf_counter()
+        loop.round()
+        between = time.perf_counter()
+        if number == rounds + 1:
+            break  # the last round is evaluated
+        next(steps)
+        if number > 1:
+            theirs.append(between - began)
+            ours.append(time.perf_counter() - between)
+    return theirs, ours
+
+
+def sybils(path: Path, rounds: int) -> None:
+    """What a member is paid as one, and as two with half of its graphs each, on one split."""
+    for agents in (5, 10):
+        settings = [f"partition.clients={agents}", "eval_every=0", "model.hidden=16"]
+        built = build(config.read(path, settings)[0])
+        print(f"{agents} agents: as one {_paid(built, rounds, False):.4f}, as two {_paid(built, rounds, True):.4f}")
+
+
+def _paid(built: Built, rounds: int, split: bool) -> float:
+    """What agent 0 is paid per round, in shares of the budget, alone or as two."""
+    parts = list(built.partition.parts)
+    if split:
+        one, cuts = parts[0], np.array_split(np.arange(len(parts[0].examples)), 2)
+        parts[:1] = [Part.of(built.data, one.examples[cut], one.masks[:, cut]) for cut in cuts]
+    partition = replace(built.partition, parts=tuple(parts))
+    fed = Simulation(client_graphs(built.data, partition, vocabulary=built.algorithm.vocabulary), classes=2)
+    total = 0.0
+    for step in train(built.algorithm, fed, rounds, eval_every=0):
+        total += float(step.state["parts"]["Payoff"]["pay"][: 1 + split].sum())
+    return total / rounds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experiment", type=Path, default=Path("experiments/fairgraphfl-proteins.toml"))
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--sybils", action="store_true")
+    given = parser.parse_args()
+    if given.sybils:
+        sybils(given.experiment, given.rounds)
+        return
+    built = build(config.read(given.experiment)[0])
+    theirs, ours = by_turns(built, given.rounds)
+    lean, fast = statistics.median(theirs), statistics.median(ours)
+    print(f"{torch.get_num_threads()} threads, {len(built.fed.clients)} agents, medians of {given.rounds} rounds")
+    print(f"loop over agents in PyG {lean:.3f} s, fedweave {fast:.3f} s: {lean / fast:.2f} times as fast")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""What a dishonest agent is paid by FairGraphFL, on real small graphs, next to what it had been paid for its own work.
+
+An agent with graphs of its own that sends back its last download, or another's update, is not found out by alignment:
+both point where the joint update does. Only those without data of their own, who can name no motif, lose by it.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.algorithms.adversaries import AGENT, LIES, paid
+
+FOUND_OUT = ("noise", "zeros", "its update with the sign flipped")  # whatever else the agent has
+every_seed = pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+
+
+@pytest.fixture(autouse=True)
+def kept(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWEAVE_DATA", str(data_root))
+
+
+@lru_cache(maxsize=8)
+def honest(seed: int) -> Tensor:
+    return paid(seed)
+
+
+def less(false: Tensor, seed: int) -> bool:
+    """Whether the agent is paid less than every other, and than it would be for its own work."""
+    others = torch.cat([false[:AGENT], false[AGENT + 1 :]])
+    return bool(false[AGENT] < others.min()) and bool(false[AGENT] < honest(seed)[AGENT])
+
+
+@every_seed
+@pytest.mark.parametrize("what", FOUND_OUT)
+def test_one_that_sends_something_else_than_its_update_is_paid_less(what: str, seed: int) -> None:
+    assert less(paid(seed, LIES[what]), seed)
+
+
+@every_seed
+@pytest.mark.parametrize("what", LIES)
+def test_one_without_data_is_paid_less_whatever_it_sends(what: str, seed: int) -> None:
+    assert less(paid(seed, LIES[what], idle=True), seed)
+
+
+@every_seed
+def test_honest_agents_share_the_budget_evenly(seed: int) -> None:
+    shares = honest(seed) / honest(seed).sum()
+    assert shares.sum() == pytest.approx(1)
+    assert shares.min() > 0.6 / len(shares)

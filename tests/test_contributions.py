@@ -1,0 +1,138 @@
+"""What clients brought to a global model: by hand, against independent arithmetic, and as the run itself measured."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedweave import config
+from fedweave.build import build
+from fedweave.cli import app
+from fedweave.contributions import _heard, measured, totals
+from fedweave.core import model as models
+from fedweave.core.tree import map_leaves
+from fedweave.errors import UserError
+from fedweave.report.reading import read_run
+
+ROUNDS = 3
+CONFIG = f"""
+rounds = {ROUNDS}
+[data]
+name = "synthetic"
+nodes = 300
+classes = 3
+features = 8
+[partition]
+name = "label_skew"
+clients = 4
+majors = 2
+test_nodes = 10
+[model]
+hidden = 4
+[engine]
+threads = 1
+dtype = "float64"
+"""
+
+
+def fedweave(*words: object, code: int = 0) -> str:
+    found = CliRunner().invoke(app, [str(word) for word in words])
+    assert found.exit_code == code, found.output
+    return " ".join(found.output.split())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("contributions")
+    (folder / "config.toml").write_text(CONFIG)
+    fedweave("run", folder / "config.toml", "--out", folder / "run", "--quiet")
+    return folder / "run"
+
+
+def test_shapley_values_of_a_round_add_up_to_what_the_run_measured(finished: Path) -> None:
+    for metric, sign in (("accuracy", 1), ("loss", -1)):
+        table = measured(finished, "2,3", metric)
+        curve = read_run(finished).curve(metric, "test", pooled=True)
+        for number in (2, 3):
+            rows = [row for row in table.to_pylist() if row["round"] == number]
+            gain = sum(row["shapley"] for row in rows)
+            assert gain == pytest.approx(sign * (curve[number] - curve[number - 1]), abs=1e-9)
+            assert {row["error"] for row in rows} == {0}
+
+
+def test_a_round_by_hand(finished: Path, reference: Path) -> None:
+    """Every coalition's model mixed and judged one by one, and the Shapley values of the reference arithmetic."""
+    spec = importlib.util.spec_from_file_location("oracles", reference / "oracles.py")
+    assert spec is not None
+    assert spec.loader is not None
+    oracles: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(oracles)
+    built = build(config.read(finished / "config.toml")[0])
+    *_, (_, round) = _heard(built, ROUNDS)
+    replies, n, test = list(round.replies), round.replies.stack("n").numpy(), built.fed.test
+    assert test is not None
+    mask = test.masks[2]
+
+    def worth(coalition: frozenset[int]) -> float:
+        w = round.w
+        for i in coalition:
+            share = n[i] / sum(n[j] for j in coalition)
+            w = map_leaves(lambda a, b, share=share: a + share * b, w, replies[i]["update"])
+        return float((models.apply(built.algorithm.model, w, test)[mask].argmax(1) == test.y[mask]).double().mean())
+
+    expected = oracles.shapley(range(4), worth)
+    table = measured(finished)
+    assert np.allclose(table["shapley"].to_numpy(), [expected[i] for i in range(4)], atol=1e-12)
+    everyone = frozenset(range(4))
+    left_out = [worth(everyone) - worth(everyone - {i}) for i in range(4)]
+    assert np.allclose(table["leave_one_out"].to_numpy(), left_out, atol=1e-12)
+    alone = [worth(frozenset({i})) - worth(frozenset()) for i in range(4)]
+    assert np.allclose(table["individual"].to_numpy(), alone, atol=1e-12)
+    updates = round.updates.numpy()
+    whole = (n / n.sum()) @ updates
+    assert np.allclose(table["cosine"].to_numpy(), [oracles.cosine(u, whole) for u in updates], atol=1e-12)
+
+
+def test_shares_of_a_budget(finished: Path) -> None:
+    for row in measured(finished, "all").to_pylist():
+        assert row["equal_share"] == 0.25
+    table = measured(finished, "1", "loss")
+    for scheme in ("individual", "shapley"):
+        raw, share = table[scheme].to_numpy(), table[f"{scheme}_share"].to_numpy()
+        assert np.allclose(share, raw / raw.sum())
+
+
+def test_the_command_writes_a_row_per_round_and_client(finished: Path) -> None:
+    assert "3 rounds, gains in accuracy" in fedweave("contributions", finished, "--rounds", "all")
+    table = pq.read_table(finished / "contributions.parquet")
+    assert len(table) == ROUNDS * 4
+    summed = {row["client"]: row for row in totals(table).to_pylist()}
+    for client, row in summed.items():
+        own = [one["shapley"] for one in table.to_pylist() if one["client"] == client]
+        assert row["shapley"] == pytest.approx(sum(own))
+
+
+def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:
+    assert "numbers from 1 to 3" in fedweave("contributions", finished, "--rounds", "4", code=2)
+    assert "choose accuracy or loss" in fedweave("contributions", finished, "--metric", "f1", code=2)
+    with pytest.raises(UserError, match="no finished run"):
+        measured(tmp_path)
+    settings = finished.parent / "config.toml"
+    fedweave("run", settings, "--algorithm", "fedadam", "--set", "rounds=1", "--out", tmp_path / "adam", "--quiet")
+    with pytest.raises(UserError, match="has no global model that is a weighted mean"):
+        measured(tmp_path / "adam")
+
+
+def test_more_than_twelve_clients_are_sampled(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(CONFIG.replace("clients = 4", "clients = 13"))
+    fedweave("run", tmp_path / "config.toml", "--set", "rounds=1", "--out", tmp_path / "run", "--quiet")
+    table, again = (measured(tmp_path / "run", metric="loss", permutations=20) for _ in range(2))
+    assert table["shapley"].to_pylist() == again["shapley"].to_pylist()
+    assert all(error > 0 for error in table["error"].to_pylist())
+    gains = torch.tensor(table["shapley"].to_pylist())
+    assert gains.isfinite().all()
