@@ -37,6 +37,7 @@ def render(runs: Sequence[Run]) -> str:
         costs=tables.costs(groups),
         fairness=tables.metrics(groups, ("fairness",)),
         between=between_groups(groups),
+        alone=tables.reward_fairness(groups),
         seeds=any(len(group.runs) > 1 for group in groups),
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
         several=len(groups) > 1,
@@ -127,6 +128,7 @@ def _incentives(group: Group, number: int, several: bool) -> dict[str, Any]:
         "whose": ", ".join(filter(None, (group.label if several else "", seeds))),
         "figure": _drawn(figures.incentives(run), f"incentives-{number}"),
         "table": table,
+        "qualities": tables.qualities(run),
         "motifs": known,
     }
 

@@ -1,12 +1,15 @@
 """The tables of the report as plain data; the page's template escapes and lays them out."""
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.filesize import decimal
 
+from fedweave.metrics.reward_fairness import pearson, per_group
 from fedweave.report.cells import NONE, Cell, Table, marked, measured, number
 from fedweave.report.disclosure import Disclosure
 from fedweave.report.reading import Group, Run, spread
@@ -151,6 +154,42 @@ def incentives(run: Run) -> Table:
             cells.append(Cell(number(over(values)), repr(over(values))) if values else Cell(NONE))
         rows.append((Cell(client), *cells))
     return Table(("client", *(f"{name}, {EARNED[name]}" for name in shown)), tuple(rows))
+
+
+def qualities(run: Run) -> Table:
+    """What clients of low, medium and high quality are paid per round, in the mean; empty for other partitions."""
+    paid = {client: sum(own.values()) / len(own) for client, own in run.known("payoff").items()}
+    groups = per_group(paid)
+    return Table(
+        ("quality", "payoff per round"), tuple((Cell(name), Cell(number(v), repr(v))) for name, v in groups.items())
+    )
+
+
+def reward_fairness(groups: Sequence[Group]) -> Table:
+    """Pearson's correlation of the clients' test accuracies with those of local training on the same split and seed, a
+    row for each other run; empty without such a run of `local`."""
+    owners = [(group, run) for group in groups for run in group.runs]
+    alone = [run for _, run in owners if run.summary["algorithm"] == "local"]
+    rows = []
+    for group, run in owners:
+        same = [one for one in alone if one is not run and _same_split(one, run)]
+        if not same or run.summary["algorithm"] == "local":
+            continue
+        one, other = same[0].clients("accuracy"), run.clients("accuracy")
+        shared = sorted(one.keys() & other.keys())
+        found = pearson(np.array([one[c] for c in shared]), np.array([other[c] for c in shared]))
+        told = NONE if math.isnan(found.low) else f"{found.low:.3f} to {found.high:.3f}"
+        value = NONE if math.isnan(found.value) else f"{found.value:.3f}"
+        seed = str(run.summary.get("seed", NONE))
+        rows.append((Cell(group.label), Cell(seed), Cell(value, repr(found.value)), Cell(told), Cell(str(len(shared)))))
+    return Table(("run", "seed", "correlation with local training", "95 % interval", "clients"), tuple(rows), words=2)
+
+
+def _same_split(one: Run, other: Run) -> bool:
+    tables = one.partition, other.partition
+    if tables[0] is None or tables[1] is None:
+        return False
+    return one.summary.get("seed") == other.summary.get("seed") and bool(tables[0].equals(tables[1]))
 
 
 def named_clients(accuracy: Mapping[str, float], value: float) -> str:

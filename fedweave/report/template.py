@@ -134,6 +134,11 @@ clients, or one is unfinished.{% endif %}</p>
 <section id="fairness">
 <h2>Fairness between clients</h2>
 {{ grid(fairness, "narrow") }}
+{%- if alone.rows %}
+<p class="small">Whether clients that do well alone do well together: Pearson's correlation of test accuracies on the
+same split, with Fisher's interval.</p>
+{{ grid(alone, "narrow") }}
+{%- endif %}
 </section>
 {%- endif %}
 
@@ -159,6 +164,7 @@ motifs, density the share of the joint update's entries that it got. `fedweave s
 {%- if one.whose %}<h3>{{ one.whose }}</h3>{% endif %}
 {{ figure(one.figure, "By round, a line per client.") }}
 {{ grid(one.table, "narrow") }}
+{%- if one.qualities.rows %}{{ grid(one.qualities, "narrow") }}{% endif %}
 {%- if one.motifs %}
 <details open><summary>The most frequent motifs of each client</summary>
 <p class="small">Numbers are labels of vertices; below, how many of the client's training graphs have the motif.</p>

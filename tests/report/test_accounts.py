@@ -23,7 +23,7 @@ from fedweave.report.account_page import money
 from fedweave.report.accounts import account
 from fedweave.report.html import render
 from fedweave.report.motifs import drawing
-from fedweave.report.reading import read_run
+from fedweave.report.reading import grouped, read_run
 from fedweave.rounds import SERVER
 
 ROUNDS = 5
@@ -215,6 +215,19 @@ def test_the_report_shows_contributions_payoffs_and_motifs(finished: Path) -> No
     assert section.count("<svg") == len(known)
     of_one = [row["graphs"] for row in known if row["client"] == "client-0"]
     assert of_one == sorted(of_one, reverse=True)
+
+
+def test_fairness_is_the_correlation_with_local_training(finished: Path, tmp_path: Path) -> None:
+    config = finished.parent / "config.toml"
+    fedweave("run", config, "--algorithm", "local", "--out", tmp_path / "local", "--quiet")
+    runs = [read_run(finished), read_run(tmp_path / "local"), read_run(finished.parent / "other")]
+    table = tables.reward_fairness(grouped(runs))
+    (row,) = table.rows  # the other seed has another split
+    one, other = (run.clients("accuracy") for run in runs[:2])
+    wanted = np.corrcoef([[run[c] for c in sorted(run)] for run in (one, other)])[0, 1]
+    assert float(row[2].exact) == pytest.approx(wanted, nan_ok=True)
+    assert "correlation with local training" in render(runs)
+    assert not tables.reward_fairness(grouped([runs[0], runs[2]])).rows
 
 
 def test_runs_without_payoffs_have_no_such_section(finished: Path, tmp_path: Path) -> None:
