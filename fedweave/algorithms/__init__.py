@@ -18,9 +18,11 @@ from fedweave.algorithms.fairfed import FairFed, FairFedWeights
 from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
+from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
 from fedweave.algorithms.fedprox import FedProx, Proximal
 from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
+from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.local import Local
 from fedweave.algorithms.prototypes import MotifPrototypes
@@ -45,6 +47,9 @@ ALGORITHMS: dict[str, Any] = {
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "fedpub": FedPUB,
+    "fedgcn": FedGCN,
+    "gcfl": GCFL,
+    "gcfl_plus": GCFLPlus,
     "glasu": GLASU,
     "vfl": VFL,
     "vfgnn": VFGNN,
@@ -81,6 +86,8 @@ PARTS: dict[str, type[parts.Part]] = {
     "group_weights": GroupWeights,
     "fairfed_weights": FairFedWeights,
     "fair_augmented": FairAugmented,
+    "clusters": Clusters,
+    "series_clusters": SeriesClusters,
 }
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
@@ -91,6 +98,7 @@ __all__ = [
     "CGSV",
     "DW",
     "F2GNN",
+    "GCFL",
     "GLASU",
     "PARTS",
     "VFGNN",
@@ -105,8 +113,10 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedEgo",
+    "FedGCN",
     "FedPUB",
     "FedProx",
+    "GCFLPlus",
     "Local",
     "PooledGNN",
     "QFedAvg",

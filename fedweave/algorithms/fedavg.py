@@ -90,13 +90,18 @@ class FedAvg:
 
     @cached_property
     def net(self) -> Model:
-        """The model as the parts have it trained and used."""
+        """The model as the parts have it trained and used on clients' data."""
         return self.composed.layers(self.model)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
         """Which motifs of its small graphs a client must know; None if no part asks for any."""
         return self.composed.vocabulary
+
+    @cached_property
+    def test_net(self) -> Model:
+        """The same on the global test graph."""
+        return self.composed.layers(self.model, own=False)
 
     # --- server ------------------------------------------------------------------------------------------------------
 
@@ -204,7 +209,7 @@ class FedAvg:
         whole = not self.composed.personal and not self.composed.private and self.share == ("*",)
         step = self.score if whole else self.score_personal
         replies = fed.map(step, *self._download(state, fed.clients, fed), quorum=self.quorum)
-        return Evaluation(replies, on_global_test(self.net, state["w"], fed) if whole else None)
+        return Evaluation(replies, on_global_test(self.test_net, state["w"], fed) if whole else None)
 
     @on_client(sends=SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
@@ -214,7 +219,7 @@ class FedAvg:
     @on_client(sends=PERSONAL_SCORES)
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
-        return personal_score(self.net, self._judged(client, message), client)
+        return personal_score(self.net, self._judged(client, message), client, test_model=self.test_net)
 
     def _judged(self, client: Client, message: Tree) -> Tree:
         return self.composed.of_client("judged", self._received(client, message), self._start)

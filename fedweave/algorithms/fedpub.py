@@ -108,7 +108,7 @@ class SparseMasks(Part):
         if min(self.l1, self.pull, self.threshold) < 0:
             raise ValueError(f"l1, pull and threshold are {self.l1}, {self.pull}, {self.threshold}; none is negative")
 
-    def layers(self, model: Model) -> Model:
+    def layers(self, model: Model, own: bool) -> Model:
         """With masks."""
         return tuple(masked(layer, self.threshold) for layer in model)
 

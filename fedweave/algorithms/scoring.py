@@ -46,10 +46,13 @@ def score(model: Model, w: Tree, client: Client, trained: Tree | None = None) ->
     return {"own": own, "trained": after}
 
 
-def personal_score(model: Model, w: Tree, client: Client, trained: Tree | None = None) -> Tree:
-    """`score`, and the client's own model on the global test graph where there is one."""
+def personal_score(
+    model: Model, w: Tree, client: Client, trained: Tree | None = None, test_model: Model | None = None
+) -> Tree:
+    """`score`, and the client's own model on the global test graph where there is one, as `test_model` if that is
+    another."""
     own = score(model, w, client, trained)
-    return own if client.test is None else own | {"global_test": measure(model, w, client.test)}
+    return own if client.test is None else own | {"global_test": measure(test_model or model, w, client.test)}
 
 
 def on_global_test(model: Model, w: Tree, fed: Federation) -> Tree | None:

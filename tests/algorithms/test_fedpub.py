@@ -101,7 +101,7 @@ def test_a_mask_of_what_is_not_needed_shrinks_by_the_penalty_alone() -> None:
 def test_entries_below_the_threshold_count_in_training_and_not_in_evaluation() -> None:
     mask = torch.tensor([[1e-4, -0.5], [-9e-4, 1.1e-3]])
     assert torch.equal(pruned(mask, 1e-3), torch.tensor([[0, -0.5], [0, 1.1e-3]]))
-    net = SparseMasks(threshold=0.4).layers(MODELS["mlp"](hidden=4, layers=1, dropout=0.0).build(2, 3))
+    net = SparseMasks(threshold=0.4).layers(MODELS["mlp"](hidden=4, layers=1, dropout=0.0).build(2, 3), True)
     w = {"weight": torch.ones(2, 3), "bias": torch.zeros(3), "weight_mask": torch.full((2, 3), 0.3)}
     x = torch.eye(2)
     assert not net[0].apply(w, None, x, None).any()

@@ -1,6 +1,7 @@
 """The small federation that the contract runs on, and an engine that only lets bytes pass."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.algorithm import capabilities
 from fedweave.core.arrays import graph_tree, tree_graph
-from fedweave.core.federation import DATA, Client, Sent, Step
+from fedweave.core.federation import DATA, Client, Placement, Sent, Step
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
@@ -34,6 +35,10 @@ OTHER_PARAMETERS["fedavgm"] = {
     "server_lr": 0.1
 }  # the default takes steps ten times as long, for which the losses here oscillate
 OTHER_PARAMETERS["fairgraphfl"] = {"lr": 0.01}
+OTHER_PARAMETERS |= {
+    "gcfl": {"eps1": 10.0, "eps2": 0.0, "wait": 4},
+    "gcfl_plus": {"eps1": 10.0, "eps2": 0.0, "wait": 4, "length": 3},
+}  # the clusters are cut while the contract looks
 OTHER_PARAMETERS |= {
     name: {"batch": 16, "lr": 0.1} | ({} if name == "vfl" else {"fan_out": 2}) for name in sorted(VERTICAL)
 }
@@ -79,6 +84,24 @@ def people(nodes: int, seed: int) -> tuple[Any, ...]:
     return x, edges, (y > 0).astype(int), masks, sens
 
 
+def places(clients: Mapping[str, Graph]) -> dict[str, Placement]:
+    """Where the clients' nodes stand: none at two clients; some are joined to some of the next client by name."""
+    names = sorted(clients)
+    count = {name: int(clients[name].real.sum()) for name in names}
+    links: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
+    for i, (one, other) in enumerate(pairwise(names)):
+        for node in range(0, 12, 3):
+            links[one].append((node, 1000 * (i + 1) + node % 10))
+            links[other].append((node % 10, 1000 * i + node))
+    return {
+        name: Placement(
+            1000 * i + torch.arange(count[name]),
+            torch.tensor(links[name], dtype=torch.int64).reshape(-1, 2).T.contiguous(),
+        )
+        for i, name in enumerate(names)
+    }
+
+
 def global_test(dtype: torch.dtype = torch.float32, name: str | None = None) -> Graph:
     """A graph that no client holds, all nodes in its test mask."""
     x, edges, y, _, *sens = (people if name in PEOPLE else arrays)(25, 999)
@@ -113,6 +136,8 @@ def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch
     name = options.pop("name", None)
     clients = options.pop("clients", None) or graphs(dtype, name=name)
     small = name in GRAPH_LEVEL
+    if not small:
+        options.setdefault("places", places(clients))
     if not options.pop("without_test", False):
         options["test"] = small_graphs.global_test(dtype) if small else global_test(dtype, name)
     return engine(clients, classes=small_graphs.CLASSES if small else classes(name), **options)
@@ -162,9 +187,9 @@ def _stored(graph: Graph) -> Graph:
 
 
 def distance(a: Tree, b: Tree) -> float:
-    """The largest difference between two trees of equal structure."""
+    """The largest difference between two trees of equal structure; infinite where shapes differ."""
     flat_a, flat_b = dict(leaves(a)), dict(leaves(b))
     assert flat_a.keys() == flat_b.keys()
-    pairs = ((torch.as_tensor(leaf), torch.as_tensor(flat_b[path])) for path, leaf in flat_a.items())
-    gaps = [float((x.int() - y.int() if x.dtype == torch.bool else x - y).abs().max()) for x, y in pairs]
+    pairs = [(torch.as_tensor(x).double(), torch.as_tensor(flat_b[path]).double()) for path, x in flat_a.items()]
+    gaps = [float((x - y).abs().max()) if x.shape == y.shape else float("inf") for x, y in pairs if x.numel()]
     return max(gaps, default=0.0)

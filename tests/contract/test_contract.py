@@ -27,6 +27,7 @@ from tests.contract.federations import (
     graphs,
     model,
     people,
+    places,
 )
 
 ROUNDS = 6  # steps are recorded in their second round and played from the third
@@ -214,10 +215,10 @@ def test_resumed_equals_uninterrupted(name: str, mode: str) -> None:
     expected = everything(run(made, whole, 6), whole)
     first = federation(mode=mode, name=name)
     half = run(made, first, 3)
-    saved = encode({"state": half.state, "clients": first.snapshot()})
+    saved = encode({"state": half.state, "clients": first.snapshot(), "data": first.snapshot_data()})
     second = federation(mode=mode, name=name)
     tree = decode(saved)
-    second.restore(tree.get("clients", {}))
+    second.restore(tree.get("clients", {}), tree.get("data"))
     resumed = run(made, second, 6, (3, tree.get("state", {})), half.summary)
     assert distance(everything(resumed, second), expected) == 0
 
@@ -279,8 +280,11 @@ def test_one_client_is_centralised_training(name: str, optimizer_state: str) -> 
 
     graph = make_graph(x, edges, y, masks, *sens, dtype=torch.float64)
     net = model(dropout=0.0, classes=classes(name))
-    fed = Simulation({"only": graph}, classes=classes(name), test=global_test(torch.float64, name))
-    made = ALGORITHMS[name](net, local_steps=1, optimizer_state=optimizer_state, **PLAIN.get(name, {}))
+    clients = {"only": graph}
+    test = global_test(torch.float64, name)
+    fed = Simulation(clients, classes=classes(name), test=test, places=places(clients))
+    adam = {"optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4, "optimizer_state": optimizer_state}
+    made = ALGORITHMS[name](net, local_steps=1, **adam, **PLAIN.get(name, {}))
     begun = run(made, fed, 1)
     w, moments = held(begun, fed), fed.snapshot()["only"].get("optimizer")
     assert (moments is None) == (optimizer_state == "fresh")

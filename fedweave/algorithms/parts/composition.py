@@ -77,10 +77,10 @@ class Composition(dict[str, Part]):
             for key, of_clients in measured.items()
         }
 
-    def layers(self, model: Model) -> Model:
-        """The model as the parts have it trained."""
+    def layers(self, model: Model, own: bool = True) -> Model:
+        """The model as the parts have it used (see `Part.layers`)."""
         for part in self.values():
-            model = part.layers(model)
+            model = part.layers(model, own)
         return model
 
     @property

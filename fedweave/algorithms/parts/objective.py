@@ -1,7 +1,7 @@
 """What a client trains for: the terms of its objective, and the training of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.tree import Tree, map_leaves, sub
 from fedweave.learn import Fit, Penalty, cross_entropy, fit
 
 _ANCHOR = "received"  # where the loss finds the weights that regularisers compare with
@@ -106,6 +106,16 @@ class Objective:
             rows=frozenset() if regularised else self._feature_rows,
             state=state,
         )
+
+    def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
+        """The gradient at `w` of the terms that depend on data, of one mini-batch where they draw some: what a plain
+        step of length 1 takes off."""
+        return sub(w, self._one_step.fit(w, client, key, given).w)
+
+    @cached_property
+    def _one_step(self) -> "Objective":
+        step = replace(self.training, local_steps=1, optimizer="sgd", lr=1.0, weight_decay=0.0, optimizer_state="fresh")
+        return Objective(self.parts, step)
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         drawn, model = args.get("minibatch", {}), self.training.model

@@ -40,6 +40,10 @@ class Trainable(Protocol):
         """Train `w`."""
         ...
 
+    def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
+        """The gradient at `w`."""
+        ...
+
 
 @dataclass(frozen=True)
 class Context:
@@ -100,6 +104,11 @@ class Context:
     def update(self) -> Tree:
         """Δ_i, the trained weights minus the received ones."""
         return sub(self.trained, self.received)
+
+    def shared(self, w: Tree) -> Tree:
+        """The leaves of `w` that the server sends."""
+        sent = {path for path, _ in leaves(self.message["w"])}
+        return nest({path: leaf for path, leaf in leaves(w) if path in sent})
 
     @property
     def examples(self) -> Tensor:
@@ -186,9 +195,9 @@ class Part:
     def check(self, training: Training) -> None:
         """Raise a ValueError if the part does not suit the model or the training."""
 
-    def layers(self, model: Model) -> Model:
-        """The model as clients train and use it, layer by layer, such as with masks on its weights. Parts apply theirs
-        one after the other."""
+    def layers(self, model: Model, own: bool) -> Model:
+        """The model as it is trained and used, layer by layer, such as with masks on its weights: on the clients' own
+        data or else on the global test graph, which no part changes. Parts apply theirs one after the other."""
         return model
 
     def init(self, fed: Federation, w: Tree) -> Tree:

@@ -1,0 +1,228 @@
+"""FedGCN: Yao et al. 2023, "FedGCN: convergence-communication tradeoffs in federated training of graph convolutional
+networks".
+
+Before training, the server adds up over clients what nodes' neighbours have for features, and gives the sums to those
+who hold the nodes. The first convolution is then computed once and for all edges, also those between clients; with two
+hops the sums of neighbours elsewhere come with them, and a network of two convolutions gives on every client's nodes
+exactly what it would give on the whole graph.
+
+Deviations: with one hop, the second convolution takes degrees within the client. Where clients share nodes, the first
+of them adds their features, so that each edge counts once. Sums travel in the clear; the paper encrypts them.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.parts import OptimizerName, Part, Training, Uniform
+from fedweave.algorithms.preset import preset
+from fedweave.core.algorithm import Capabilities
+from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
+from fedweave.core.federation import DATA, Client, Federation, Placement, on_client
+from fedweave.core.graph import Graph
+from fedweave.core.model import Layer, Model
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+
+_TELLS = {
+    "node": "which nodes of the whole graph the client holds",
+    "degree": "how many neighbours each of them has",
+    "outside": "which nodes of others its nodes are joined to",
+}
+_SUMS = {
+    "node": "which nodes the client's nodes are or are joined to",
+    "sum": "for each of these, the sum of its neighbours' features at this client; of a single neighbour, the features",
+}
+
+
+@dataclass(frozen=True)
+class NeighbourSums(Part):
+    """Clients' features become rows of Â X, Â = D~^-1/2 (A + I) D~^-1/2 of the graph of all clients, which the server
+    adds up of their shares; the first convolution then passes no further messages (algorithm 1).
+
+    hops: 0 exchanges nothing; 1 gives each client the rows of its own nodes; 2 those of its nodes' neighbours elsewhere
+        besides, and the edges to them.
+    """
+
+    hops: Literal[0, 1, 2] = 2
+
+    def __post_init__(self) -> None:
+        if self.hops not in (0, 1, 2):
+            raise ValueError(f"hops is {self.hops}; it must be 0, 1 or 2")
+
+    def check(self, training: Training) -> None:
+        """Refuse a model whose first layer multiplies by another matrix."""
+        if self.hops and training.model[0].operator != "gcn":
+            raise ValueError("the sums exchanged before training are those of a graph convolution; choose model gcn")
+
+    def layers(self, model: Model, own: bool) -> Model:
+        """On the clients' own data, the first layer takes the features as they are."""
+        return (_without_messages(model[0]), *model[1:]) if self.hops and own else model
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """The exchange."""
+        if not self.hops:
+            return {}
+        told = fed.map(self.tell)
+        nodes, index = torch.cat([reply["node"] for reply in told]).unique(return_inverse=True)
+        first = _first(index, len(nodes))
+        mine = first.split([len(reply["node"]) for reply in told])
+        shares = fed.map(self.add_up, each={c: {"mine": own} for c, own in zip(told.clients, mine, strict=True)})
+        sums, degree = _total(nodes, shares), torch.zeros(len(nodes), dtype=torch.int64)
+        degree[index] = torch.cat([reply["degree"] for reply in told])
+
+        def rows(reply: Tree) -> Tree:
+            own, outside = (torch.searchsorted(nodes, reply[key]) for key in ("node", "outside"))
+            return {"own": sums[own], "outside": sums[outside], "degree": degree[outside]}
+
+        fed.replace_data(self.take, each={client: rows(told[client]) for client in told.clients})
+        return {}
+
+    @on_client(sends=_TELLS, ragged=True)
+    def tell(self, client: Client, message: Tree) -> Tree:
+        """{"node": int64 [n], "degree": int64 [n], "outside": int64 [m], empty with one hop}."""
+        place = _place(client)
+        outside = place.crossing[1].unique() if self.hops == 2 else place.nodes[:0]
+        return {"node": place.nodes, "degree": torch.from_numpy(_degree(client)), "outside": outside}
+
+    @on_client(sends=_SUMS, ragged=True)
+    def add_up(self, client: Client, message: Tree) -> Tree:
+        """{"node": int64 [t], "sum": [t, d]}: Σ_u x_u / √d~_u over those of the client's nodes u that it is to add, for
+        each node that is one of them or their neighbour."""
+        place, arrays = _place(client), graph_arrays(client.graph)
+        mine = message["mine"].numpy()
+        own, other = place.crossing.numpy()
+        here = np.arange(len(mine))
+        source = np.concatenate([here, arrays.edges[0], own])
+        target = np.concatenate([place.nodes.numpy()[np.concatenate([here, arrays.edges[1]])], other])
+        target, source = target[mine[source]], source[mine[source]]
+        node, at = np.unique(target, return_inverse=True)
+        scale = (1 / np.sqrt(_degree(client) + 1)).astype(arrays.x.dtype)
+        adds = sp.csr_matrix((scale[source], (at, source)), shape=(len(node), len(mine)))
+        return {"node": torch.from_numpy(node), "sum": torch.from_numpy(_dense(adds @ arrays.x))}
+
+    @on_client(replaces_data=True)
+    def take(self, client: Client, message: Tree) -> Tree:
+        """The rows of Â X in place of the features, and with two hops the neighbours elsewhere."""
+        old = graph_arrays(client.graph)
+        new = old._replace(x=_scaled(message["own"], _degree(client)))
+        if self.hops == 2:
+            new = _joined(new, _place(client), message)
+        return {DATA: graph_like(client.graph, new)}
+
+
+def _first(index: Tensor, count: int) -> Tensor:
+    """bool: whether each of `index`, numbers below `count`, is the first of its number."""
+    place = torch.arange(len(index))
+    return torch.full((count,), len(index)).scatter_reduce(0, index, place, "amin")[index] == place
+
+
+def _total(nodes: Tensor, shares: Replies) -> Tensor:
+    """[N, d]: the sums of all clients for the nodes int64 [N], rising."""
+    parts = [(torch.searchsorted(nodes, reply["node"]), reply["sum"]) for reply in shares]
+    total = torch.zeros(len(nodes), parts[0][1].shape[1], dtype=torch.float64)
+    for at, part in parts:
+        total.index_add_(0, at, part.double())
+    return total.to(parts[0][1].dtype)
+
+
+def _joined(own: GraphArrays, place: Placement, message: Tree) -> GraphArrays:
+    """A client's n nodes, their neighbours elsewhere with their rows of Â X, and nodes without features that stand for
+    these neighbours' further ones, so that all degrees are those of the whole graph."""
+    here, other = place.crossing.numpy()
+    n, found = len(own.y), np.unique(other, return_inverse=True)[1]
+    degree = message["degree"].numpy()
+    missing = degree - np.bincount(found, minlength=len(degree))
+    far, more = len(degree), int(missing.max(initial=0))
+    end = np.repeat(np.arange(far), missing)
+    stand_in = np.arange(len(end)) - np.repeat(np.cumsum(missing) - missing, missing)
+    links = np.concatenate([np.stack([here, n + found]), np.stack([n + end, n + far + stand_in])], 1)
+    outside = np.concatenate([_scaled(message["outside"], degree), np.zeros((more, own.x.shape[1]), own.x.dtype)])
+    return GraphArrays(
+        np.concatenate([own.x, outside]),
+        np.concatenate([own.edges, links, links[::-1]], 1),
+        np.pad(own.y, (0, far + more), constant_values=-1),
+        np.pad(own.masks, ((0, 0), (0, far + more))),
+        None if own.sens is None else np.pad(own.sens, (0, far + more), constant_values=-1),
+    )
+
+
+def _place(client: Client) -> Placement:
+    if client.place is None:
+        raise ConfigError(
+            "FedGCN must know where a client's nodes stand in the whole graph, which this run does not tell: take the "
+            "algorithm fedgcn, in a simulation."
+        )
+    return client.place
+
+
+def _degree(client: Client) -> np.ndarray:
+    """int64 [n]: neighbours of the client's own nodes in the graph of all clients."""
+    edges, crossing = graph_arrays(client.graph).edges, _place(client).crossing.numpy()
+    return np.bincount(np.concatenate([edges[0], crossing[0]]), minlength=int(client.graph.real.sum()))
+
+
+def _scaled(sums: Tensor, degree: np.ndarray) -> np.ndarray:
+    """Rows of Â X: the sums [n, d] by √d~."""
+    return (sums / torch.from_numpy(degree + 1).to(sums.dtype).sqrt()[:, None]).numpy()
+
+
+def _dense(x: Any) -> np.ndarray:
+    return x if isinstance(x, np.ndarray) else x.toarray()
+
+
+class _Passed:
+    """Edges whose messages were passed before (a `core.edges.MessagePassing` and its own operator)."""
+
+    shrinks = False
+
+    def __init__(self, nodes: int) -> None:
+        self.shape = (nodes, nodes)
+
+    def operator(self, kind: str) -> "_Passed":
+        """I."""
+        return self
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        return dense
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """All rows as they are."""
+        return h, h
+
+
+def _without_messages(layer: Layer) -> Layer:
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+        return layer.apply(w, graph._replace(edges=_Passed(graph.nodes)), h, key)
+
+    return layer._replace(apply=apply)
+
+
+@preset
+@dataclass(frozen=True)
+class FedGCN:
+    """FedAvg of a graph convolutional network that knows the features of neighbours at other clients, as sums that were
+    exchanged once.
+
+    hops:        how far the sums reach: 0, 1 or 2.
+    local_steps: optimiser steps per round.
+    optimizer:   of the local training.
+    lr:          its learning rate.
+    """
+
+    hops: Literal[0, 1, 2] = 2
+    local_steps: int = 3
+    optimizer: OptimizerName = "sgd"
+    lr: float = 0.5
+
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, ids=True)
+
+    def parts(self) -> tuple[Part, ...]:
+        """The exchange, and the plain mean."""
+        return NeighbourSums(self.hops), Uniform()
