@@ -8,14 +8,17 @@ from typing import Any
 
 from fedweave.algorithms import parts
 from fedweave.algorithms.centralized import Centralized
+from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
 from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
 from fedweave.algorithms.dw import DW, SizeValue
+from fedweave.algorithms.eu import EU, EuclideanValue
 from fedweave.algorithms.f2gnn import F2GNN, DivergenceStart, FairPenalty, GroupWeights
 from fedweave.algorithms.fairaug import FairAug, FairAugmented
 from fedweave.algorithms.fairfed import FairFed, FairFedWeights
 from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
+from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
@@ -27,6 +30,7 @@ from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.local import Local
 from fedweave.algorithms.prototypes import MotifPrototypes
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
+from fedweave.algorithms.rffl import RFFL, Reputation, ReputationReward
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
 
 ALGORITHMS: dict[str, Any] = {
@@ -46,6 +50,10 @@ ALGORITHMS: dict[str, Any] = {
     "fairaug": FairAug,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
+    "eu": EU,
+    "rffl": RFFL,
+    "cffl": CFFL,
+    "fcfl": FCFL,
     "fedpub": FedPUB,
     "fedgcn": FedGCN,
     "gcfl": GCFL,
@@ -75,6 +83,12 @@ PARTS: dict[str, type[parts.Part]] = {
     "cosine_value": CosineValue,
     "size_value": SizeValue,
     "sparse_reward": SparseReward,
+    "euclidean_value": EuclideanValue,
+    "reputation": Reputation,
+    "reputation_reward": ReputationReward,
+    "credibility": Credibility,
+    "credibility_reward": CredibilityReward,
+    "pareto_descent": ParetoDescent,
     "functional_mix": FunctionalMix,
     "sparse_masks": SparseMasks,
     "agent_value": AgentValue,
@@ -95,12 +109,16 @@ ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command li
 __all__ = [
     "ALGORITHMS",
     "ALIASES",
+    "CFFL",
     "CGSV",
     "DW",
+    "EU",
     "F2GNN",
+    "FCFL",
     "GCFL",
     "GLASU",
     "PARTS",
+    "RFFL",
     "VFGNN",
     "VFL",
     "Centralized",

@@ -46,10 +46,13 @@ class CosineValue(Part):
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients."""
-        whole = round.weights @ round.updates
-        phi = F.cosine_similarity(round.updates, whole[None], eps=1e-30)
+        phi = self.likeness(round.updates, round.weights @ round.updates)
         r = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.least)
         return r / r.sum()
+
+    def likeness(self, updates: Tensor, whole: Tensor) -> Tensor:
+        """How near the `updates` [P, D] are to the joint one, `whole` [D]: [P]."""
+        return F.cosine_similarity(updates, whole[None], eps=1e-30)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The new values of the round's clients."""
@@ -60,15 +63,9 @@ class CosineValue(Part):
         return {"value": state["r"]}
 
 
-@dataclass(frozen=True)
-class SparseReward(Part):
-    """Client i gets, of every tensor of u_N, the min(⌈q_i n⌉, n − 1) entries of largest magnitude, q_i = tanh(β r_i) /
-    max_j tanh(β r_j), and adds them to the weights that it trained from; its own update is discarded (eq. 5).
+class SparseUpdates(Part):
+    """Client i gets, of every tensor of the joint update u_N, the min(⌈q_i n⌉, n − 1) entries of largest magnitude."""
 
-    beta: β, how evenly rewards are spread; the larger, the more alike.
-    """
-
-    beta: float = 1.0
     personal = True
     needs = ("value",)
 
@@ -80,6 +77,39 @@ class SparseReward(Part):
         """The sparse updates, leaves [P, …]."""
         return map_leaves(lambda u: Sparsified(largest(u, state["q"][at])), state["u"])
 
+    def quota(self, round: Round) -> Tensor:
+        """q of the round's clients, float64 [P] in [0, 1]."""
+        raise NotImplementedError
+
+    def receive(self, ctx: Context) -> Tree:
+        """The weights that the client trained, its own update among them, and the reward."""
+        return add(ctx.own, ctx.message["w"])
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """u_N and q after a round."""
+        q = torch.zeros_like(state["q"]).index_copy(0, round.at, self.quota(round))
+        return {"u": round.replies.weighted_sum("update", round.weights), "q": q}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"quota": q, the share of u_N that each client gets next}."""
+        return {"quota": state["q"]}
+
+
+@dataclass(frozen=True)
+class SparseReward(SparseUpdates):
+    """Of every tensor of u_N, client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude, q_i = tanh(β r_i) /
+    max_j tanh(β r_j), and adds them to the weights that it trained from; its own update is discarded (eq. 5).
+
+    beta: β, how evenly rewards are spread; the larger, the more alike.
+    """
+
+    beta: float = 1.0
+
+    def quota(self, round: Round) -> Tensor:
+        """tanh(β r) / max."""
+        q = torch.tanh(self.beta * round.value)
+        return q / q.max()
+
     def receive(self, ctx: Context) -> Tree:
         """The weights that training started from, and the reward."""
         return add(ctx.memory["w"] if ctx.memory else ctx.first, ctx.message["w"])
@@ -87,16 +117,6 @@ class SparseReward(Part):
     def after(self, ctx: Context) -> None:
         """Keep what training started from."""
         ctx.keep({"w": ctx.received})
-
-    def update(self, state: Tree, round: Round) -> Tree:
-        """u_N and q after a round."""
-        q = torch.tanh(self.beta * round.value)
-        quota = torch.zeros_like(state["q"]).index_copy(0, round.at, q / q.max())
-        return {"u": round.replies.weighted_sum("update", round.weights), "q": quota}
-
-    def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"quota": q, the share of u_N that each client gets next}."""
-        return {"quota": state["q"]}
 
 
 def largest(u: Tensor, quota: Tensor) -> Tensor:

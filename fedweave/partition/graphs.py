@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedweave.core.graph import VAL
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import undirected
@@ -29,6 +30,8 @@ class GraphsIID:
     protocol:         "paper" or "script".
     clients:          how many, P.
     global_test:      share of the graphs that the server tests on; only for "paper".
+    server_val:       share of the graphs that the server validates on, for algorithms that need it (cffl); only for
+        "paper".
     train, val, test: ratios of every client's labelled graphs; left out, .9, 0 and .1 ("paper") or .8, .1 and .1.
     split_seed:       seed of the cut, so that runs of several seeds share it; left out, the run's own.
     """
@@ -37,6 +40,7 @@ class GraphsIID:
     protocol: Literal["paper", "script"] = "paper"
     clients: int = 10
     global_test: float = 0.1
+    server_val: float = 0.0
     train: float | None = None
     val: float | None = None
     test: float | None = None
@@ -49,6 +53,12 @@ class GraphsIID:
         check_ratios(*self.ratios)
         if not 0 <= self.global_test < 1:
             raise ConfigError(f"[partition] global_test = {self.global_test}: must be a share from 0 to below 1.")
+        if not 0 <= self.server_val < 1 - self.global_test:
+            raise ConfigError(
+                f"[partition] server_val = {self.server_val}: must be a share from 0, with global_test below 1."
+            )
+        if self.server_val and self.protocol == "script":
+            raise ConfigError("[partition] server_val: the script leaves the server nothing; set protocol = 'paper'.")
 
     @property
     def ratios(self) -> tuple[float, float, float]:
@@ -75,11 +85,15 @@ class GraphsIID:
             return Partition(_unstratified(data, held, self.ratios, rng))
         labelled = rng.permutation(np.flatnonzero(data.y >= 0))
         tested = np.sort(labelled[: round(self.global_test * len(labelled))])
-        rest = rng.permutation(np.setdiff1d(np.arange(data.examples), tested))
+        validated = np.sort(labelled[len(tested) :][: round(self.server_val * len(labelled))])
+        rest = rng.permutation(np.setdiff1d(np.arange(data.examples), np.concatenate([tested, validated])))
         check_enough(len(rest), self.clients, example=data.example)
         held = [np.sort(own) for own in self._shared(rest)]
         parts = divide(data, held, self.ratios, public_split=False, seed=seed)
-        return Partition(parts, tested if self.global_test else None)
+        masks = np.zeros((3, len(validated)), bool)
+        masks[VAL] = True
+        server = {"validation": Part.of(data, validated, masks)} if self.server_val else {}
+        return Partition(parts, tested if self.global_test else None, held=server)
 
     def _shared(self, graphs: np.ndarray) -> list[np.ndarray]:
         return np.array_split(graphs, self.clients)

@@ -140,6 +140,7 @@ def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch
         options.setdefault("places", places(clients))
     if not options.pop("without_test", False):
         options["test"] = small_graphs.global_test(dtype) if small else global_test(dtype, name)
+        options.setdefault("held", {"validation": options["test"]})
     return engine(clients, classes=small_graphs.CLASSES if small else classes(name), **options)
 
 

@@ -1,0 +1,145 @@
+"""CFFL: Lyu et al. 2020, "Collaborative fairness in federated learning".
+
+Clients are worth what their updates do for the server's model on examples that the server holds. Deviations: updates
+count by number of examples; the server's model starts where the clients' do.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedweave.algorithms.cgsv import SparseUpdates
+from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.parts.weigh import EXAMPLES
+from fedweave.algorithms.preset import preset
+from fedweave.core import model as models
+from fedweave.core.federation import Federation
+from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
+from fedweave.errors import ConfigError
+from fedweave.ops.sparsified import Sparsified
+
+
+@dataclass(frozen=True)
+class Credibility(Part):
+    """Values c_i ← sinh(a (.2 c_i + .8 v_i / Σ v_j)), normalised to sum 1, where v_i is the accuracy on the server's
+    validation examples of its model plus Δ_i. Whoever falls below (2/3) / |R|, R being those that remain, is out for
+    good.
+
+    a: how much more the better ones are worth.
+    """
+
+    a: float = 5.0
+    sends: ClassVar = EXAMPLES
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """All alike; the server's model.
+
+        Raises:
+            ConfigError: the server holds nothing to validate on.
+        """
+        if "validation" not in fed.held:
+            raise ConfigError(
+                "CFFL judges updates on validation examples of the server, which has none; set partition.server_val, "
+                "or take rffl, which needs none."
+            )
+        count = len(fed.clients)
+        c = torch.full((count,), 1 / count, dtype=torch.float64)
+        return {"w": w, "c": c, "inside": torch.ones(count, dtype=torch.bool)}
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n": training examples}."""
+        return {"n": ctx.examples}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """n_i / Σ n_k over those that remain, 0 of the others."""
+        n = round.replies.stack("n") * state["inside"][round.at].double()
+        return n / n.sum().clamp(min=1)
+
+    def value(self, state: Tree, round: Round) -> Tensor:
+        """c after the round, of its clients; 0 of those that are out."""
+        graph, inside = round.held["validation"], state["inside"][round.at]
+        known = (graph.y >= 0).double()
+        sent = nest({path: round.replies.stack(f"update/{path}") for path, _ in leaves(state["w"])})
+
+        def accuracy(update: Tree) -> Tensor:
+            hits = models.apply(round.model, add(state["w"], update), graph).argmax(1) == graph.y
+            return (hits * known).sum() / known.sum()
+
+        v = torch.where(inside, vmap(accuracy, chunk_size=32)(sent), 0)
+        c = torch.sinh(self.a * (0.2 * state["c"][round.at] + 0.8 * v / v.sum().clamp(min=1e-12))) * inside
+        if c.sum() <= 0:
+            return state["c"][round.at]
+        c = torch.where(c / c.sum() < 2 / (3 * inside.sum()), 0, c)
+        return c / c.sum()
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The server's model, values, and who remains."""
+        return {
+            "w": add(state["w"], round.replies.weighted_sum("update", round.weights)),
+            "c": state["c"].index_copy(0, round.at, round.value),
+            "inside": state["inside"].index_copy(0, round.at, round.value > 0),
+        }
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"value": c, "inside": 1 until the client is dropped}."""
+        return {"value": state["c"], "inside": state["inside"].double()}
+
+
+@dataclass(frozen=True)
+class CredibilityReward(SparseUpdates):
+    """Of every tensor of u_N, client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude, less its own share of
+    them, q_i = c_i / max_j c_j · n_i / max_j n_j, and adds them to the weights that it trained."""
+
+    sends: ClassVar = EXAMPLES
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No reward, and nobody's share in it, yet."""
+        share = map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)
+        return super().init(fed, w) | {"share": share}
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n": training examples}."""
+        return {"n": ctx.examples}
+
+    def quota(self, round: Round) -> Tensor:
+        """c / max · n / max."""
+        n = round.replies.stack("n").double()
+        return round.value / round.value.max() * n / n.max().clamp(min=1)
+
+    def reward(self, state: Tree, at: Tensor) -> Tree:
+        """What others gave, leaves [P, …]."""
+
+        def others(mine: Sparsified, share: Tensor) -> Sparsified:
+            return Sparsified(torch.where(mine.dense != 0, mine.dense - share[at], 0))
+
+        got, shares = dict(leaves(super().reward(state, at))), dict(leaves(state["share"]))
+        return nest({path: others(leaf, shares[path]) for path, leaf in got.items()})
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """u_N, q, and every client's share in u_N."""
+
+        def share(path: str, leaf: Tensor) -> Tensor:
+            sent = round.replies.stack(f"update/{path}")
+            scale = round.weights.to(sent.dtype).view(-1, *[1] * (sent.dim() - 1))
+            return torch.zeros_like(leaf).index_copy(0, round.at, scale * sent)
+
+        shares = nest({path: share(path, leaf) for path, leaf in leaves(state["share"])})
+        return super().update(state, round) | {"share": shares}
+
+
+@preset
+@dataclass(frozen=True)
+class CFFL:
+    """Clients get as much of the others' joint update as theirs is worth on the server's validation examples.
+
+    a: how much more the better ones are worth.
+    """
+
+    a: float = 5.0
+
+    def parts(self) -> tuple[Part, ...]:
+        """Credibilities, sparse rewards."""
+        return Credibility(self.a), CredibilityReward()

@@ -1,0 +1,105 @@
+"""FCFL: Cui et al. 2021, "Addressing algorithmic disparity and performance inconsistency in federated learning".
+
+First the largest loss falls, softly: clients count by softmax((F_i − max F) / δ), with δ ever smaller. Then the mean
+loss falls in a direction in which no client's loss rises.
+
+Deviations: its loss part alone, without disparities between groups of people. Gradients are read off local SGD, exactly
+with one step. The first stage ends where its gradient has vanished at the smallest δ, or after `first` rounds.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from scipy.optimize import linprog
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.preset import preset
+from fedweave.core.federation import Federation
+from fedweave.core.tree import Tree
+
+SHRINK, TOLERANCE, SMALLEST = 0.01, 0.1, 1e-4  # of δ, in the authors' code
+
+
+@dataclass(frozen=True)
+class ParetoDescent(Part):
+    """Updates count by softmax((F_i − max F) / δ) in the first stage, where δ ← .01 δ once .1 ‖g‖ ≤ δ, g the gradient
+    of the smoothed maximum; and in the second by the α of the simplex that most lowers Σ F_i among those which let no
+    F_i rise, a linear programme (sections 3.3 and 3.4).
+
+    delta:     δ at first.
+    first:     rounds of the first stage at most.
+    lipschitz: the reciprocal of the local learning rate.
+    """
+
+    delta: float = 0.5
+    first: int = 100
+    lipschitz: float = 10.0
+    sends: ClassVar = {"loss": "mean training loss of the received weights"}
+
+    def __post_init__(self) -> None:
+        if self.delta <= 0 or self.first < 0 or self.lipschitz <= 0:
+            raise ValueError(
+                f"delta, first and lipschitz are {self.delta}, {self.first} and {self.lipschitz}; delta and lipschitz "
+                "must be positive, first not negative"
+            )
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """The first stage."""
+        return {"delta": self.delta, "round": 0, "stage": 1 if self.first else 2}
+
+    def report(self, ctx: Context) -> Tree:
+        """F_i(w_t)."""
+        return {"loss": ctx.loss(ctx.received)}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """α, which sums to 1."""
+        if state["stage"] == 1:
+            loss = round.replies.stack("loss").double()
+            return torch.softmax((loss - loss.max()) / state["delta"], 0)
+        return torch.from_numpy(common_descent((round.updates @ round.updates.T).numpy()))
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """δ and the stage of the next round."""
+        delta, stage, number = state["delta"], state["stage"], state["round"] + 1
+        if stage == 1:
+            small = TOLERANCE * self.lipschitz * (round.weights @ round.updates).norm() <= delta
+            stage = 2 if number >= self.first or (small and delta <= SMALLEST) else 1
+            delta = delta * SHRINK if small and delta > SMALLEST else delta
+        return {"delta": delta, "round": number, "stage": stage}
+
+
+def common_descent(products: np.ndarray) -> np.ndarray:
+    """α float64 [P], the largest Σ_i (C α)_i over the simplex with C α ≥ 0, C = `products` [P, P] of the gradients: no
+    loss rises along −Σ α_j g_j, to first order. There is always one, the shortest vector of their hull."""
+    count = len(products)
+    scaled = products / max(np.abs(products).max(), 1e-300)
+    found = linprog(-scaled.sum(0), -scaled, np.zeros(count), np.ones((1, count)), np.ones(1))
+    if found.x is None:
+        raise RuntimeError(f"the direction of common descent was not found: {found.message}")
+    return np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
+
+
+@preset
+@dataclass(frozen=True)
+class FCFL:
+    """FedAvg that first lowers the largest of the clients' losses, and then all of them while none rises.
+
+    delta:       δ, how soft the maximum is at first.
+    first:       rounds for the largest loss at most.
+    local_steps: optimiser steps per round; with one, updates are exact gradients.
+    optimizer:   of the local training; only SGD's updates are gradients.
+    lr:          its learning rate.
+    """
+
+    delta: float = 0.5
+    first: int = 100
+    local_steps: int = 1
+    optimizer: Literal["sgd"] = "sgd"
+    lr: float = 0.1
+
+    def parts(self) -> tuple[Part, ...]:
+        """The two stages."""
+        return (ParetoDescent(self.delta, self.first, 1 / self.lr),)

@@ -1,0 +1,94 @@
+"""RFFL: Xu and Lyu 2021, "A reputation mechanism is all you need: collaborative fairness and adversarial robustness in
+federated learning".
+
+FairGraphFL compares with it under the name CFFL. Deviations: values begin at 1 / N, and one below 0 counts as 0.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.algorithms.cgsv import SparseUpdates
+from fedweave.algorithms.parts import Clip, Part, Round
+from fedweave.algorithms.preset import preset
+from fedweave.core.federation import Federation
+from fedweave.core.tree import Tree
+
+
+@dataclass(frozen=True)
+class Reputation(Part):
+    """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least 0, normalised to sum 1, u_N = Σ r_i u_i. After `wait` rounds
+    whoever falls below 1 / (3 |R|), R being those that remain, is out for good: its updates count nothing.
+
+    alpha: how much of the last values goes on.
+    wait:  rounds in which nobody is dropped.
+    """
+
+    alpha: float = 0.95
+    wait: int = 10
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """All alike."""
+        count = len(fed.clients)
+        r = torch.full((count,), 1 / count, dtype=torch.float64)
+        return {"r": r, "inside": torch.ones(count, dtype=torch.bool), "round": 0}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """r of the round's clients, normalised; all alike where it is 0."""
+        r = state["r"][round.at]
+        return r / r.sum() if r.sum() > 0 else torch.full_like(r, 1 / len(r))
+
+    def value(self, state: Tree, round: Round) -> Tensor:
+        """r after the round, of its clients; 0 of those that are out."""
+        inside, last = state["inside"][round.at], state["r"][round.at]
+        phi = F.cosine_similarity(round.updates, (round.weights @ round.updates)[None], eps=1e-30)
+        r = torch.where(inside, (self.alpha * last + (1 - self.alpha) * phi).clamp(min=0), 0)
+        if r.sum() <= 0:
+            return last
+        if state["round"] >= self.wait:
+            r = torch.where(r / r.sum() < 1 / (3 * inside.sum()), 0, r)
+        return r / r.sum()
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """Values, and who remains."""
+        kept = round.value > 0 if state["round"] >= self.wait else state["inside"][round.at]
+        return {
+            "r": state["r"].index_copy(0, round.at, round.value),
+            "inside": state["inside"].index_copy(0, round.at, kept),
+            "round": state["round"] + 1,
+        }
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"value": r, "inside": 1 until the client is dropped}."""
+        return {"value": state["r"], "inside": state["inside"].double()}
+
+
+@dataclass(frozen=True)
+class ReputationReward(SparseUpdates):
+    """Of every tensor of u_N, client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude, q_i = r_i /
+    max_j r_j, and adds them to the weights that it trained: its own update stays."""
+
+    def quota(self, round: Round) -> Tensor:
+        """r / max."""
+        return round.value / round.value.max()
+
+
+@preset
+@dataclass(frozen=True)
+class RFFL:
+    """Clients get as much of the joint update as their reputation earns, and those without one are dropped.
+
+    gamma: Γ, largest norm of the updates that clients send.
+    alpha: how much of the last values goes on.
+    wait:  rounds in which nobody is dropped.
+    """
+
+    gamma: float = 0.5
+    alpha: float = 0.95
+    wait: int = 10
+
+    def parts(self) -> tuple[Part, ...]:
+        """Clipped updates, reputations, sparse rewards."""
+        return Clip(self.gamma), Reputation(self.alpha, self.wait), ReputationReward()

@@ -1,0 +1,160 @@
+"""EU, RFFL and CFFL: values, rewards and who is dropped, against NumPy on three clients."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.cffl import Credibility, CredibilityReward
+from fedweave.algorithms.eu import EuclideanValue
+from fedweave.algorithms.parts import Round
+from fedweave.algorithms.rffl import Reputation, ReputationReward
+from fedweave.core.federation import Client
+from fedweave.core.graph import make_graph
+from fedweave.core.replies import Batch, Replies
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.models import MODELS
+from fedweave.partition.graphs import GraphsIID
+from fedweave.rounds import train
+from tests.contract.federations import federation, model
+
+UPDATES = np.array([[0.3, -0.1, 0.2, 0.0], [0.25, 0.1, 0.1, 0.1], [-0.3, 0.1, -0.1, 0.05]])
+SIZES = np.array([2.0, 6.0, 4.0])
+
+
+def after(**options: Any) -> Round:
+    """A round in which clients sent `UPDATES`."""
+    tree = {"update": {"0": {"weight": torch.tensor(UPDATES).view(3, 2, 2)}}, "n": torch.tensor(SIZES).long()}
+    return Round(Replies("abc", [Batch((0, 1, 2), tree)], {}), torch.arange(3), {}, (), **options)
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.sqrt(a @ a * (b @ b)))
+
+
+def test_eu_values_closeness() -> None:
+    part, shares = EuclideanValue(alpha=0.9), SIZES / SIZES.sum()
+    state = {"r": torch.tensor([0.5, 0.3, 0.2]).double()}
+    phi = 1 / (1 + np.linalg.norm(UPDATES - shares @ UPDATES, axis=1))
+    r = 0.9 * state["r"].numpy() + 0.1 * phi
+    assert np.allclose(part.value(state, after(weights=torch.tensor(shares))), r / r.sum())
+
+
+@pytest.mark.parametrize("rounds_before", [0, 10])
+def test_rffl_drops_the_disreputable_after_ten_rounds(rounds_before: int) -> None:
+    part, last = Reputation(), np.array([0.5, 0.42, 0.08])
+    state = {"r": torch.tensor(last), "inside": torch.ones(3, dtype=torch.bool), "round": rounds_before}
+    round = after()
+    weights = part.weigh(state, round)
+    assert np.allclose(weights, last)
+    round = after(weights=weights)
+    phi = np.array([cosine(u, last @ UPDATES) for u in UPDATES])
+    r = np.maximum(0.95 * last + 0.05 * phi, 0)
+    r /= r.sum()
+    assert phi[2] < 0 < r[2] < 1 / 9  # below 1 / (3 |R|)
+    if rounds_before:
+        r[2] = 0
+    value = part.value(state, round)
+    assert np.allclose(value, r / r.sum())
+    state = part.update(state, after(weights=weights, value=value))
+    assert state["inside"].tolist() == [True, True, not rounds_before]
+    if rounds_before:
+        weights = part.weigh(state, round)
+        assert weights[2] == part.value(state, after(weights=weights))[2] == 0
+
+
+def test_rffl_keeps_the_own_update() -> None:
+    """A client begins with what it trained and the ⌈q n⌉ largest entries of the joint update."""
+    fed = federation(dtype=torch.float64, mode="loop")
+    made = ALGORITHMS["rffl"](model(0.0))
+    *_, last = train(made, fed, 2, eval_every=2)
+    shared, each = made._download(last.state, fed.clients, fed)
+    r = last.state["parts"]["Reputation"]["r"]
+    for at, client in enumerate(fed.clients):
+        trained = fed.snapshot()[client]["w"]["0"]["weight"]
+        message = shared | each.one(client)
+        view = Client(fed._graphs[client], fed.snapshot()[client], torch.tensor(0), torch.tensor(0))
+        begun = made._context(view, message).start["0"]["weight"]
+        reward = begun - trained
+        n = reward.numel()
+        assert int((reward != 0).sum()) == min(int(np.ceil(float(r[at] / r.max()) * n)), n - 1)
+        whole = last.state["parts"]["ReputationReward"]["u"]["0"]["weight"]
+        assert torch.allclose(reward[reward != 0], whole[reward != 0], atol=1e-15)
+
+
+def validation(hits: list[int]) -> Any:
+    """Four isolated nodes with features 1, …, 4 as unit vectors and these classes."""
+    none = np.zeros((3, 4), bool)
+    return make_graph(np.eye(4), np.zeros((2, 0), int), np.array(hits), none, dtype=torch.float64)
+
+
+def test_cffl_values_what_updates_do_on_the_servers_examples() -> None:
+    """A linear model on unit vectors: row v of the weights are node v's logits. Of four nodes, the three clients'
+    updates get 3, 2 and 0 right."""
+    net = MODELS["mlp"](layers=1, dropout=0.0).build(4, 2)
+    right = np.array([[1, 1, 1, -1], [1, 1, -1, -1], [-1, -1, -1, -1]])
+    update = torch.tensor(np.stack([right, -right], 2) * 0.1)
+    still = torch.zeros(3, 2).double()
+    tree = {"update": {"0": {"weight": update, "bias": still}}, "n": torch.tensor([5, 5, 5])}
+    round = Round(
+        Replies("abc", [Batch((0, 1, 2), tree)], {}), torch.arange(3), {}, net, {"validation": validation([0] * 4)}
+    )
+    third = torch.full((3,), 1 / 3, dtype=torch.float64)
+    w = {"0": {"weight": torch.zeros(4, 2).double(), "bias": still[0]}}
+    state = {"w": w, "c": third, "inside": torch.ones(3, dtype=torch.bool)}
+    c = np.sinh(5 * (0.2 / 3 + 0.8 * np.array([3, 2, 0]) / 5))
+    c /= c.sum()
+    assert c[2] < 2 / 9 < c[1]
+    c = np.array([c[0], c[1], 0]) / c[:2].sum()
+    value = Credibility().value(state, round)
+    assert np.allclose(value, c)
+    after = Credibility().update(state, Round(round.replies, round.at, {}, net, {}, weights=third, value=value))
+    assert after["inside"].tolist() == [True, True, False]
+    assert torch.allclose(after["w"]["0"]["weight"], update.mean(0))
+    assert Credibility().weigh(after, round).tolist() == [0.5, 0.5, 0.0]
+
+
+def test_cffl_rewards_are_what_the_others_gave() -> None:
+    part, weights, value = CredibilityReward(), SIZES / SIZES.sum(), np.array([0.5, 0.3, 0.2])
+    fed = federation(clients=dict.fromkeys("abc", validation([0] * 4)))
+    state = part.init(fed, {"0": {"weight": torch.zeros(2, 2).double()}})
+    round = after(weights=torch.tensor(weights), value=torch.tensor(value))
+    got = part.reward(part.update(state, round), torch.arange(3))["0"]["weight"].dense.reshape(3, 4).numpy()
+    whole = weights @ UPDATES
+    for i, quota in enumerate(value / 0.5 * SIZES / 6):
+        kept = np.argsort(-np.abs(whole))[: min(int(np.ceil(quota * 4)), 3)]
+        expected = np.zeros(4)
+        expected[kept] = (whole - weights[i] * UPDATES[i])[kept]
+        assert np.allclose(got[i], expected)
+
+
+def test_reputation_is_the_share_of_the_reward() -> None:
+    assert ReputationReward().quota(after(value=torch.tensor([0.2, 0.5, 0.0]))).tolist() == pytest.approx([0.4, 1, 0])
+
+
+def test_without_validation_examples_at_the_server_cffl_is_refused() -> None:
+    fed = federation(held={})
+    fed.begin(0)
+    with pytest.raises(ConfigError, match="which has none; set partition"):
+        ALGORITHMS["cffl"](model()).init(fed)
+
+
+def test_the_server_may_hold_graphs_to_validate_on() -> None:
+    n, rng = 60, np.random.default_rng(0)
+    data = Dataset(
+        "some", np.ones((n, 1), np.float32), np.zeros((2, 0), int), rng.integers(0, 2, n), 2, graph_of=np.arange(n)
+    )
+    cut = GraphsIID(clients=4, server_val=0.2).cut(data, 0)
+    held = cut.held["validation"]
+    assert (len(held.examples), len(cut.test)) == (12, 6)
+    assert held.masks[1].all()
+    everyone = np.concatenate([held.examples, cut.test, *(part.examples for part in cut.parts)])
+    assert sorted(everyone) == list(range(n))
+    plain, same = (GraphsIID(clients=4, **given).cut(data, 0) for given in ({}, {"server_val": 0.0}))
+    assert all(np.array_equal(a.nodes, b.nodes) for a, b in zip(plain.parts, same.parts, strict=True))
+    for bad in ({"server_val": 0.95}, {"server_val": -0.1}, {"server_val": 0.1, "protocol": "script"}):
+        with pytest.raises(ConfigError, match="server_val"):
+            GraphsIID(**bad)
