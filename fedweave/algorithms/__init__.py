@@ -25,6 +25,7 @@ from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
 from fedweave.algorithms.fedprox import FedProx, Proximal
 from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
+from fedweave.algorithms.fedstar import FedStar
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.local import Local
@@ -56,6 +57,7 @@ ALGORITHMS: dict[str, Any] = {
     "fcfl": FCFL,
     "fedpub": FedPUB,
     "fedgcn": FedGCN,
+    "fedstar": FedStar,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
     "glasu": GLASU,
@@ -134,6 +136,7 @@ __all__ = [
     "FedGCN",
     "FedPUB",
     "FedProx",
+    "FedStar",
     "GCFLPlus",
     "Local",
     "PooledGNN",

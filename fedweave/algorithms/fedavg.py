@@ -25,6 +25,7 @@ from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
+from fedweave.errors import ConfigError
 from fedweave.incentives.tables import Vocabulary
 
 _UPDATE = "change of the model weights by local training"
@@ -107,7 +108,11 @@ class FedAvg:
 
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
-        w = self._shared(models.init(self.net, fed.key("init"), fed.dtype))
+        whole = models.init(self.net, fed.key("init"), fed.dtype)
+        w = self._shared(whole)
+        if whole and not w:
+            paths = ", ".join(path for path, _ in leaves(whole))
+            raise ConfigError(f"share = {list(self.share)} names no weight of the model; it has {paths}.")
         state: Tree = {"parts": {name: part.init(fed, w) for name, part in self.composed.items()}}
         if self._own_weights:
             state["init"] = fed.key("init")

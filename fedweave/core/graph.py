@@ -235,7 +235,9 @@ class Edges:
         the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
         in "mean_or_self", otherwise "mean", it is its own neighbour. "pool_sum" adds up the nodes of each small graph,
         "pool_mean" takes their mean. "motif_mean" [K, e] takes the mean over the examples that have each motif, 0 where
-        none does.
+        none does. "structure" [n, 32] passes no messages, but says where a node stands: the probabilities that a random
+        walk is back after 1 to 16 steps, and its degree, one-hot, 16 standing for more; 0 for a node without neighbours
+        (Tan et al. 2023, section 4.1).
         """
         return Sparse(self.cache.operator(kind), self.client_index)
 
@@ -277,7 +279,23 @@ def _gcn(a: sp.csr_matrix) -> sp.csr_matrix:
     return scale @ looped @ scale
 
 
-OPERATORS = {"sum": lambda a: a, "mean": _mean, "mean_or_self": _mean_or_self, "gcn": _gcn}
+RETURNS, DEGREES = 16, 16  # columns of "structure"
+
+
+def _structure(a: sp.csr_matrix) -> sp.csr_matrix:
+    degree = np.diff(a.indptr)
+    scale = sp.diags(np.divide(1, np.sqrt(degree), out=np.zeros(len(degree)), where=degree > 0))
+    walk = sp.csr_matrix(scale @ a.astype(np.float64) @ scale)  # similar to D^-1 A, with the same diagonals of powers
+    powers = [walk]
+    for _ in range(1, RETURNS // 2):
+        powers.append(powers[-1] @ walk)
+    pairs = ((powers[(k + 1) // 2 - 1], powers[k // 2 - 1]) for k in range(2, RETURNS + 1))
+    returns = [walk.diagonal(), *(np.asarray(one.multiply(other).sum(1)).ravel() for one, other in pairs)]
+    classes = np.eye(DEGREES)[np.clip(degree, 1, DEGREES) - 1] * (degree > 0)[:, None]
+    return sp.csr_matrix(np.concatenate([np.stack(returns, 1), classes], 1).astype(a.dtype))
+
+
+OPERATORS = {"structure": _structure, "sum": lambda a: a, "mean": _mean, "mean_or_self": _mean_or_self, "gcn": _gcn}
 POOLS = {"pool_sum": lambda members: members, "pool_mean": _mean}
 
 

@@ -7,5 +7,15 @@ from fedweave.models.gcnii import GCNII
 from fedweave.models.gin import GIN
 from fedweave.models.mlp import MLP
 from fedweave.models.sage import SAGE
+from fedweave.models.star import Star
 
-MODELS: dict[str, type] = {"gcn": GCN, "sage": SAGE, "mlp": MLP, "gcnii": GCNII, "gat": GAT, "gin": GIN, "ego": Ego}
+MODELS: dict[str, type] = {
+    "gcn": GCN,
+    "sage": SAGE,
+    "mlp": MLP,
+    "gcnii": GCNII,
+    "gat": GAT,
+    "gin": GIN,
+    "ego": Ego,
+    "star": Star,
+}

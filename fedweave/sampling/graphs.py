@@ -15,7 +15,7 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.edges import Operator
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import TRAIN, Edges, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.learn import cross_entropy
@@ -79,18 +79,17 @@ def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
     inside = minibatch["slot"] < len(real)
     train = torch.stack([real, torch.zeros_like(real), torch.zeros_like(real)])
     y, slot = torch.where(real, minibatch["target"], -1), torch.where(inside, minibatch["slot"], -1)
-    return Graph(
-        picked(graph.x, minibatch["nodes"]), BatchEdges(minibatch, graph.x.dtype), y, train, inside, None, slot
-    )
+    edges = BatchEdges(minibatch, graph.x.dtype, graph.own_edges)
+    return Graph(picked(graph.x, minibatch["nodes"]), edges, y, train, inside, None, slot)
 
 
 class BatchEdges:
-    """The edges within a mini-batch of graphs (a `core.edges.MessagePassing`)."""
+    """The edges within a mini-batch of graphs (a `core.edges.MessagePassing`), whose client's edges are `whole`."""
 
     shrinks = False
 
-    def __init__(self, minibatch: Tree, dtype: torch.dtype) -> None:
-        self.minibatch, self.dtype = minibatch, dtype
+    def __init__(self, minibatch: Tree, dtype: torch.dtype, whole: Edges) -> None:
+        self.minibatch, self.dtype, self.whole = minibatch, dtype, whole
 
     def operator(self, kind: str) -> Operator:
         """One of the matrices of `core.graph.Edges.operator`.
@@ -98,8 +97,10 @@ class BatchEdges:
         Raises:
             ValueError: there is no such matrix.
         """
+        if kind == "structure":
+            return self.whole.operator(kind).picked(self.minibatch["nodes"])
         if kind not in _KINDS:
-            raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only {', '.join(_KINDS)}")
+            raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only structure, {', '.join(_KINDS)}")
         rows = self.minibatch["target" if kind.startswith("pool") else "nodes"]
         return _Product(len(rows), lambda h: _KINDS[kind](self, h))
 

@@ -27,7 +27,7 @@ VERTICAL = {name for name, kind in ALGORITHMS.items() if capabilities(kind).vert
 GRAPH_LEVEL = {name for name, kind in ALGORITHMS.items() if capabilities(kind).graph_level}
 PEOPLE = {name for name, kind in ALGORITHMS.items() if capabilities(kind).sens}
 # Algorithms that a GCN does not suit, or whose defaults take long here: their model and their parameters.
-OTHER_MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego", "layers": 2}}
+OTHER_MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego", "layers": 2}, "fedstar": {"name": "star"}}
 OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
     "fedego": {"batch": 4, "batches": 2, "epochs": 1, "server_epochs": 1, "fan_out": 2, "lr": 0.01, "sigma": 0.01}
 }
@@ -35,6 +35,7 @@ OTHER_PARAMETERS["fedavgm"] = {
     "server_lr": 0.1
 }  # the default takes steps ten times as long, for which the losses here oscillate
 OTHER_PARAMETERS["fairgraphfl"] = {"lr": 0.01}
+OTHER_PARAMETERS["fedstar"] = {"lr": 0.01}
 OTHER_PARAMETERS |= {
     "gcfl": {"eps1": 10.0, "eps2": 0.0, "wait": 4},
     "gcfl_plus": {"eps1": 10.0, "eps2": 0.0, "wait": 4, "length": 3},
@@ -119,15 +120,15 @@ def model(dropout: float = 0.5, name: str = "gcn", layers: int = 2, classes: int
     return MODELS[name](hidden=HIDDEN, layers=layers, dropout=dropout).build(FEATURES, classes)
 
 
-def gin(dropout: float = 0.5) -> Model:
-    """A small model of small graphs."""
-    return MODELS["gin"](HIDDEN, 2, dropout, "sum").build(small_graphs.FEATURES, small_graphs.CLASSES)
+def gin(dropout: float = 0.5, name: str = "gin") -> Model:
+    """A small model of small graphs, by default a 2-layer GIN."""
+    return MODELS[name](HIDDEN, 2, dropout, "sum").build(small_graphs.FEATURES, small_graphs.CLASSES)
 
 
 def algorithm(name: str, dropout: float = 0.5, **options: Any) -> Any:
     """A registered algorithm with a model that it can train."""
-    plain = model(dropout, classes=classes(name), **OTHER_MODELS.get(name, {}))
-    net = gin(dropout) if name in GRAPH_LEVEL else plain
+    kind = OTHER_MODELS.get(name, {})
+    net = gin(dropout, **kind) if name in GRAPH_LEVEL else model(dropout, classes=classes(name), **kind)
     return ALGORITHMS[name](net, **(OTHER_PARAMETERS.get(name, {}) | options))
 
 

@@ -1,0 +1,118 @@
+"""FedStar's network of two channels (Tan et al. 2023, "Federated learning on non-IID graphs via structural knowledge
+sharing")."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.core.graph import DEGREES, RETURNS, Graph
+from fedweave.core.model import Layer, Model
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.models import dense, gcn, gin
+
+STRUCTURE = "structure_"  # what the names of the structure channel's weights begin with
+
+
+@dataclass(frozen=True)
+class Star:
+    """A channel h for features and a channel s for structure: h begins with a linear layer on the features, s with one
+    on the nodes' structure codes (`Edges.operator`, "structure"); then `layers` times h ← GIN([h‖s]) with ReLU and
+    `dropout`, and s ← tanh(GCN(s)); a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a
+    linear classifier, all of width `hidden` (section 4.2).
+
+    hidden:  width of both channels.
+    layers:  how many convolutions each has.
+    dropout: share of a layer's outputs that is dropped in training.
+    pool:    "sum" or "mean" over the nodes of each small graph.
+
+    Raises:
+        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
+    """
+
+    hidden: int = 64
+    layers: int = 3
+    dropout: float = 0.5
+    pool: Literal["sum", "mean"] = "sum"
+
+    def __post_init__(self) -> None:
+        dense.check(self.hidden, self.layers, self.dropout, self.pool)
+        if self.pool not in ("sum", "mean"):
+            raise ConfigError(f"model pool = {self.pool!r}; FedStar's model classifies graphs: choose sum or mean.")
+
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        if features < 1 or classes < 1:
+            raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+        width = self.hidden
+        convolutions = (_mixing(width, self.dropout), _structural(width))
+        return (
+            _opened(dense.affine(features, width)),
+            _codes(width),
+            *convolutions * self.layers,
+            _joined(width),
+            *dense.head(width, classes, self.dropout, self.pool),
+        )
+
+
+def _opened(layer: Layer) -> Layer:
+    """`layer` whose result opens the channel of features."""
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+        return {"h": layer.apply(w, graph, h, key)}
+
+    return layer._replace(apply=apply)
+
+
+def _codes(width: int) -> Layer:
+    """Opens the channel of structure."""
+    layer = dense.affine(RETURNS + DEGREES, width)
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+        return h | {"s": graph.edges.operator("structure") @ w["weight"] + w["bias"]}
+
+    return _named(layer._replace(apply=apply, by_feature=()))
+
+
+def _mixing(width: int, dropout: float) -> Layer:
+    """h ← GIN([h‖s])."""
+    layer = dense.activated(gin.convolution(2 * width, width), dropout)
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+        return h | {"h": layer.apply(w, graph, torch.cat([h["h"], h["s"]], 1), key)}
+
+    return layer._replace(apply=apply)
+
+
+def _structural(width: int) -> Layer:
+    """s ← tanh(GCN(s))."""
+    layer = gcn.convolution(width, width)
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+        return h | {"s": torch.tanh(layer.apply(w, graph, h["s"], key))}
+
+    return _named(layer._replace(apply=apply, by_feature=()))
+
+
+def _joined(width: int) -> Layer:
+    """A linear layer on [h‖s]."""
+    layer = dense.affine(2 * width, width)
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+        return layer.apply(w, graph, torch.cat([h["h"], h["s"]], 1), key)
+
+    return layer._replace(apply=apply, by_feature=())
+
+
+def _named(layer: Layer) -> Layer:
+    """`layer` with names of its weights that say that they belong to the structure channel."""
+
+    def init(key: Tensor) -> Tree:
+        return {STRUCTURE + name: leaf for name, leaf in layer.init(key).items()}
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+        return layer.apply({name.removeprefix(STRUCTURE): leaf for name, leaf in w.items()}, graph, h, key)
+
+    return layer._replace(init=init, apply=apply)
