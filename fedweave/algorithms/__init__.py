@@ -28,6 +28,7 @@ from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
 from fedweave.algorithms.fedstar import FedStar
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
+from fedweave.algorithms.graphfl import GraphFL, MetaGradient
 from fedweave.algorithms.local import Local
 from fedweave.algorithms.prototypes import MotifPrototypes
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
@@ -57,6 +58,7 @@ ALGORITHMS: dict[str, Any] = {
     "fcfl": FCFL,
     "fedpub": FedPUB,
     "fedgcn": FedGCN,
+    "graphfl": GraphFL,
     "fedstar": FedStar,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
@@ -93,6 +95,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "pareto_descent": ParetoDescent,
     "functional_mix": FunctionalMix,
     "sparse_masks": SparseMasks,
+    "meta_gradient": MetaGradient,
     "agent_value": AgentValue,
     "value_reward": ValueReward,
     "payoff": Payoff,
@@ -138,6 +141,7 @@ __all__ = [
     "FedProx",
     "FedStar",
     "GCFLPlus",
+    "GraphFL",
     "Local",
     "PooledGNN",
     "QFedAvg",

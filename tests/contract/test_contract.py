@@ -42,6 +42,7 @@ OTHER_STEPS = {
     "eu": "a reward from normalised updates",
     "rffl": "a reward on top of what the client trained",
     "cffl": "a reward of what others trained",
+    "graphfl": "one of Adam",
     "fedstar": "that of a part of a model of small graphs",
     "fedpub": "a mix of what clients train with masks",
     "fairgraphfl": "a reward by value",

@@ -1,0 +1,85 @@
+"""GraphFL: Wang et al. 2022, "GraphFL: a federated learning framework for semi-supervised node classification on
+graphs", its model-agnostic meta-learning to first order.
+
+The server looks for weights from which every client comes far with few steps. Deviations: support and query are drawn
+anew in every round; of fewer than two full sets of training nodes, each gets half.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.fedopt import ServerAdam
+from fedweave.algorithms.parts import Context, Part, Uniform
+from fedweave.algorithms.preset import preset
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree, scale
+from fedweave.learn import cross_entropy
+
+
+@dataclass(frozen=True)
+class MetaGradient(Part):
+    """Clients train on a support set of their training examples, and send the negative gradient of the loss on a query
+    set at the weights that this leads to, w − ∇F_support(w) lr after one step. For use, they train as much once more.
+
+    examples: of each of the two sets at most.
+    """
+
+    examples: int = 100
+
+    def __post_init__(self) -> None:
+        if self.examples < 1:
+            raise ValueError(f"examples is {self.examples}; it must be at least 1")
+
+    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """{"support", "query": bool [steps, e]}, the same in every step."""
+        train = graph.masks[TRAIN]
+        rank = torch.argsort(torch.argsort(random.order(key, train)))
+        size = ((train.sum() + 1) // 2).clamp(max=self.examples)
+        sets = {"support": rank < size, "query": (rank >= size) & (rank < 2 * size)}
+        return {name: (chosen & train).expand(steps, -1) for name, chosen in sets.items()}
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+        """Mean cross-entropy over the support set or, where `given` says so, the query set."""
+        chosen = minibatch["query" if "query" in given else "support"]
+        logits = models.apply(model, w, graph, key)
+        return cross_entropy(logits, graph.y.clamp(min=0), chosen.to(logits.dtype))
+
+    def release(self, ctx: Context, update: Tree) -> Tree:
+        """−∇F_query at the trained weights, in place of the update."""
+        given = {ctx.name: {"query": torch.tensor(1)}}
+        return scale(ctx.shared(ctx.objective.gradient(ctx.trained, ctx.client, ctx.client.key, given)), -1.0)
+
+    def judged(self, ctx: Context) -> Tree:
+        """The received weights, trained on a support set."""
+        return ctx.objective.fit(ctx.received, ctx.client, random.fold(ctx.client.key, "tune")).w
+
+
+@preset
+@dataclass(frozen=True)
+class GraphFL:
+    """Clients share weights from which each comes far with a few steps of its own.
+
+    examples:     of the support and of the query set at most.
+    local_steps:  steps on the support set.
+    optimizer:    of these; the gradient of a plain step alone is what the method is about.
+    lr:           its learning rate.
+    weight_decay: its weight decay.
+    server_lr:    learning rate of the server's Adam.
+    """
+
+    examples: int = 100
+    local_steps: int = 1
+    optimizer: Literal["sgd"] = "sgd"
+    lr: float = 0.1
+    weight_decay: float = 0.0
+    server_lr: float = 0.01
+
+    def parts(self) -> tuple[Part, ...]:
+        """Gradients of the query sets, their plain mean, and Adam."""
+        return MetaGradient(self.examples), Uniform(), ServerAdam(self.server_lr)

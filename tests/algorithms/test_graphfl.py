@@ -1,0 +1,97 @@
+"""GraphFL: first-order meta-learning against NumPy, and how support and query are drawn."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS, FedAvg
+from fedweave.algorithms.fedopt import ServerMomentum
+from fedweave.algorithms.graphfl import MetaGradient
+from fedweave.algorithms.parts import Uniform
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import TRAIN, make_graph
+from fedweave.core.tree import ravel, unravel
+from fedweave.learn import cross_entropy
+from tests.contract.federations import arrays, federation, graphs, model
+
+INNER, OUTER = 0.4, 0.7
+
+
+class Watched(MetaGradient):
+    """Keeps what was drawn."""
+
+    def minibatches(self, *args: Any) -> Any:
+        drawn = super().minibatches(*args)
+        self.__dict__.setdefault("seen", []).append(drawn)
+        return drawn
+
+
+def test_a_round_is_that_of_the_reference(oracles: Any) -> None:
+    net, part = model(0.0), Watched(examples=5)
+    fed = federation(dtype=torch.float64, mode="loop")
+    sgd: dict[str, Any] = {"local_steps": 1, "optimizer": "sgd", "lr": INNER, "weight_decay": 0.0}
+    made = FedAvg(net, parts=(part, Uniform(), ServerMomentum(OUTER, 0.0)), **sgd)
+    fed.begin(0)
+    state = made.init(fed)
+    w = ravel(state["w"]).numpy()
+    for number in (1, 2):
+        fed.begin(number)
+        part.__dict__["seen"] = []
+        before, state = state, made.round(state, fed)
+        drawn = part.__dict__["seen"]
+        assert len(drawn) == 10  # once for a client's step, once for its query
+        assert all(torch.equal(drawn[2 * i]["query"], drawn[2 * i + 1]["query"]) for i in range(5))
+
+        def gradient(graph: Any, chosen: Any, like: Any = before["w"]) -> Any:
+            def at(flat: np.ndarray) -> np.ndarray:
+                free = torch.from_numpy(flat).requires_grad_()
+                logits = models.apply(net, unravel(free, like), graph)
+                loss = cross_entropy(logits, graph.y.clamp(min=0), chosen.double())
+                return torch.autograd.grad(loss, free)[0].numpy()
+
+            return at
+
+        held = graphs(torch.float64).values()
+        clients = [
+            (gradient(graph, drawn[2 * i]["support"][0]), gradient(graph, drawn[2 * i]["query"][0]))
+            for i, graph in enumerate(held)
+        ]
+        w = oracles.graphfl_step(w, clients, INNER, OUTER)
+        assert np.abs(ravel(state["w"]).numpy() - w).max() < 1e-9
+
+
+@pytest.mark.parametrize(("examples", "sizes"), [(5, (5, 5)), (100, (10, 10)), (8, (8, 8))])
+def test_support_and_query_are_distinct_training_examples(examples: int, sizes: tuple[int, int]) -> None:
+    x, edges, y, masks = arrays(60, 0)
+    graph = make_graph(x, edges, y, masks)
+    assert graph.masks[TRAIN].sum() == 20
+    drawn = [MetaGradient(examples).minibatches((), graph, random.key(seed), 3) for seed in (1, 2)]
+    for one in drawn:
+        support, query = one["support"], one["query"]
+        assert (support.sum(1).unique().item(), query.sum(1).unique().item()) == sizes
+        assert not (support & query).any()
+        assert not ((support | query) & ~graph.masks[TRAIN]).any()
+        assert (support == support[0]).all()
+    assert not torch.equal(drawn[0]["support"], drawn[1]["support"])
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_clients_use_what_they_trained_further(mode: str) -> None:
+    fed = federation(dtype=torch.float64, mode=mode)
+    made = ALGORITHMS["graphfl"](model(0.0), lr=0.5)
+    fed.begin(0)
+    state = made.init(fed)
+    losses = {}
+    for name, tried in (("further", made), ("received", FedAvg(model(0.0)))):
+        fed.begin(1)
+        scores = tried.evaluate({"w": state["w"]}, fed).clients
+        losses[name] = sum(float(reply["own"]["loss"][TRAIN, 0]) for reply in scores)
+    assert losses["further"] < losses["received"]
+
+
+def test_no_examples_are_refused() -> None:
+    with pytest.raises(ValueError, match="examples is 0"):
+        MetaGradient(0)
