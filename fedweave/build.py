@@ -63,6 +63,7 @@ def build(config: Config) -> Built:
         classes=data.classes,
         test=global_test_graph(data, partition, dtype),
         held=held_graphs(data, partition, dtype),
+        pairs={name: torch.from_numpy(matrix) for name, matrix in seen.pairs.items()},
         places=placements(data, seen) if capabilities(config.algorithm.kind).ids else None,
         seed=seed,
         mode=engine.mode,

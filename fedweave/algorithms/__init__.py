@@ -17,6 +17,7 @@ from fedweave.algorithms.eu import EU, EuclideanValue
 from fedweave.algorithms.f2gnn import F2GNN, DivergenceStart, FairPenalty, GroupWeights
 from fedweave.algorithms.fairaug import FairAug, FairAugmented
 from fedweave.algorithms.fairfed import FairFed, FairFedWeights
+from fedweave.algorithms.fairgfl import FairGFL, OverlapWeights
 from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
 from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedavg import FedAvg
@@ -46,6 +47,7 @@ ALGORITHMS: dict[str, Any] = {
     "ditto": Ditto,
     "cgsv": CGSV,
     "dw": DW,
+    "fairgfl": FairGFL,
     "fairgraphfl": FairGraphFL,
     "f2gnn": F2GNN,
     "fairfed": FairFed,
@@ -107,6 +109,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "fair_augmented": FairAugmented,
     "clusters": Clusters,
     "series_clusters": SeriesClusters,
+    "overlap_weights": OverlapWeights,
 }
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
@@ -131,6 +134,7 @@ __all__ = [
     "Ditto",
     "FairAug",
     "FairFed",
+    "FairGFL",
     "FairGraphFL",
     "FedAdam",
     "FedAvg",

@@ -58,7 +58,9 @@ class FedAvg:
     share: tuple[str, ...] = ("*",)
     parts: tuple[Part, ...] = ()
 
-    capabilities: ClassVar[Capabilities] = Capabilities(measures=True, evaluation=("score", "score_personal"))
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        measures=True, pairs=True, evaluation=("score", "score_personal")
+    )
 
     def __post_init__(self) -> None:
         for name in ("participation", "quorum"):
@@ -126,9 +128,10 @@ class FedAvg:
         """w_{t+1} = w_t + Σ_i weight_i · Δ_i over the sampled clients that replied."""
         chosen = sample(fed, self.participation)
         replies = fed.map(self.train, *self._download(state, chosen, fed), clients=chosen, quorum=self.quorum)
-        memory, at = self._memory(state), places(fed, replies.clients)
+        at = places(fed, replies.clients)
         w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
         round = Round(replies, at, w, self.model, fed.held)
+        memory = {name: self.composed[name].observe(own, round) for name, own in self._memory(state).items()}
         round = replace(round, weights=self.composed.decided("weigh", memory, round))
         if not self.composed.personal:
             round = replace(round, delta=replies.weighted_sum("update", round.weights))
@@ -139,6 +142,10 @@ class FedAvg:
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """What the parts know of each client (`Part.measures`)."""
         return self.composed.measures(self._memory(state))
+
+    def pairs(self, state: Tree) -> dict[str, Tensor]:
+        """What the parts know of every two clients (`Part.pairs`)."""
+        return self.composed.pairs(self._memory(state))
 
     def _memory(self, state: Tree) -> Tree:
         return {name: state.get("parts", {}).get(name, {}) for name in self.composed}

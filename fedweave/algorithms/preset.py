@@ -63,7 +63,7 @@ class Preset:
     @property
     def documents(self) -> tuple[type, ...]:
         """The classes whose docstrings say what the fields mean, the most particular first."""
-        return self.paper, FedAvg
+        return *self.paper.__mro__[:-1], FedAvg
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]

@@ -34,6 +34,7 @@ class Capabilities:
     graph_level: examples that are graphs.
     predicts:    it has `predict(state, fed)`, after which clients hold predictions of all their nodes.
     measures:    it has `measures(state, fed)`: {name: float64 [N]}, what the server knows of each client after a round.
+    pairs:       it has `pairs(state)`: {name: float64 [N, N]}, what the server knows of every two clients.
     evaluation:  the methods that are steps of the evaluation alone.
     """
 
@@ -44,6 +45,7 @@ class Capabilities:
     graph_level: bool = False
     predicts: bool = False
     measures: bool = False
+    pairs: bool = False
     evaluation: tuple[str, ...] = ("score",)
 
 

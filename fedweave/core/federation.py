@@ -193,7 +193,8 @@ class Federation(Protocol):
 
     clients: ids in client order. classes: number of classes. dtype: of weights and features. test: the global test
     graph or None. held: the graphs that the server itself holds, by role: that one as "test", and others such as
-    "public", "validation" or "proxy".
+    "public", "validation" or "proxy". pairs: the truth about every two clients, {name: float64 [N, N]}, which only a
+    simulation knows and only a comparison may use (`Partition.pairs`); empty between organisations.
     """
 
     clients: tuple[str, ...]
@@ -201,6 +202,7 @@ class Federation(Protocol):
     dtype: torch.dtype
     test: Graph | None
     held: Mapping[str, Graph]
+    pairs: Mapping[str, Tensor]
 
     def map(
         self,

@@ -45,7 +45,7 @@ class Simulation:
 
     graphs: {client id: its graph}, in client order. classes: number of classes. test: global test graph or None.
     held:   further graphs of the server's, by role. places: {client id: where its nodes stand in the whole graph}, for
-            algorithms that ask for it.
+            algorithms that ask for it. pairs: the truth about every two clients, for comparisons.
     chunk:  clients run at once in mode "vmap"; 0 chooses by memory. absent: (round, client) -> reason or None, to
             rehearse clients that do not reply.
     record: when repeated steps of mode "vmap" are recorded, which changes no number: "auto" from the second time on,
@@ -60,6 +60,7 @@ class Simulation:
         test: Graph | None = None,
         held: Mapping[str, Graph] | None = None,
         places: Mapping[str, Placement] | None = None,
+        pairs: Mapping[str, Tensor] | None = None,
         seed: int = 0,
         mode: str = "vmap",
         chunk: int = 0,
@@ -76,7 +77,7 @@ class Simulation:
             raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
         keep_freed_memory()
         self.clients, self.classes, self.test, self.mode = tuple(graphs), classes, test, mode
-        self.held, self._places = with_test(held or {}, test), places or {}
+        self.held, self._places, self.pairs = with_test(held or {}, test), places or {}, dict(pairs or {})
         self.dtype = next(iter(graphs.values())).x.dtype
         self.ledger = Ledger()
         self._data, self._absent = ClientData(graphs, classes), absent

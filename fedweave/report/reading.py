@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +18,18 @@ from fedweave.config import Document, differences, load
 from fedweave.errors import UserError
 from fedweave.metrics.between_groups import MEASURED
 from fedweave.rounds import GLOBAL, SERVER, best_validated, fairest
-from fedweave.runs.files import CONFIG, LEDGER, METRICS, MOTIFS, PARTITION, SUMMARY, damaged, read_table
+from fedweave.runs.files import (
+    CONFIG,
+    LEDGER,
+    METRICS,
+    MOTIFS,
+    PAIRS,
+    PARTITION,
+    SUMMARY,
+    damaged,
+    read_arrays,
+    read_table,
+)
 
 T = TypeVar("T")
 
@@ -28,6 +40,7 @@ class Run:
 
     summary:   content of summary.json; of an unfinished run, the same as far as its tables give it.
     partition: partition.parquet, or None where there is none. motifs: the same of motifs.parquet.
+    pairs:     the matrices of pairs.npz, by name.
     finished:  whether there was a summary.json. done: rounds done. when: of the last file, seconds since 1970.
     """
 
@@ -37,6 +50,7 @@ class Run:
     metrics: pa.Table
     ledger: pa.Table
     partition: pa.Table | None
+    pairs: dict[str, np.ndarray]
     finished: bool
     done: int
     when: float
@@ -117,6 +131,7 @@ def read_run(directory: Path) -> Run:
         metrics=metrics,
         ledger=ledger.unify_dictionaries().combine_chunks(),
         partition=read_table(directory, PARTITION) if (directory / PARTITION).is_file() else None,
+        pairs=read_arrays(directory / PAIRS),
         finished=finished,
         done=done,
         when=(directory / (SUMMARY if finished else METRICS)).stat().st_mtime,

@@ -6,11 +6,14 @@ Nothing here needs torch, so that looking into a finished run starts quickly.
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +21,7 @@ from fedweave.errors import FedweaveError, UserError
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
 MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
+PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 
 _LATER = ("to", "applied")  # columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`
@@ -47,6 +51,26 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
 def write_table(path: Path, table: pa.Table) -> None:
     """`write` a Parquet file."""
     write(path, lambda file: pq.write_table(table, file, compression="zstd"))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """`write` arrays by name, as NumPy's zip archive."""
+    write(path, lambda file: np.savez_compressed(file, **arrays))
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Undo `write_arrays`; {} if there is no such file.
+
+    Raises:
+        FedweaveError: it is damaged.
+    """
+    if not path.exists():
+        return {}
+    try:
+        with np.load(BytesIO(read(path)), allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (ValueError, OSError, BadZipFile) as error:
+        raise damaged(path, str(error)) from error
 
 
 def read(path: Path) -> bytes:

@@ -19,7 +19,9 @@ import pyarrow as pa
 
 from fedweave.build import Built, build, client_ids
 from fedweave.config import Config, dumps
+from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import MotifTable
+from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.partition.statistics import statistics
 from fedweave.rounds import METRICS_SCHEMA, train
@@ -30,6 +32,7 @@ from fedweave.runs.files import (
     LEDGER,
     METRICS,
     MOTIFS,
+    PAIRS,
     PARTITION,
     SUMMARY,
     damaged,
@@ -37,6 +40,7 @@ from fedweave.runs.files import (
     read_table,
     remove_leftovers,
     write,
+    write_arrays,
     write_table,
 )
 from fedweave.runs.resuming import check_rounds, examine
@@ -149,10 +153,21 @@ class _Files:
         ledger = self.built.fed.ledger.table()
         write_table(self.directory / METRICS, self._metrics[0])
         write_table(self.directory / LEDGER, ledger)
+        if pairs := pairs_of(self.built, reached.state):
+            write_arrays(self.directory / PAIRS, pairs)
         fed, data = self.built.fed.snapshot(), self.built.fed.snapshot_data()
         whole = replace(reached, metrics=len(self._metrics[0]), ledger=len(ledger), fed=fed, data=data)
         whole.save(self.directory / CHECKPOINT)
         self.saved = reached.round
+
+
+def pairs_of(built: Any, state: Tree) -> dict[str, np.ndarray]:
+    """What the partition and, after the round of `state`, the algorithm know of every two clients: {name: float64
+    [N, N]}, in client order."""
+    known = dict(built.fed.pairs)
+    if capabilities(built.algorithm).pairs:
+        known |= built.algorithm.pairs(state)
+    return {name: matrix.numpy() for name, matrix in known.items()}
 
 
 def _prepare(config: Config, built: Any, directory: Path, here: RunBackend) -> tuple[Checkpoint, pa.Table]:

@@ -31,6 +31,7 @@ OTHER_MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego", "layers": 2
 OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
     "fedego": {"batch": 4, "batches": 2, "epochs": 1, "server_epochs": 1, "fan_out": 2, "lr": 0.01, "sigma": 0.01}
 }
+OTHER_PARAMETERS["fairgfl"] = {"code_size": 20, "encoder_rounds": 3, "sample": 24, "epsilon_a": 6.0, "epsilon_b": 4.0}
 OTHER_PARAMETERS["fedavgm"] = {
     "server_lr": 0.1
 }  # the default takes steps ten times as long, for which the losses here oscillate
@@ -110,6 +111,12 @@ def global_test(dtype: torch.dtype = torch.float32, name: str | None = None) -> 
     return make_graph(x, edges, y, masks, *sens, dtype=dtype)
 
 
+def public(dtype: torch.dtype = torch.float32) -> Graph:
+    """A sample that the server holds and no client does."""
+    x, edges, y, masks = arrays(30, 555)
+    return make_graph(x, edges, y, np.zeros_like(masks), dtype=dtype)
+
+
 def classes(name: str | None = None) -> int:
     """How many the data of an algorithm has."""
     return 2 if name in PEOPLE else CLASSES
@@ -139,9 +146,11 @@ def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch
     small = name in GRAPH_LEVEL
     if not small:
         options.setdefault("places", places(clients))
+    held = {} if small else {"public": public(dtype)}
     if not options.pop("without_test", False):
         options["test"] = small_graphs.global_test(dtype) if small else global_test(dtype, name)
-        options.setdefault("held", {"validation": options["test"]})
+        held["validation"] = options["test"]
+    options.setdefault("held", held)
     return engine(clients, classes=small_graphs.CLASSES if small else classes(name), **options)
 
 

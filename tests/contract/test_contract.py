@@ -47,6 +47,7 @@ OTHER_STEPS = {
     "fedpub": "a mix of what clients train with masks",
     "fairgraphfl": "a reward by value",
     "fairaug": "a mean, but of training on augmented graphs",
+    "fairgfl": "longer by the worst loss",
 }
 PLAIN = {"f2gnn": {"alpha": 0.0}}  # without further terms of the objective
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
@@ -131,8 +132,9 @@ def test_order_of_clients_does_not_matter(name: str, mode: str, specified: Any) 
 
 def _reversed(leaf: Any) -> Any:
     """What the server holds for each client, in the order of clients, the other way round."""
-    per_client = isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and len(leaf) == len(SIZES)
-    return leaf.flip(0) if per_client else leaf
+    if not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (len(SIZES),):
+        return leaf
+    return leaf.flip(0, 1) if leaf.shape == (len(SIZES),) * 2 else leaf.flip(0)
 
 
 @every_algorithm

@@ -77,6 +77,10 @@ class Composition(dict[str, Part]):
             for key, of_clients in measured.items()
         }
 
+    def pairs(self, memory: Tree) -> dict[str, Tensor]:
+        """What the parts know of every two clients, by name."""
+        return {key: matrix for name, part in self.items() for key, matrix in part.pairs(memory[name]).items()}
+
     def layers(self, model: Model, own: bool = True) -> Model:
         """The model as the parts have it used (see `Part.layers`)."""
         for part in self.values():

@@ -161,10 +161,10 @@ class Round:
 class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
-    At the server, in the order of a round: `init`, `download` or `reward`, `weigh`, `value`, `step`, `update`,
-    `measures`. At a client: `receive`, `start`, `minibatches`, `loss`, `penalty` and `regulariser`, `after`, `release`,
-    `report`; and `judged` when models are evaluated. `layers` says what model that is. `state` is the part's memory at
-    the server: a tree, saved in checkpoints.
+    At the server, in the order of a round: `init`, `download` or `reward`, `observe`, `weigh`, `value`, `step`,
+    `update`, `measures` and `pairs`. At a client: `receive`, `start`, `minibatches`, `loss`, `penalty` and
+    `regulariser`, `after`, `release`, `report`; and `judged` when models are evaluated. `layers` says what model that
+    is. `state` is the part's memory at the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
     mechanism: how `release` protects an update; None if it does not.
@@ -214,6 +214,10 @@ class Part:
         for, `receive` says. Decides it alone."""
         return {}
 
+    def observe(self, state: Tree, round: Round) -> Tree:
+        """The part's state once clients replied, before anything is decided about their updates."""
+        return state
+
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """How the updates count: float64 [P], or [P, P] where row i mixes all clients' weights for client i (then the
         part is `personal`). They need not sum to 1. Decides it alone."""
@@ -233,6 +237,10 @@ class Part:
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{name: float64 [N]}: what the server knows of each client after a round; NaN where that is undefined."""
+        return {}
+
+    def pairs(self, state: Tree) -> dict[str, Tensor]:
+        """{name: float64 [N, N]}: what the server knows of every two clients; kept with the run."""
         return {}
 
     def receive(self, ctx: Context) -> Tree:

@@ -1,0 +1,262 @@
+"""FairGFL: Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning with overlapping
+subgraphs", algorithms 1 and 2.
+
+Clients whose nodes others hold too count less, and the client with the largest loss counts once more. The server learns
+who overlaps with whom from noisy codes and links of minibatches alone.
+
+What the paper leaves open, or where this differs:
+- Eq. 25 is written on weights, which it would shrink by the mean of q; on updates it is gradient descent on eq. 27, and
+  so is one step along the update of the client with the largest loss.
+- Codes are binary: the paper's min–max codes (`code = "minmax"`) cannot tell nodes apart under its noise, nor clients.
+- Noise is drawn once for each node and pair (appendix F-A): a client's first codes last, whatever encoder it is sent
+  later, and so does the key from which pairs draw.
+- The number of matching pairs is corrected for those that match by chance, and those that are missed (`matching`); the
+  rates and the threshold are found on the public sample.
+- N_ik is scaled by n_k / b_k, with which it is unbiased, and T_ik by n_k² / b_k²; theorems V.4 and V.5 print n_i / b_k
+  and n_k² / b_i². The first estimate of a pair stands by itself; clients that were never called together have none.
+- With `alpha` = 1 links are neither needed nor sent.
+- λ, the threshold, E, learning rates and the encoder's form are ours.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.algorithms.overlap import matching
+from fedweave.algorithms.overlap.encoder import CodeName, Encoder, EncoderName, encoded, features
+from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.preset import preset
+from fedweave.core import random
+from fedweave.core.federation import Federation, Sends
+from fedweave.core.mechanism import LDP
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+from fedweave.ops.hashing import bits
+from fedweave.privacy.ldp import noisy_levels, noisy_links, packed, sparsified, unpacked
+
+_COPIES = 8  # noisy ones of the public sample, twice, to measure rates with
+_ODDS = 1280.0  # pairs of different nodes to each common one, for minibatches of 64 with a twentieth in common
+
+
+@dataclass(frozen=True)
+class OverlapWeights(Part):
+    """Updates count 1 / (K (1 + O_i)), where O_i sums up the overlaps O_ik = α N_ik + (1 − α) T_ik with the other
+    clients, and the update of the client with the largest loss λ more (eqs. 24, 25 and 27).
+
+    lam:            λ.
+    normalise:      weights before λ sum to 1, so that fairness is not confounded with the size of the step.
+    estimator:      overlaps are estimated from noisy uploads ("ldp"), taken from the simulation's partition ("oracle"),
+                    or taken for 0 ("none").
+    alpha:          α, the share of nodes against links; 1 needs no links.
+    beta:           β, the share of this round's estimate in the accumulated one.
+    sample:         nodes of a minibatch.
+    epsilon_a:      ε of each coordinate of a code; inf adds no noise.
+    epsilon_b:      ε of each pair of nodes; inf adds no noise.
+    code:           "binary", or "minmax" with `levels`.
+    levels:         p, steps of a coordinate of a min-max code.
+    code_size:      d, coordinates of a code.
+    encoder:        made of the public sample: "autoencoder", "pca", or a "random" projection.
+    encoder_rounds: of the autoencoder's training.
+    threshold:      on L1 / d between codes that are taken for one node's; left out, the server finds it on the public
+                    sample.
+    """
+
+    lam: float = 0.1
+    normalise: bool = False
+    estimator: Literal["ldp", "oracle", "none"] = "ldp"
+    alpha: float = 0.8
+    beta: float = 0.5
+    sample: int = 64
+    epsilon_a: float = 3.0
+    epsilon_b: float = 1.0
+    code: CodeName = "binary"
+    levels: int = 10
+    code_size: int = 100
+    encoder: EncoderName = "autoencoder"
+    encoder_rounds: int = 600
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("alpha", 0.0, 1.0), ("beta", 0.0, 1.0), ("threshold", 0.0, 1.0)):
+            if (value := getattr(self, name)) is not None and not least <= value <= most:
+                raise ValueError(f"{name} is {value}; it must be from {least:g} to {most:g}")
+        if not (0 <= self.lam < math.inf and self.epsilon_a > 0 and self.epsilon_b > 0):
+            raise ValueError("lam must not be negative, and epsilon_a and epsilon_b must be positive")
+        if self.sample < 2 or self.code_size < 1 or self.encoder_rounds < 0 or not 1 <= self.levels <= 255:
+            raise ValueError("sample must be at least 2, code_size 1, encoder_rounds 0, and levels from 1 to 255")
+
+    # --- what leaves a client ----------------------------------------------------------------------------------------
+
+    @property
+    def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
+        """The loss and, to estimate overlaps, a noisy minibatch."""
+        told: dict[str, Sends | str] = {"loss": "mean training loss of the received weights"}
+        if self.estimator == "ldp":
+            told["nodes"] = "number of the client's nodes"
+            told["codes"] = Sends(f"noisy codes of the features of {self.sample} random nodes", self._private_codes)
+            if self.alpha < 1:
+                told["links"] = Sends(
+                    "noisy links between these nodes, thinned out by their codes", self._private_links
+                )
+        return told
+
+    @property
+    def _private_codes(self) -> tuple[LDP, ...]:
+        epsilon = self.code_size * self.epsilon_a
+        return (LDP(epsilon, "node", type(self).__name__),) if epsilon < math.inf else ()
+
+    @property
+    def _private_links(self) -> tuple[LDP, ...]:
+        return (LDP(self.epsilon_b, "pair of nodes", type(self).__name__),) if self.epsilon_b < math.inf else ()
+
+    @property
+    def _levels(self) -> int:
+        return 1 if self.code == "binary" else self.levels
+
+    # --- client ------------------------------------------------------------------------------------------------------
+
+    def report(self, ctx: Context) -> Tree:
+        """F_i(w_t) and a noisy minibatch (algorithm 1, lines 6-8)."""
+        loss = {"loss": ctx.loss(ctx.received)}
+        return loss | self._minibatch(ctx) if self.estimator == "ldp" else loss
+
+    def _minibatch(self, ctx: Context) -> Tree:
+        if not ctx.memory:
+            ctx.keep(self._drawn(ctx))
+        graph, noisy = ctx.client.graph, ctx.memory
+        order = random.order(random.fold(ctx.client.key, "minibatch"), graph.real).argsort()[: self.sample]
+        nodes = F.pad(order, (0, self.sample - len(order)))
+        taken = torch.arange(self.sample) < graph.real.sum()
+        codes = noisy["codes"][nodes] * taken[:, None].to(torch.uint8)
+        reply = {"nodes": graph.real.sum(), "codes": packed(codes) if self._levels == 1 else codes}
+        if self.alpha == 1:
+            return reply
+        picked = (nodes == torch.arange(graph.nodes)[:, None]) & taken
+        links = (graph.edges.operator("sum") @ picked.to(graph.x.dtype))[nodes] > 0
+        links = noisy_links(links, nodes, self.epsilon_b, noisy["links"])
+        links = sparsified(links, _euclidean(codes), taken, self.epsilon_b)
+        return reply | {"links": packed(links)}
+
+    def _drawn(self, ctx: Context) -> Tree:
+        """What is drawn once and for all: 𝓜_N of every node's code, and the key of 𝓜_E."""
+        code = encoded(ctx.given["encoder"], ctx.client.graph.x)
+        words = bits(random.fold(ctx.client.secret, "codes"), code.numel()).view(code.shape)
+        codes = noisy_levels(code, self._levels, self.epsilon_a, words)
+        return {"codes": codes, "links": random.fold(ctx.client.secret, "links")}
+
+    # --- server ------------------------------------------------------------------------------------------------------
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No overlap known; the encoder and its rates on the public sample, or the truth."""
+        n = len(fed.clients)
+        empty = torch.zeros(n, dtype=torch.float64)
+        state: Tree = {"weight": empty, "loss": empty, "heard": torch.zeros(n, dtype=torch.int64)}
+        matrices = {name: torch.zeros(n, n, dtype=torch.float64) for name in ("nodes", "links")}
+        if self.estimator != "none":
+            state |= {"true": overlap(fed.pairs, self.alpha)} if fed.pairs else {}
+        if self.estimator == "oracle":
+            if not fed.pairs:
+                raise UserError(
+                    "estimator = 'oracle' needs the true overlap, which a simulation with the partition 'overlap' "
+                    "knows; choose that or estimator = 'ldp'."
+                )
+            matrices = {name: fed.pairs[name].clone() for name in matrices}
+        if self.estimator == "ldp":
+            state |= self._encoder(fed) | {"seen": torch.zeros(n, n, dtype=torch.int64)}
+        return state | matrices
+
+    def _encoder(self, fed: Federation) -> Tree:
+        if "public" not in fed.held:
+            raise UserError(
+                "estimator = 'ldp' needs a public sample at the server, to make the encoder of: set [partition] public "
+                "of the partition 'overlap', or put public.npz into the server's folder."
+            )
+        public, key = fed.held["public"], fed.key("encoder")
+        encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).made(public, key)
+        code = encoded(encoder, features(public)).expand(2, _COPIES, -1, -1)
+        words = bits(random.fold(key, "copies"), code.numel()).view(code.shape)
+        copies = noisy_levels(code, self._levels, self.epsilon_a, words)
+        found = matching.rates(*copies, self._levels, self.threshold, _ODDS)
+        return {"encoder": encoder, "rates": vars(found)}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """The encoder, as long as one of the called clients may not have it."""
+        new = self.estimator == "ldp" and not state["heard"][at].all()
+        return {"encoder": state["encoder"]} if new else {}, {}
+
+    def observe(self, state: Tree, round: Round) -> Tree:
+        """The accumulated N and T with this round's minibatches (algorithm 2, lines 4-6)."""
+        state = state | {"loss": state["loss"].index_copy(0, round.at, round.replies.stack("loss").double())}
+        state["heard"] = state["heard"].index_fill(0, round.at, 1)
+        return state | self._estimated(state, round) if self.estimator == "ldp" else state
+
+    def _estimated(self, state: Tree, round: Round) -> Tree:
+        nodes, codes = round.replies.stack("nodes"), round.replies.stack("codes")
+        taken, found = nodes.clamp(max=self.sample), matching.Rates(**state["rates"])
+        codes = unpacked(codes, self.code_size).to(torch.uint8) if self._levels == 1 else codes
+        pairs = matching.matches(codes, taken, self._levels, found.most)
+        common = matching.overlap_count(matching.counts(pairs, self.sample, len(nodes)), taken, found)
+        now = {"nodes": matching.node_ratios(common, taken, nodes)}
+        if self.alpha < 1:
+            links = unpacked(round.replies.stack("links"), self.sample)
+            now["links"] = matching.link_ratios(links, pairs, taken, nodes)
+        seen = state["seen"].clone()
+        seen[round.at[:, None], round.at] = 1
+        return {
+            name: matching.accumulated(state[name], own, round.at, state["seen"], self.beta)
+            for name, own in now.items()
+        } | {"seen": seen}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """q_i / K or q_i / Σ q_k, and λ more for the client with the largest loss."""
+        q = 1 / (1 + overlap(state, self.alpha)[round.at])
+        weights = q / (q.sum() if self.normalise else len(q))
+        weights[state["loss"][round.at].argmax()] += self.lam
+        return weights
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The weights, for `measures`."""
+        return state | {"weight": state["weight"].index_copy(0, round.at, round.weights)}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """Of the clients that were ever called: the sums O_i of estimated and of true overlaps, and the weight and the
+        loss of the last round with them."""
+        named = {"weight": state["weight"], "loss": state["loss"]}
+        named |= {"overlap_estimated": overlap(state, self.alpha)} if self.estimator == "ldp" else {}
+        named |= {"overlap_true": state["true"]} if "true" in state else {}
+        return {name: torch.where(state["heard"] > 0, own, math.nan) for name, own in named.items()}
+
+    def pairs(self, state: Tree) -> dict[str, Tensor]:
+        """The accumulated estimates of N and T."""
+        if self.estimator != "ldp":
+            return {}
+        return {f"{name}_estimated": state[name] for name in ("nodes", "links") if name == "nodes" or self.alpha < 1}
+
+
+def overlap(pairs: Mapping[str, Any], alpha: float) -> Tensor:
+    """O_i = Σ_k α N_ik + (1 − α) T_ik, float64 [N] (eq. 24)."""
+    both: Tensor = alpha * pairs["nodes"] + (1 - alpha) * pairs["links"]
+    return both.sum(1)
+
+
+def _euclidean(codes: Tensor) -> Tensor:
+    """Squared distances between codes uint8 [b, d]: float64 [b, b], whole numbers and so the same in any order of
+    summation."""
+    rows = codes.double()
+    norm = (rows * rows).sum(1)
+    return norm[:, None] + norm - 2 * (rows @ rows.mT)
+
+
+@preset
+@dataclass(frozen=True)
+class FairGFL(OverlapWeights):
+    """FedAvg in which clients that hold the same nodes count less, as far as noisy codes of these show it."""
+
+    def parts(self) -> tuple[Part, ...]:
+        """The weights."""
+        return (OverlapWeights(**{field.name: getattr(self, field.name) for field in fields(self)}),)

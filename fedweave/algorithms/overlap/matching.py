@@ -1,0 +1,146 @@
+"""Counting common nodes and links in noisy codes and adjacencies, and what these counts say of whole clients (Zhou et
+al. 2026, section V-B2).
+
+Clients upload minibatches: codes uint8 [P, b, d], adjacencies bool [P, b, b], `taken` int64 [P] rows that are real, and
+their numbers of nodes int64 [P].
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_ELEMENTS = 1 << 19  # distances that are computed at a time, 2 MB: they stay in cache
+
+
+@dataclass(frozen=True)
+class Rates:
+    """When two noisy codes are taken for the same node's, and how often that is so.
+
+    most:  the largest distance, in steps of a level (see `distances`). true, false: the share of pairs of codes of one
+           node, and of two nodes, that are so near.
+    """
+
+    most: int
+    true: float
+    false: float
+
+
+def comparable(codes: Tensor, levels: int) -> Tensor:
+    """Codes uint8 [n, d] as `distances` takes them: float32 [n, d], bits as -1 and 1."""
+    return codes.float() if levels > 1 else 2 * codes.float() - 1
+
+
+def distances(one: Tensor, other: Tensor, levels: int) -> Tensor:
+    """L1 distance between `comparable` codes [n, d] and [m, d] in steps of a level: whole numbers float32 [n, m]."""
+    if levels > 1:
+        return torch.cdist(one, other, p=1)
+    half = torch.tensor(one.shape[1] / 2)
+    return torch.addmm(half, one, other.T, alpha=-0.5)  # of a, b = ±1 half of 1 − a b; exact
+
+
+def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, odds: float) -> Rates:
+    """The rates on the public sample: two noisy copies uint8 [R, m, d] of each of its m nodes' codes.
+
+    threshold: on L1 / d; None takes that with the least variance of an estimated intersection (`overlap_count`) of
+    minibatches with `odds` pairs of different nodes to each pair of one node.
+    """
+    steps = levels * first.shape[2]
+    same = torch.zeros(steps + 1, dtype=torch.float64)
+    different = torch.zeros_like(same)
+    for one, other in zip(first, second, strict=True):
+        found = distances(comparable(one, levels), comparable(other, levels), levels).long()
+        same += torch.bincount(found.diagonal(), minlength=steps + 1)
+        different += torch.bincount(found.flatten(), minlength=steps + 1)
+    different -= same
+    true, false = ((counts.cumsum(0) / counts.sum().clamp(min=1)).clamp(0, 1) for counts in (same, different))
+    if threshold is None:
+        spread = true * (1 - true) + odds * false * (1 - false)
+        tells = true - false
+        most = int(torch.where(tells > 0, spread / tells**2, torch.inf).argmin())
+    else:
+        most = int(threshold * steps + 1e-9)
+    return Rates(most, float(true[most]), float(false[most]))
+
+
+def matches(codes: Tensor, taken: Tensor, levels: int, most: int) -> np.ndarray:
+    """The pairs of rows of different clients whose codes are at most `most` apart: int64 [2, M], rows counted through
+    all clients' minibatches, of each pair the lower first."""
+    batch, rows = codes.shape[1], comparable(codes.flatten(0, 1), levels)
+    rows[(torch.arange(batch) >= taken[:, None]).flatten()] = torch.nan  # no comparison with it holds
+    width = max(1, _ELEMENTS // (len(rows) * batch)) * batch
+    found = []
+    for start in range(0, len(rows), width):
+        after = start + batch  # nothing before can be of a later client
+        if after >= len(rows):
+            break
+        near = distances(rows[start : start + width], rows[after:], levels) <= most
+        at = np.flatnonzero(near.numpy())
+        low, high = at // near.shape[1] + start, at % near.shape[1] + after
+        later = low // batch < high // batch
+        found.append(np.stack([low[later], high[later]]))
+    return np.concatenate(found, axis=1) if found else np.zeros((2, 0), np.int64)
+
+
+def counts(pairs: np.ndarray, batch: int, clients: int) -> Tensor:
+    """How many of the pairs of rows each two clients have: float64 [P, P], symmetric."""
+    low, high = pairs // batch
+    upper = np.bincount(low * clients + high, minlength=clients**2).reshape(clients, clients)
+    return torch.from_numpy(upper + upper.T).double()
+
+
+def overlap_count(matched: Tensor, taken: Tensor, found: Rates) -> Tensor:
+    """(M − f b_i b_k) / (t − f): the unbiased size of the intersection of minibatches with M matching pairs."""
+    taken = taken.double()
+    return (matched - found.false * taken[:, None] * taken) / max(found.true - found.false, 1e-6)
+
+
+def node_ratios(common: Tensor, taken: Tensor, nodes: Tensor) -> Tensor:
+    """N_ik = Ñ_ik n_k / b_k with Ñ_ik = |∩| / b_i, clipped to [0, 1]: float64 [P, P], 0 on the diagonal."""
+    taken, nodes = taken.double(), nodes.double()
+    return _clipped(common / taken[:, None] * (nodes / taken))
+
+
+def link_ratios(links: Tensor, pairs: np.ndarray, taken: Tensor, nodes: Tensor) -> Tensor:
+    """T_ik = T̃_ik n_k² / b_k², clipped to [0, 1], with T̃_ik the share of the links of i's minibatch whose ends match
+    those of a link of k's: float64 [P, P], 0 on the diagonal and for minibatches without links."""
+    clients, batch, _ = links.shape
+    client, one, other = (index.numpy() for index in links.nonzero(as_tuple=True))  # each link in both directions
+    degree = np.bincount(client * batch + one, minlength=clients * batch)
+    low, high = np.concatenate([pairs, pairs[::-1]], axis=1)
+    at, first, second = _products(degree[low], degree[high])  # a link of each of two rows that match
+    start, ends = degree.cumsum() - degree, client * batch + other
+    low, high = low[at], high[at]
+    same = np.isin(_code(ends[start[low] + first], ends[start[high] + second]), _code(*pairs))
+    shared = np.bincount((low // batch * clients + high // batch)[same], minlength=clients**2)
+    own = np.bincount(client, minlength=clients)
+    found = torch.from_numpy(shared.reshape(clients, clients) / np.maximum(own, 1)[:, None])
+    return _clipped(found * (nodes.double() / taken.double()) ** 2)
+
+
+def _products(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For counts [M] of two kinds all combinations of the things counted: which of the M, and the numbers of both."""
+    many = one * other
+    at = np.repeat(np.arange(len(many)), many)
+    number = np.arange(len(at)) - (many.cumsum() - many)[at]
+    return at, number // other[at], number % other[at]
+
+
+def _code(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """A number for each unordered pair of rows."""
+    return np.minimum(one, other) << 32 | np.maximum(one, other)
+
+
+def accumulated(before: Tensor, now: Tensor, at: Tensor, seen: Tensor, beta: float) -> Tensor:
+    """β now + (1 − β) before for every two of the clients `at` int64 [P], of which `before` [N, N] has the rest; `now`
+    alone where these two were never `seen` [N, N] together."""
+    rows, columns = at[:, None], at
+    last = torch.where(seen[rows, columns] > 0, before[rows, columns], now)
+    out = before.clone()
+    out[rows, columns] = beta * now + (1 - beta) * last
+    return out
+
+
+def _clipped(ratios: Tensor) -> Tensor:
+    return ratios.clamp(0, 1).fill_diagonal_(0)
