@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from fedweave.attack import attack
 from fedweave.contributions import contributions
 from fedweave.deploy.sites.command import sites
 from fedweave.errors import FedweaveError, UserError
@@ -155,6 +156,7 @@ app.add_typer(sites, name="sites")
 app.command()(reproduce)
 app.command()(predict)
 app.command()(contributions)
+app.command()(attack)
 
 
 def main() -> NoReturn:

@@ -22,7 +22,7 @@ LAYERS = (
     ("build",),
     ("runs",),
     ("report",),
-    ("predict", "contributions", "reproduce"),
+    ("predict", "attack", "contributions", "reproduce"),
     ("deploy",),
     ("cli",),
     ("__main__", ""),
@@ -118,7 +118,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("typer", {"cli", "report.command", "reproduce.command", "deploy.sites"}),
+        ("typer", {"cli", "attack", "report.command", "reproduce.command", "deploy.sites"}),
         ("rich", {"cli", "build", "report", "reproduce", "deploy.sites"}),
         ("nvflare", {"deploy.flare"}),
         ("pydantic", {"config", "deploy.flare"}), ("torch_geometric", {"datasets.download"}), ("plotly", {"report"}),

@@ -44,6 +44,12 @@ class Preset:
         given |= {name: getattr(paper, name) for name in own if name in family}
         return FedAvg(model, **given | {"parts": (*paper.parts(), *given.get("parts", ()))})
 
+    def remaining(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """What the paper's protection does not stop with these `values` of its fields and others, in sentences."""
+        told = getattr(self.paper, "remaining", None)
+        own = {name: value for name, value in values.items() if name in _fields(self.paper)}
+        return told(self.paper(**own)) if told else ()
+
     @property
     def capabilities(self) -> Capabilities:
         """What the paper's dataclass declares, else what FedAvg does."""

@@ -61,11 +61,18 @@ def disclose(run: Run) -> Disclosure:
         sentences.append(f"Of that, {decimal(total['peer'])} went from client to client and not to the server.")
     sentences += _protection(sent + shown)
     sentences += map(str, bounds(run.ledger))
+    sentences += remaining(run)
     sentences += _declared(sent + shown)
     clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
     keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
     sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}.")
     return Disclosure(tuple(sentences), tuple(rows))
+
+
+def remaining(run: Run) -> tuple[str, ...]:
+    """What the protection of a run's algorithm does not stop, where the algorithm says so."""
+    told = getattr(ALGORITHMS.get(run.summary["algorithm"]), "remaining", None)
+    return tuple(told(run.section("algorithm"))) if told else ()
 
 
 def _by_key(ledger: pa.Table) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ EDGES = {"kept": "#4D4D4D", "cut": "#E69F00"}
 NAMED = 20  # clients whose names fit below an axis
 BARS = 50  # clients that get a bar each
 COLUMNS = 500  # clients that get a column each in a heat map
+ESTIMATED = "_estimated"  # how names of estimated matrices end
 BINS = 20  # of a histogram over [0, 1]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -116,6 +117,30 @@ def split(run: Run) -> go.Figure | None:
     classes = max(len(counts or ()) for counts in told)
     labels = np.array([counts or [0] * classes for counts in told], np.int64).reshape(len(names), -1)
     return _stacked(run, names, labels) if len(names) <= BARS else _heatmap(labels)
+
+
+def pairs(run: Run) -> go.Figure | None:
+    """Matrices of every two clients as heat maps in one scale, the true beside the estimated one of the same name; for
+    more than 500 clients some of them."""
+    if not run.pairs:
+        return None
+    names = sorted(run.pairs, key=lambda name: (name.removesuffix(ESTIMATED), name))
+    titles = [
+        f"{name.removesuffix(ESTIMATED)}, {'estimated' if name.endswith(ESTIMATED) else 'true'}" for name in names
+    ]
+    figure = make_subplots(1, len(names), subplot_titles=titles, horizontal_spacing=0.05)
+    for column, name in enumerate(names, 1):
+        matrix = run.pairs[name]
+        kept = np.linspace(0, len(matrix) - 1, min(len(matrix), COLUMNS)).round().astype(int)
+        heat = go.Heatmap(z=matrix[np.ix_(kept, kept)], x=kept, y=kept, coloraxis="coloraxis")
+        heat.hovertemplate = "client %{y} to %{x}: %{z:.3f}<extra></extra>"
+        figure.add_trace(heat, 1, column)
+    figure.update_xaxes(constrain="domain")
+    figure = _styled(figure, 300, legend=False)
+    figure.update_yaxes(autorange="reversed", scaleanchor="x", constrain="domain")
+    return figure.update_layout(
+        coloraxis={"colorscale": "Cividis", "cmin": 0, "colorbar": {"thickness": 12, "tickformat": ".0%"}}
+    )
 
 
 def plain(name: Any) -> str:

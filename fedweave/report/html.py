@@ -47,6 +47,11 @@ def render(runs: Sequence[Run]) -> str:
         accuracy_caption=_accuracy_caption(accuracies),
         extremes=tables.extremes(groups),
         incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
+        pairs=[
+            {"title": group.label if len(groups) > 1 else "", "figure": drawn, "table": tables.pairs(group.first)}
+            for number, group in enumerate(groups)
+            if (drawn := _drawn(figures.pairs(group.first), f"pairs-{number}"))
+        ],
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
         **_splits(owners),

@@ -229,6 +229,20 @@ def clients(run: Run) -> Table:
     return Table(head, tuple(rows))
 
 
+def pairs(run: Run) -> Table:
+    """What each client shares with all others, as a share of what all do (FairGFL's table III): a row per client, a
+    column per matrix of a run."""
+    if run.partition is None or not run.pairs:
+        return Table((), ())
+    sums = {name: matrix.sum(1) for name, matrix in run.pairs.items()}
+    shares = [own / own.sum() if own.sum() else own for own in sums.values()]
+    rows = [
+        (Cell(str(client)), *(Cell(f"{own[at]:.4f}", repr(float(own[at]))) for own in shares))
+        for at, client in enumerate(run.partition["client"].to_pylist())
+    ]
+    return Table(("client", *(name.replace("_", " ") for name in sums)), tuple(rows))
+
+
 def ledger(found: Disclosure) -> Table:
     """The ledger's rows of a disclosure."""
     rows = []

@@ -196,6 +196,22 @@ share is of the ends of edges.</p>
 {%- else %}<p>The runs have no partition.parquet, so the split is not known.</p>{% endif %}
 </section>
 
+{%- if pairs %}
+<section id="pairs">
+<h2>What clients share</h2>
+<p class="small">For every two clients, the share of the first one's nodes, and links, that the other has too. The truth
+is known in simulations alone; estimated is what the server made of what it received, after the last saved round.</p>
+{%- for one in pairs %}
+{%- if one.title %}<h3>{{ one.title }}</h3>{% endif %}
+{{ figure(one.figure, "") }}
+{%- if one.table.rows %}
+<details><summary>Every client's sum over the others, over the sum of all</summary>
+{{ grid(one.table, "dense") }}</details>
+{%- endif %}
+{%- endfor %}
+</section>
+{%- endif %}
+
 <section id="ledger">
 <h2>What left whom</h2>
 {%- for one in disclosures %}

@@ -1,0 +1,105 @@
+"""The command `fedweave attack`: what a curious server finds out of what an experiment's clients send."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedweave.errors import UserError
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    from torch import Tensor
+
+    from fedweave.algorithms.fairgfl import OverlapWeights
+    from fedweave.build import Built
+
+QUERIES = (1, 5, 10, 20, 30)
+HOLDERS = (1, 3, 5, 10, 27)
+PAIRS = 10_000  # that links are asked of
+
+
+def attack(
+    source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment with fairgfl.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
+    ] = None,
+) -> None:
+    """Attack what clients send: what each attack finds out with and without the defence."""
+    from fedweave.config import read
+    from fedweave.report.attacks import attacks_table
+    from fedweave.report.terminal import screen
+    from fedweave.runs.files import CONFIG
+
+    config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
+    screen().print(attacks_table(found(config)))
+
+
+def found(config: Any) -> list[tuple[str, str, float, float]]:
+    """A row for each attack: its name, what the server hears or knows, and the shares that it gets right without and
+    with the defence.
+
+    Raises:
+        UserError: the experiment's clients send nothing that these attacks are on.
+    """
+    from fedweave.algorithms.fairgfl import OverlapWeights
+    from fedweave.build import build
+    from fedweave.core import random
+
+    built = build(config)
+    parts = getattr(built.algorithm, "composed", {}).values()
+    part = next((part for part in parts if isinstance(part, OverlapWeights) and part.estimator == "ldp"), None)
+    if part is None:
+        raise UserError(
+            f"the clients of {config.algorithm.name!r} send no noisy codes or links, which the attacks here are on; "
+            "give an experiment with the algorithm fairgfl and its estimator 'ldp'."
+        )
+    key = random.fold(random.key(config.general.seed), "attack")
+    rows = _of_links(_links(built), part.epsilon_b, key) if part.alpha < 1 else []
+    return rows + _of_codes(built, part, key)
+
+
+def _of_links(truth: "Tensor", epsilon: float, key: "Tensor") -> list[tuple[str, str, float, float]]:
+    from fedweave.privacy.attacks.voting import repeated_queries
+
+    asked = [
+        (
+            "links, asked again",
+            f"{n} answer(s)",
+            *(repeated_queries(truth, epsilon, n, key, one) for one in (False, True)),
+        )
+        for n in QUERIES
+    ]
+    heard = [(n, repeated_queries(truth, epsilon, n, key, False)) for n in HOLDERS]
+    return asked + [("links, majority of holders", f"{n} client(s)", 1.0, share) for n, share in heard]
+
+
+def _of_codes(built: "Built", part: "OverlapWeights", key: "Tensor") -> list[tuple[str, str, float, float]]:
+    """Naming the node of one noisy code among all nodes that clients hold."""
+    import numpy as np
+    import torch
+
+    from fedweave.algorithms.overlap.encoder import encoded
+    from fedweave.privacy.attacks.identity import reidentified
+
+    built.fed.begin(0)
+    encoder = part.made_encoder(built.fed)["encoder"]
+    nodes = np.unique(np.concatenate([own.nodes for own in built.partition.parts]))
+    x = built.data.x[nodes]
+    clean = encoded(encoder, torch.from_numpy(x if isinstance(x, np.ndarray) else x.toarray()).to(built.fed.dtype))
+    owner = torch.arange(len(nodes))
+    shares = [
+        reidentified(own.noisy(clean, key) / own.steps, clean, owner)
+        for own in (replace(part, epsilon_a=float("inf")), part)
+    ]
+    return [("node of one code", f"{len(nodes):,} nodes' features", *shares)]
+
+
+def _links(built: "Built") -> "Tensor":
+    """Of `PAIRS` pairs of nodes at clients whether they are linked: half, or all links that there are. bool."""
+    import torch
+
+    from fedweave.partition.statistics import statistics
+
+    links = sum(statistics(built.data, built.partition)["edges_kept"])
+    return torch.arange(PAIRS) < min(links, PAIRS // 2)

@@ -1,0 +1,90 @@
+"""What clients share, from a run to its folder, its page and the terminal."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedweave import config
+from fedweave.build import build
+from fedweave.cli import app
+from fedweave.errors import FedweaveError
+from fedweave.report import figures
+from fedweave.report.disclosure import disclose
+from fedweave.report.html import render
+from fedweave.report.reading import Run, read_run
+from fedweave.runs.files import PAIRS, read_arrays
+
+SMALL = """
+rounds = 2
+[data]
+name = "digits"
+[partition]
+name = "overlap"
+clients = 6
+overlap = 0.2
+[model]
+hidden = 8
+[algorithm]
+name = "fairgfl"
+encoder = "random"
+code_size = 60
+local_steps = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
+    """A run, and what it printed."""
+    folder = tmp_path_factory.mktemp("pairs")
+    (folder / "small.toml").write_text(SMALL)
+    result = CliRunner().invoke(app, ["run", str(folder / "small.toml"), "--out", str(folder / "run")])
+    assert result.exit_code == 0, result.output
+    return read_run(folder / "run"), result.output
+
+
+def test_the_folder_keeps_the_true_and_the_estimated_matrices(finished: tuple[Run, str]) -> None:
+    run, _ = finished
+    built = build(config.read(run.directory / "config.toml", [], None)[0])
+    assert set(run.pairs) == {"nodes", "links", "nodes_estimated", "links_estimated"}
+    assert np.array_equal(run.pairs["nodes"], built.partition.pairs["nodes"])
+    true, estimated = run.pairs["nodes"], run.pairs["nodes_estimated"]
+    assert np.corrcoef(true.sum(1), estimated.sum(1))[0, 1] > 0.9
+
+
+def test_measures_are_kept_for_every_round(finished: tuple[Run, str]) -> None:
+    run, _ = finished
+    rows = [row for row in run.metrics.to_pylist() if row["split"] == "server"]
+    names = {"overlap_true", "overlap_estimated", "weight", "loss"}
+    assert {(row["round"], row["metric"]) for row in rows} == {(n, name) for n in (1, 2) for name in names}
+
+
+def test_the_page_draws_them_and_says_what_remains(finished: tuple[Run, str]) -> None:
+    run, _ = finished
+    drawn = figures.pairs(run)
+    assert drawn is not None
+    assert [annotation.text for annotation in drawn.layout.annotations] == [
+        "links, true", "links, estimated", "nodes, true", "nodes, estimated"
+    ]  # fmt: skip
+    assert np.array_equal(np.asarray(drawn.data[2].z), run.pairs["nodes"])
+    page = render([run])
+    assert 'id="figure-pairs-0"' in page
+    assert "What clients share" in page
+    said = " ".join(disclose(run).sentences)
+    assert "per node: ε = 180" in said
+    assert "per pair of nodes: ε = 1 after" in said
+    assert "asking again tells nothing new" in said
+    assert "99.5% of 27 holders" in said
+
+
+def test_the_terminal_lists_what_is_shared(finished: tuple[Run, str]) -> None:
+    run, printed = finished
+    assert f"of a client's nodes another one holds {run.pairs['nodes'].sum(1).mean() / 5:.3f} on average" in printed
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    assert read_arrays(tmp_path / PAIRS) == {}
+    (tmp_path / PAIRS).write_bytes(b"PK nonsense")
+    with pytest.raises(FedweaveError, match=r"pairs\.npz is damaged"):
+        read_arrays(tmp_path / PAIRS)
