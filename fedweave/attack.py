@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
     from fedweave.algorithms.fairgfl import OverlapWeights
     from fedweave.build import Built
 
+Row = tuple[str, str, float, float]
 QUERIES = (1, 5, 10, 20, 30)
 HOLDERS = (1, 3, 5, 10, 27)
 PAIRS = 10_000  # that links are asked of
@@ -35,7 +36,7 @@ def attack(
     screen().print(attacks_table(found(config)))
 
 
-def found(config: Any) -> list[tuple[str, str, float, float]]:
+def found(config: Any) -> list[Row]:
     """A row for each attack: its name, what the server hears or knows, and the shares that it gets right without and
     with the defence.
 
@@ -59,22 +60,17 @@ def found(config: Any) -> list[tuple[str, str, float, float]]:
     return rows + _of_codes(built, part, key)
 
 
-def _of_links(truth: "Tensor", epsilon: float, key: "Tensor") -> list[tuple[str, str, float, float]]:
+def _of_links(truth: "Tensor", epsilon: float, key: "Tensor") -> list[Row]:
     from fedweave.privacy.attacks.voting import repeated_queries
 
-    asked = [
-        (
-            "links, asked again",
-            f"{n} answer(s)",
-            *(repeated_queries(truth, epsilon, n, key, one) for one in (False, True)),
-        )
-        for n in QUERIES
-    ]
-    heard = [(n, repeated_queries(truth, epsilon, n, key, False)) for n in HOLDERS]
-    return asked + [("links, majority of holders", f"{n} client(s)", 1.0, share) for n, share in heard]
+    def share(copies: int, permanent: bool) -> float:
+        return repeated_queries(truth, epsilon, copies, key, permanent)
+
+    asked = [("links, asked again", f"{n} answer(s)", share(n, False), share(n, True)) for n in QUERIES]
+    return asked + [("links, majority of holders", f"{n} client(s)", 1.0, share(n, False)) for n in HOLDERS]
 
 
-def _of_codes(built: "Built", part: "OverlapWeights", key: "Tensor") -> list[tuple[str, str, float, float]]:
+def _of_codes(built: "Built", part: "OverlapWeights", key: "Tensor") -> list[Row]:
     """Naming the node of one noisy code among all nodes that clients hold."""
     import numpy as np
     import torch
@@ -88,11 +84,11 @@ def _of_codes(built: "Built", part: "OverlapWeights", key: "Tensor") -> list[tup
     x = built.data.x[nodes]
     clean = encoded(encoder, torch.from_numpy(x if isinstance(x, np.ndarray) else x.toarray()).to(built.fed.dtype))
     owner = torch.arange(len(nodes))
-    shares = [
+    bare, hidden = (
         reidentified(own.noisy(clean, key) / own.steps, clean, owner)
         for own in (replace(part, epsilon_a=float("inf")), part)
-    ]
-    return [("node of one code", f"{len(nodes):,} nodes' features", *shares)]
+    )
+    return [("node of one code", f"{len(nodes):,} nodes' features", bare, hidden)]
 
 
 def _links(built: "Built") -> "Tensor":

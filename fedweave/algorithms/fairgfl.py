@@ -186,7 +186,8 @@ class OverlapWeights(Part):
         public, key = fed.held["public"], fed.key("encoder")
         encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).made(public, key)
         code = encoded(encoder, features(public)).expand(2, _COPIES, -1, -1)
-        found = matching.rates(*self.noisy(code, key), self.steps, self.threshold, _ODDS)
+        first, second = self.noisy(code, key)
+        found = matching.rates(first, second, self.steps, self.threshold, _ODDS)
         return {"encoder": encoder, "rates": vars(found)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:

@@ -77,7 +77,9 @@ class Simulation:
             raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
         keep_freed_memory()
         self.clients, self.classes, self.test, self.mode = tuple(graphs), classes, test, mode
-        self.held, self._places, self.pairs = with_test(held or {}, test), places or {}, dict(pairs or {})
+        self.held: Mapping[str, Graph] = with_test(held or {}, test)
+        self.pairs: Mapping[str, Tensor] = dict(pairs or {})
+        self._places = places or {}
         self.dtype = next(iter(graphs.values())).x.dtype
         self.ledger = Ledger()
         self._data, self._absent = ClientData(graphs, classes), absent

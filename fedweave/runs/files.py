@@ -55,7 +55,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """`write` arrays by name, as NumPy's zip archive."""
-    write(path, lambda file: np.savez_compressed(file, **arrays))
+    write(path, lambda file: np.savez_compressed(file, **dict(arrays)))  # type: ignore[arg-type]
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

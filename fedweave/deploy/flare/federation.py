@@ -85,7 +85,8 @@ class Flare:
         limit: int = 512_000_000,
     ) -> None:
         self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
-        self.held, self.pairs = with_test(held or {}, test), {}
+        self.held = with_test(held or {}, test)
+        self.pairs: Mapping[str, Tensor] = {}
         self._link, self._quorum, self._inspector = link, quorum, Inspector(limit)
         self._keys = Keys(seed)
         self._out: dict[str, str] = {}
