@@ -151,6 +151,24 @@ def test_what_is_drawn_once_is_paid_for_once_and_what_is_drawn_again_again(
     assert spent(project) == 2.0
 
 
+def test_a_nodes_code_is_paid_for_once_however_often_it_is_asked_for(project: Path) -> None:
+    """FairGFL: 256 coordinates of ε = 5.5, drawn once; a site that draws them again would have to pay again."""
+    config = experiment("fairgfl")
+    deny(cut_again(project, config), 'epsilon = 1408.5\nunbounded = ["update", "loss", "nodes"]')
+    fed, algorithm, _ = joined(project, config, quorum=0.6)
+    state = algorithm.init(fed)
+    for number in (1, 2, 3):
+        fed.begin(number)
+        state = algorithm.round(state, fed)
+        assert spent(project) == 1408.0
+    assert int(state["parts"]["OverlapWeights"]["seen"].sum()) == 9  # all three sites took part
+    again, _, _ = joined(project, config, after=0, quorum=0.6)  # back to before they were drawn
+    again.begin(1)
+    message = {"w": state["w"], "OverlapWeights": {"encoder": state["parts"]["OverlapWeights"]["encoder"]}}
+    missing = again.map(algorithm.train, message).missing
+    assert "policy.epsilon: ε = 1408 is spent, 1408 more exceed 1408.5" in missing["bank-b"]
+
+
 def test_the_fingerprint_is_that_of_what_the_state_holds() -> None:
     info = StepInfo.of({"codes": Sends("codes", (Mixup(2), LDP(1.0, "node", release="drawn"))), "n": "a count"})
     reply: Tree = {"codes": torch.zeros(2), "n": 1}
