@@ -22,7 +22,7 @@ from fedweave.ops.sparse import Sparse
 
 EncoderName = Literal["autoencoder", "pca", "random"]
 CodeName = Literal["binary", "minmax"]
-_BATCH = 64  # of the autoencoder's training
+_BATCH = 32  # of the autoencoder's training
 _LR = (
     1e-4  # with ten times that, 600 rounds on Cora correlate the coordinates so much that different nodes' codes match
 )
@@ -36,7 +36,7 @@ class Encoder:
     code:   "binary": 1 where a coordinate is above its median on the public sample; "minmax": its place between its
             ends there.
     size:   d, coordinates of a code.
-    rounds: minibatches of 64 public nodes that an autoencoder is trained on; 0 leaves its first weights.
+    rounds: minibatches of 32 public nodes that an autoencoder is trained on; 0 leaves its first weights.
     """
 
     kind: EncoderName
