@@ -144,7 +144,7 @@ class FairAugmented(Part):
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
         """Of one augmented copy, scalar; 0 without training examples in it."""
-        edges = BatchEdges({"nodes": graph.real, **minibatch}, graph.x.dtype)
+        edges = BatchEdges({"nodes": graph.real, **minibatch}, graph.x.dtype, graph.own_edges)
         copy = graph._replace(x=_dense(graph) * minibatch["features"], edges=edges)
         logits = models.apply(model, w, copy, key)
         trains = graph.masks[TRAIN] & minibatch["kept"]

@@ -75,8 +75,8 @@ def matches(codes: Tensor, taken: Tensor, levels: int, most: int) -> np.ndarray:
         after = start + batch  # nothing before can be of a later client
         if after >= len(rows):
             break
-        near = distances(rows[start : start + width], rows[after:], levels) <= most
-        at = np.flatnonzero(near.numpy())
+        near = distances(rows[start : start + width], rows[after:], levels).numpy() <= np.float32(most)
+        at = np.flatnonzero(near)
         low, high = at // near.shape[1] + start, at % near.shape[1] + after
         later = low // batch < high // batch
         found.append(np.stack([low[later], high[later]]))
