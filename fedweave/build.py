@@ -19,7 +19,8 @@ from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
-from fedweave.incentives.tables import Vocabulary, tables
+from fedweave.incentives.tables import tables
+from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.metrics.group_fairness import check_groups
 from fedweave.partition import cut
 from fedweave.partition.base import Part, Partition

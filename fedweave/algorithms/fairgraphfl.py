@@ -33,7 +33,7 @@ from fedweave.core.federation import Federation, Sends
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, ravel, unravel
 from fedweave.incentives import values
 from fedweave.incentives.payoffs import payoffs
-from fedweave.incentives.tables import Vocabulary
+from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.ops.sparsified import Sparsified
 
 _log = logging.getLogger(__name__)

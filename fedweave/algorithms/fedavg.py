@@ -26,7 +26,7 @@ from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
 from fedweave.errors import ConfigError
-from fedweave.incentives.tables import Vocabulary
+from fedweave.incentives.vocabulary import Vocabulary
 
 _UPDATE = "change of the model weights by local training"
 

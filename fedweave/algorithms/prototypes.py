@@ -13,7 +13,7 @@ from fedweave.core.federation import Federation
 from fedweave.core.graph import MOTIF_MEAN, POOLS, TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.incentives.tables import Vocabulary
+from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.learn import cross_entropy
 
 MOTIFS = {"motif": "which motifs its training graphs have: bonds and rings of labels, by number"}

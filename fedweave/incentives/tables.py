@@ -1,7 +1,6 @@
 """Which motifs each client's training graphs have, as its steps see it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,25 +11,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.incentives.motif_cache import cached
 from fedweave.incentives.motifs import Motif, Motifs
-from fedweave.incentives.vocabulary import vocabulary
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Which motifs a client knows: bonds and rings, of which it keeps the most telling (FairGraphFL, appendix A.2).
-
-    max_ring: vertices of the longest ring that is looked for.
-    keep:     share of its motifs that a client keeps, those of highest TF-IDF.
-    """
-
-    max_ring: int = 7
-    keep: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 3 <= self.max_ring <= 100:
-            raise ValueError(f"max_ring is {self.max_ring}; a ring has at least 3 vertices, and at most 100 are sought")
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"keep is {self.keep}; it is a share of motifs, above 0 and at most 1")
+from fedweave.incentives.vocabulary import Vocabulary, vocabulary
 
 
 def found(data: Dataset, known: Vocabulary) -> Motifs:

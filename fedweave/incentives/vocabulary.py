@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -9,6 +10,24 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.errors import UserError
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Which motifs a client knows: bonds and rings, of which it keeps the most telling (FairGraphFL, appendix A.2).
+
+    max_ring: vertices of the longest ring that is looked for.
+    keep:     share of its motifs that a client keeps, those of highest TF-IDF.
+    """
+
+    max_ring: int = 7
+    keep: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 3 <= self.max_ring <= 100:
+            raise ValueError(f"max_ring is {self.max_ring}; a ring has at least 3 vertices, and at most 100 are sought")
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"keep is {self.keep}; it is a share of motifs, above 0 and at most 1")
 
 
 class Diversity(NamedTuple):

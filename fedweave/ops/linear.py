@@ -28,21 +28,20 @@ def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
 @kernel
 def _product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out]."""
-    wide = _widen(_widen(w, 2), 1)
-    parts = [_summed(part, wide) for part in _rows(_widen(h, 2))]
-    out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    wide, h = _widen(_widen(w, 2), 1), _widen(h, 2)
+    out = h.new_empty(*h.shape[:2], wide.shape[2])
+    for part, into in zip(_rows(h), _rows(out), strict=True):
+        _sum(part, wide, into)
     return out if out.shape[2] == w.shape[2] else out[..., : w.shape[2]].contiguous()
 
 
-def _summed(h: Tensor, w: Tensor) -> Tensor:
-    """h @ w, in an order of summation that is fixed."""
-    if h.shape[2] <= COLUMNS or h.device.type != "cpu":
-        return torch.bmm(h, w)
-    (first, top), *rest = zip(h.split(COLUMNS, 2), w.split(COLUMNS, 1), strict=True)
-    out = torch.bmm(first, top)
+def _sum(h: Tensor, w: Tensor, out: Tensor) -> None:
+    """h @ w into `out`, in an order of summation that is fixed."""
+    columns = COLUMNS if h.device.type == "cpu" else max(h.shape[2], 1)
+    (first, top), *rest = zip(h.split(columns, 2), w.split(columns, 1), strict=True)
+    torch.bmm(first, top, out=out)
     for part, below in rest:
         out.baddbmm_(part, below)
-    return out
 
 
 @kernel

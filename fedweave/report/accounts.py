@@ -56,7 +56,9 @@ def account(run: Run) -> Account:
     Raises:
         UserError: it does not, or nobody was paid in any round.
     """
-    terms, entries, empty = terms_of(run), [], []
+    terms = terms_of(run)
+    entries: list[tuple[int, Round]] = []
+    empty: list[tuple[int, Round]] = []
     for number, entry in _rounds(run):
         (entries if float(entry.pay.sum()) > 0 else empty).append((number, entry))
     if not entries:
@@ -111,7 +113,8 @@ def _rounds(run: Run) -> list[tuple[int, Round]]:
         pay = columns[PAYOFF]
         late = columns[COMPENSATION]
         why = reasons(Payoffs(pay, torch.zeros_like(pay) if late is None else late))
-        out.append((number, Round(number, members, *(columns[name] for name in MEASURES), pay, why)))
+        measures = {name: columns[name] for name in MEASURES}
+        out.append((number, Round(number=number, members=members, pay=pay, reason=why, **measures)))
     return out
 
 

@@ -9,7 +9,8 @@ import torch
 from fedweave.core.graph import TEST, TRAIN, Graph, MotifTable, make_graph
 from fedweave.core.sizes import size_classes
 from fedweave.incentives.motifs import extract
-from fedweave.incentives.tables import Vocabulary, padded, table
+from fedweave.incentives.tables import padded, table
+from fedweave.incentives.vocabulary import Vocabulary
 
 FEATURES, CLASSES = 7, 2
 COUNTS = (9, 40, 17, 70, 12)  # small graphs of each client

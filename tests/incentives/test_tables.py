@@ -14,7 +14,8 @@ from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.incentives.motifs import Motif, Motifs, extract
-from fedweave.incentives.tables import Vocabulary, found, numbers, table, tables
+from fedweave.incentives.tables import found, numbers, table, tables
+from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.graphs import GraphsIID, Perturbed
 from tests.contract.small_graphs import graphs

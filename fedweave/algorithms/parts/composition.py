@@ -10,7 +10,7 @@ from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.core.federation import Sends
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.incentives.tables import Vocabulary
+from fedweave.incentives.vocabulary import Vocabulary
 
 # Hooks that one part alone may have, and what they decide.
 DECIDES = {

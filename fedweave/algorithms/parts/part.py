@@ -15,7 +15,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, nest, sub
-from fedweave.incentives.tables import Vocabulary
+from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.learn import Fit, Penalty, cross_entropy
 
 
