@@ -31,7 +31,7 @@ class PersonalModel(Part):
         """The personal model's steps."""
         key = random.fold(ctx.client.key, "personal")
         state = ctx.memory.get("optimizer")
-        v, _, state = ctx.objective.fit(self.judged(ctx), ctx.client, key, ctx.message, ctx.received, state, self._pull)
+        v, _, state = ctx.objective.fit(self.judged(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull)
         ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
 
     def _pull(self, v: Tensor, received: Tensor, given: Tree) -> Tensor:

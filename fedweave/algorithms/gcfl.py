@@ -123,7 +123,7 @@ class SeriesClusters(Clusters):
     def report(self, ctx: Context) -> Tree:
         """{"n": training examples, "gradient": norm over the shared weights}."""
         key = random.fold(ctx.client.key, "gradient")
-        slope = ctx.objective.gradient(ctx.trained, ctx.client, key, ctx.message)
+        slope = ctx.objective.gradient(ctx.trained, ctx.client, key, ctx.sent)
         return super().report(ctx) | {"gradient": norm(ctx.shared(slope))}
 
     def update(self, state: Tree, round: Round) -> Tree:

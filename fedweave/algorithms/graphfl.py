@@ -52,12 +52,12 @@ class MetaGradient(Part):
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """−∇F_query at the trained weights, in place of the update."""
-        given = {ctx.name: {"query": torch.tensor(1)}}
+        given = ctx.sent | {ctx.name: {"query": torch.tensor(1)}}
         return scale(ctx.shared(ctx.objective.gradient(ctx.trained, ctx.client, ctx.client.key, given)), -1.0)
 
     def judged(self, ctx: Context) -> Tree:
         """The received weights, trained on a support set."""
-        return ctx.objective.fit(ctx.received, ctx.client, random.fold(ctx.client.key, "tune")).w
+        return ctx.objective.fit(ctx.received, ctx.client, random.fold(ctx.client.key, "tune"), ctx.sent).w
 
 
 @preset

@@ -169,3 +169,27 @@ def test_a_preset_takes_its_papers_fields_and_fedavgs() -> None:
     assert made.composed["FairByLoss"].lipschitz == 4.0
     with pytest.raises(TypeError, match="momentum"):
         ALGORITHMS["qfedavg"](model(), momentum=0.9)
+
+
+@dataclass(frozen=True)
+class Pulled(Part):
+    """A penalty with a strength of each client's own."""
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        return {}, {"mu": 0.1 + at.double()}
+
+    def penalty(self, w: Tensor, received: Tensor, given: Tree) -> Tensor:
+        return 0.5 * given["mu"] * ((w - received) ** 2).sum()
+
+    def loss(self, w: Tree, model: Any, graph: Any, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+        return 0.1 * given["mu"] * sum((leaf**2).sum() for _, leaf in leaves(w))
+
+
+@pytest.mark.parametrize("name", ["ditto", "gcfl_plus", "graphfl"])
+def test_further_training_finds_what_each_client_was_sent(name: str) -> None:
+    ends = []
+    for mode in ("loop", "vmap"):
+        made = ALGORITHMS[name](model(0.0), parts=(Pulled(),))
+        _, fed = after(made, rounds=2, mode=mode)
+        ends.append(fed.snapshot())
+    assert distance(*ends) <= 1e-12

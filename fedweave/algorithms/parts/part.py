@@ -81,6 +81,12 @@ class Context:
         return self.message.get(self.name, {}) | self.message.get("each", {}).get(self.name, {})
 
     @property
+    def sent(self) -> Tree:
+        """{part: what its `download` sent to this client}, as `objective.fit` takes it."""
+        names = self.message.keys() | self.message.get("each", {}).keys()
+        return {name: self.at(name).given for name in sorted(names - {"w", "init", "each"})}
+
+    @property
     def own(self) -> Tree:
         """The weights that the client trained last, at first those that all clients draw."""
         state = self.client.state
