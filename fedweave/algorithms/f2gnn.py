@@ -26,7 +26,6 @@ from fedweave.algorithms.fairness.weights import Prefer
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.preset import preset
-from fedweave.core import model as models
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation
 from fedweave.core.graph import TRAIN, Graph
@@ -91,20 +90,22 @@ class DivergenceStart(Part):
 
     def start(self, ctx: Context) -> Tree:
         """ŵ_i."""
-        if "w" not in ctx.client.state:
+        if "p" not in ctx.memory:
             ctx.keep({"js": torch.ones((), dtype=ctx.client.graph.x.dtype)})
             return ctx.received
-        own = ctx.client.state["w"]
-        js = self._divergence(ctx, own)
+        js = self._divergence(ctx)
         ctx.keep({"js": js})
-        return map_leaves(lambda w, last: js * w + (1 - js) * last, ctx.received, own)
+        return map_leaves(lambda w, last: js * w + (1 - js) * last, ctx.received, ctx.client.state["w"])
 
-    def _divergence(self, ctx: Context, own: Tree) -> Tensor:
-        graph = ctx.client.graph
-        p, q = (torch.softmax(models.apply(ctx.training.model, w, graph), -1) for w in (ctx.received, own))
+    def _divergence(self, ctx: Context) -> Tensor:
+        graph, p = ctx.client.graph, torch.softmax(ctx.outputs(ctx.received), -1)
         if self.js == "class":
-            return class_divergence(p, q, graph.real)
-        return node_divergence(p, q, graph.masks[TRAIN])
+            return class_divergence(p, ctx.memory["p"], graph.real)
+        return node_divergence(p, ctx.memory["p"], graph.masks[TRAIN])
+
+    def after(self, ctx: Context) -> None:
+        """Keep what the trained model predicts, [n, c], for the next call."""
+        ctx.keep(ctx.memory | {"p": torch.softmax(ctx.outputs(ctx.trained), -1)})
 
     def judged(self, ctx: Context) -> Tree:
         """The global model."""
@@ -154,8 +155,7 @@ class GroupWeights(Part):
     def report(self, ctx: Context) -> Tree:
         """{"gaps", "balance"}, scalars; a balance without edges between known groups is 0."""
         graph = ctx.client.graph
-        logits = models.apply(ctx.training.model, ctx.trained, graph)
-        return {"gaps": gaps(logits, graph), "balance": balance(group_edges(graph)).score}
+        return {"gaps": gaps(ctx.outputs(ctx.trained), graph), "balance": balance(group_edges(graph)).score}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """γ."""

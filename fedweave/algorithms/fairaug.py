@@ -50,10 +50,11 @@ def groups_of(graph: Graph) -> Tensor:
 
 
 def mask_probabilities(x: Tensor, groups: Tensor, most: float) -> Tensor:
-    """[d]: for each column of x [n, d] `most` times the difference of the groups' means as a share of the largest."""
+    """[d]: for each column of x [n, d] `most` times the difference of the groups' means as a share of the largest;
+    0 where a group is empty."""
     member = groups.to(x.dtype)
     means = member @ x / member.sum(1, keepdim=True).clamp(min=1)
-    delta = (means[1] - means[0]).abs()
+    delta = (means[1] - means[0]).abs() * groups.any(1).all()
     return most * delta / delta.max().clamp(min=torch.finfo(x.dtype).tiny)
 
 

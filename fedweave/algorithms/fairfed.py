@@ -25,7 +25,6 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
 from fedweave.algorithms.preset import preset
-from fedweave.core import model as models
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation
 from fedweave.core.graph import TRAIN
@@ -66,8 +65,9 @@ class FairFedWeights(Part):
         graph = ctx.client.graph
         if graph.sens is None:
             raise DataError("FairFed's weights need a sensitive attribute (sens); choose data that has one")
-        logits = models.apply(ctx.training.model, ctx.received, graph)
-        pairs = group_fairness.counts(logits, graph.y, graph.sens, graph.masks[TRAIN : TRAIN + 1], auc=False)
+        pairs = group_fairness.counts(
+            ctx.outputs(ctx.received), graph.y, graph.sens, graph.masks[TRAIN : TRAIN + 1], auc=False
+        )
         return {"n": ctx.examples, "groups": pairs["groups"][0]}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:

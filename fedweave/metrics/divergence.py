@@ -8,8 +8,9 @@ from torch import Tensor
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
     """Jensen-Shannon divergence in bits, in [0, 1], of distributions p and q over the last axis [..., k]."""
-    middle = (p + q) / 2
-    return (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
+    both = torch.stack([p, q])
+    entropies = torch.special.xlogy(both, both) - torch.special.xlogy(both, both.mean(0))
+    return entropies.sum((0, -1)).clamp(min=0) / (2 * math.log(2))
 
 
 def class_divergence(p: Tensor, q: Tensor, nodes: Tensor) -> Tensor:
@@ -27,7 +28,7 @@ def node_divergence(p: Tensor, q: Tensor, nodes: Tensor) -> Tensor:
     distance. 0 without nodes. Works under `torch.func.vmap`.
     """
     distance = jensen_shannon(_over_positives(p, nodes), _over_positives(q, nodes)) * math.log(2)
-    return distance.clamp(min=0).sqrt()
+    return distance.sqrt()
 
 
 def _mean_over(p: Tensor, nodes: Tensor) -> Tensor:
@@ -40,9 +41,3 @@ def _over_positives(p: Tensor, nodes: Tensor) -> Tensor:
     positive = nodes & (p[:, 1] > p[:, 0])
     chosen = torch.where(positive.any(), positive, nodes).to(p.dtype)
     return chosen / chosen.sum().clamp(min=1)
-
-
-def _relative_entropy(p: Tensor, q: Tensor) -> Tensor:
-    """sum p log2(p / q) over the last axis, terms with p = 0 being 0."""
-    some = p > 0
-    return torch.where(some, p * torch.log2(torch.where(some, p, 1) / torch.where(some, q, 1)), 0).sum(-1)

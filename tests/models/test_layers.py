@@ -138,6 +138,7 @@ def test_initial_values_follow_the_reference() -> None:
         ("gcn", {}, 1433 * 64 + 64 + 64 * 7 + 7),
         ("gcn", {"layers": 1}, 1433 * 7 + 7),
         ("gcn", {"layers": 3, "hidden": 16}, 1433 * 16 + 16 + 16 * 16 + 16 + 16 * 7 + 7),
+        ("gcn", {"linear": True}, 1433 * 64 + 64 + 64 * 64 + 64 + 64 * 7 + 7),
         ("mlp", {}, 1433 * 64 + 64 + 64 * 7 + 7),
         ("sage", {}, 2 * 1433 * 64 + 64 + 2 * 64 * 7 + 7),
         ("sage", {"share_root_weight": True}, 1433 * 64 + 64 + 64 * 7 + 7),
@@ -179,6 +180,18 @@ def test_impossible_sizes_are_refused(name: str, options: dict) -> None:
     (parameter, value), *_ = options.items()
     with pytest.raises(ConfigError, match=f"{parameter} = {value}"):
         MODELS[name](**options)
+
+
+def test_a_linear_classifier_after_the_convolutions() -> None:
+    """Without an activation between them."""
+    graph, _, _ = graph_of(30, 9, False, torch.float64, 3)
+    model = MODELS["gcn"](hidden=5, linear=True).build(9, 3)
+    w = models.init(model, random.key(1), torch.float64)
+    h = models.apply(model[:2], w, graph)
+    assert (h < 0).any()
+    torch.testing.assert_close(models.apply(model, w, graph), h @ w["2"]["weight"] + w["2"]["bias"])
+    with pytest.raises(ConfigError, match="linear = true"):
+        MODELS["gcn"](linear=True, pool="sum")
 
 
 def test_data_without_classes_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -20,10 +21,9 @@ def soft_gaps(p: Tensor, y: Tensor, sens: Tensor, nodes: Tensor) -> SoftGaps:
     """F²GNN's gaps (section V-A): scalars from probabilities p float [n] of class 1, labels y and groups sens int64 [n]
     over `nodes` bool [n]. A gap with an empty group is 0 and has no gradient. Works under `torch.func.vmap`."""
 
-    def gap(among: Tensor) -> Tensor:
-        groups = [among & (sens == s) for s in (0, 1)]
-        sizes = [group.sum().to(p.dtype) for group in groups]
-        means = [(p * group).sum() / size.clamp(min=1) for group, size in zip(groups, sizes, strict=True)]
-        return (means[1] - means[0]) * (sizes[0] * sizes[1] > 0)
-
-    return SoftGaps(gap(nodes), gap(nodes & (y == 1)))
+    sets = torch.stack([nodes, nodes & (y == 1)])
+    member = (sets[:, None] & (sens == torch.arange(2, device=sens.device)[:, None])).to(p.dtype)  # [set, group, n]
+    sizes = member.sum(-1)
+    means = (member * p).sum(-1) / sizes.clamp(min=1)
+    sp, eo = ((means[:, 1] - means[:, 0]) * (sizes[:, 0] * sizes[:, 1] > 0)).unbind()
+    return SoftGaps(sp, eo)

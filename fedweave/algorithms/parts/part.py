@@ -55,6 +55,7 @@ class Context:
     name:      under which the part finds what it sent itself, and keeps its memory.
     received:  the weights that the server sent; a leaf that is not shared is the client's own.
     start:     where local training starts. trained: where it ended. last_loss: before its last step (None before it).
+    known:     what `outputs` has computed in this call.
     """
 
     client: Client
@@ -65,6 +66,13 @@ class Context:
     start: Tree = field(default_factory=dict)
     trained: Tree = field(default_factory=dict)
     last_loss: Tensor | None = None
+    known: dict[int, tuple[Tree, Tensor]] = field(default_factory=dict)
+
+    def outputs(self, w: Tree) -> Tensor:
+        """Logits [e, c] of the weights `w` for all examples of the client, without dropout; computed once in a call."""
+        if id(w) not in self.known:
+            self.known[id(w)] = w, models.apply(self.training.model, w, self.client.graph)
+        return self.known[id(w)][1]
 
     def at(self, name: str) -> "Context":
         """The same for the part `name`."""
@@ -124,7 +132,7 @@ class Context:
     def loss(self, w: Tree) -> Tensor:
         """F_i(w): mean cross-entropy over the training examples without dropout, scalar; 0 without any."""
         graph = self.client.graph
-        logits = models.apply(self.training.model, w, graph)
+        logits = self.outputs(w)
         return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
 
 

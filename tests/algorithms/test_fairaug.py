@@ -1,0 +1,173 @@
+"""FairAug's augmented copies: probabilities by hand, and what is drawn with them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.fairaug import (
+    FairAugmented,
+    balanced_nodes,
+    drawn_edges,
+    edge_probabilities,
+    ends_of,
+    groups_of,
+    mask_probabilities,
+)
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import Graph, make_graph
+from fedweave.core.tree import Tree
+from fedweave.rounds import train
+from tests.contract.federations import federation, graphs, model
+
+# 0 1 2 are of group 0, 3 4 of group 1, 5 of neither. Within group 0: 0-1 1-2 0-2; within 1: 3-4; between: 0-3 2-4; and
+# 4-5, which is of no kind.
+PAIRS = np.array([[0, 1, 0, 3, 0, 2, 4], [1, 2, 2, 4, 3, 4, 5]])
+SENS = np.array([0, 0, 0, 1, 1, -1])
+STEPS = 4000
+
+
+def small() -> Graph:
+    x = np.array([[1, 2, 0], [3, 2, 0], [2, 2, 0], [0, 2, 1], [0, 2, 0], [9, 9, 9]], float)
+    edges = np.concatenate([PAIRS, PAIRS[::-1]], 1)
+    edges = edges[:, np.lexsort(edges[::-1])]
+    return make_graph(x, edges, np.array([0, 1, 0, 1, 0, 1]), np.ones((3, 6), bool), SENS, torch.float64)
+
+
+def keys(steps: int = STEPS) -> torch.Tensor:
+    return random.fold(random.key(0), torch.arange(steps))
+
+
+def chances(keep: float, kept: torch.Tensor | None = None) -> dict[tuple[int, int], float]:
+    """{(end, end): probability}, the same in both directions."""
+    graph = small()
+    ends = ends_of(graph)
+    kept = graph.real[None] if kept is None else kept
+    found: dict[tuple[int, int], float] = {}
+    [chance] = edge_probabilities(ends, groups_of(graph), kept, keep)
+    for u, v, real, value in zip(*(part.tolist() for part in (*ends, chance)), strict=True):
+        if real:
+            assert found.setdefault((min(u, v), max(u, v)), value) == value
+    return found
+
+
+def test_features_are_masked_the_likelier_the_more_they_tell_the_groups_apart() -> None:
+    """Group means: column 0 2 and 0, column 1 2 and 2, column 2 0 and 1/2; who is of no group does not count."""
+    graph = small()
+    found = mask_probabilities(graph.x, groups_of(graph), 0.4)  # type: ignore[arg-type]
+    assert found.tolist() == pytest.approx([0.4, 0.0, 0.4 * 0.25])
+    alike = mask_probabilities(torch.ones(32, 2, dtype=torch.float64), groups_of(graph), 0.4)
+    assert alike.tolist() == [0, 0]
+    lonely = groups_of(graph) & torch.tensor([[True], [False]])
+    assert mask_probabilities(graph.x, lonely, 0.4).tolist() == [0, 0, 0]  # type: ignore[arg-type]
+
+
+def test_edges_stay_with_probabilities_that_balance_them() -> None:
+    """Two edges between the groups, three within group 0, one within group 1."""
+    wanted = {(0, 3): 0.9, (2, 4): 0.9, (3, 4): 0.9, (4, 5): 1.0} | dict.fromkeys([(0, 1), (1, 2), (0, 2)], 0.3)
+    assert chances(0.9) == pytest.approx(wanted)
+    assert sum(wanted[pair] for pair in [(0, 1), (1, 2), (0, 2), (3, 4)]) == pytest.approx(2 * 0.9)
+    without = torch.arange(32)[None] < 6
+    without[0, 2] = False  # leaves 0-1, 3-4, 0-3 and 4-5
+    assert chances(0.9, without) == pytest.approx(
+        {(0, 1): 0.45, (3, 4): 0.45, (0, 3): 0.9, (4, 5): 1.0, (1, 2): 0.0, (0, 2): 0.0, (2, 4): 0.0}
+    )
+
+
+def test_as_many_nodes_of_either_group_are_drawn() -> None:
+    graph = small()
+    kept = balanced_nodes(groups_of(graph), graph.real, keys())
+    assert (kept[:, :3].sum(1) == 2).all()
+    assert kept[:, 3:6].all()
+    assert not kept[:, 6:].any()
+    shares = kept[:, :3].double().mean(0)
+    assert (shares - 2 / 3).abs().max() < 4 * np.sqrt(2 / 9 / STEPS)
+    lonely = groups_of(graph) & torch.tensor([[True], [False]])
+    assert torch.equal(balanced_nodes(lonely, graph.real, keys(3)), graph.real.expand(3, -1))
+
+
+def copies(keep: float, steps: int = STEPS) -> Tree:
+    part = FairAugmented(mask=0.4, keep=keep)
+    return part.minibatches(model(), small(), random.key(1), steps)
+
+
+def edges_of(drawn: Tree, step: int) -> set[tuple[int, int]]:
+    starts = drawn["starts"][step].tolist()
+    return {
+        (row, int(column))
+        for row in range(len(starts) - 1)
+        for column in drawn["columns"][step, starts[row] : starts[row + 1]]
+    }
+
+
+def test_both_directions_of_an_edge_stay_or_go_and_only_edges_stay() -> None:
+    drawn, whole = copies(0.7, 200), {(u, v) for u, v in zip(*PAIRS, strict=True)}
+    for step in range(200):
+        found = edges_of(drawn, step)
+        assert found == {(v, u) for u, v in found}
+        assert {(min(pair), max(pair)) for pair in found} <= whole
+        assert all(drawn["kept"][step, u] for u, _ in found)
+
+
+def test_edges_and_features_are_drawn_with_their_probabilities() -> None:
+    graph, ends = small(), ends_of(small())
+    first, degree, _ = graph.own_edges.neighbours
+    starts = torch.cat([first, (first + degree)[-1:]])
+    chance = edge_probabilities(ends, groups_of(graph), graph.real.expand(STEPS, -1), 0.9)
+    drawn = drawn_edges(ends, chance, starts, keys())
+    counted: dict[tuple[int, int], int] = {}
+    for step in range(STEPS):
+        for pair in edges_of(drawn, step):
+            counted[pair] = counted.get(pair, 0) + 1
+    for (u, v), wanted in chances(0.9).items():
+        assert abs(counted[u, v] / STEPS - wanted) <= 4 * np.sqrt(wanted * (1 - wanted) / STEPS)
+    shares = copies(0.9)["features"].mean(0)
+    assert (shares - torch.tensor([0.6, 1.0, 0.9])).abs().max() < 4 * np.sqrt(0.24 / STEPS)
+
+
+def test_the_loss_is_that_of_the_copy() -> None:
+    """Written out with dense matrices."""
+    graph, net = small(), models_of()
+    w = models.init(net, random.key(3), torch.float64)
+    drawn = copies(0.6, 5)
+    for step in range(5):
+        minibatch = {name: leaf[step] for name, leaf in drawn.items()}
+        a = torch.eye(32, dtype=torch.float64)
+        for u, v in edges_of(drawn, step):
+            a[u, v] = 1
+        a = a / (a.sum(1, keepdim=True) * a.sum(0)).sqrt()
+        x = graph.x * minibatch["features"]  # type: ignore[operator]
+        z = a @ torch.relu(a @ x @ w["0"]["weight"] + w["0"]["bias"]) @ w["1"]["weight"] + w["1"]["bias"]
+        trains = graph.masks[0] & minibatch["kept"]
+        wanted = torch.nn.functional.cross_entropy(z[trains], graph.y[trains])
+        found = FairAugmented().loss(w, net, graph, None, {}, minibatch)  # type: ignore[arg-type]
+        torch.testing.assert_close(found, wanted)
+
+
+def models_of() -> Any:
+    from fedweave.models import MODELS
+
+    return MODELS["gcn"](hidden=4, dropout=0.0).build(3, 2)
+
+
+def test_every_step_of_every_round_trains_on_another_copy() -> None:
+    graph = graphs(torch.float64, name="fairaug")["site-1"]
+    part = FairAugmented()
+    one, other = (part.minibatches(model(), graph, random.key(seed), 3) for seed in (0, 1))
+    flat = [leaf for drawn in (one, other) for leaf in drawn["starts"]]
+    assert all(not torch.equal(a, b) for i, a in enumerate(flat) for b in flat[:i])
+
+
+def test_the_data_stays_as_it_is() -> None:
+    fed = federation(name="fairaug")
+    list(train(ALGORITHMS["fairaug"](model(classes=2)), fed, 2))
+    assert set(fed._data.versions.values()) == {0}
+
+
+def test_impossible_probabilities_are_refused() -> None:
+    for options in ({"mask": 1.5}, {"keep": -0.1}):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            FairAugmented(**options)
