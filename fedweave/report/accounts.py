@@ -56,19 +56,16 @@ def account(run: Run) -> Account:
     Raises:
         UserError: it does not, or nobody was paid in any round.
     """
-    terms = terms_of(run)
-    entries: list[tuple[int, Round]] = []
-    empty: list[tuple[int, Round]] = []
-    for number, entry in _rounds(run):
-        (entries if float(entry.pay.sum()) > 0 else empty).append((number, entry))
+    terms, every = terms_of(run), _rounds(run)
+    entries = [entry for entry in every if float(entry.pay.sum()) > 0]
     if not entries:
         raise UserError(
             f"in {run.directory} nobody was paid yet; choose an algorithm with payoffs, such as fairgraphfl."
         )
-    table = statement(terms, [entry for _, entry in entries])
+    table = statement(terms, entries)
     config, ledgers = config_hash(run.config), {name: ledger_hash(run.ledger, name) for name in _members(run)}
     whole = run_hash(config, ledgers)
-    skipped = tuple(number for number, _ in empty)
+    skipped = tuple(entry.number for entry in every if not float(entry.pay.sum()) > 0)
     return Account(table, terms, whole, digest(table, terms, whole), config, ledgers, skipped)
 
 
@@ -99,7 +96,7 @@ def _members(run: Run) -> list[str]:
     return sorted(set(run.ledger["client"].to_pylist()))
 
 
-def _rounds(run: Run) -> list[tuple[int, Round]]:
+def _rounds(run: Run) -> list[Round]:
     """What each round with payoffs has to say of those who took part, in order."""
     measured = {name: run.known(name) for name in (*MEASURES, PAYOFF, COMPENSATION)}
     if (run.directory / CONTRIBUTIONS).is_file():  # of `fedweave contributions`
@@ -113,8 +110,7 @@ def _rounds(run: Run) -> list[tuple[int, Round]]:
         pay = columns[PAYOFF]
         late = columns[COMPENSATION]
         why = reasons(Payoffs(pay, torch.zeros_like(pay) if late is None else late))
-        measures = {name: columns[name] for name in MEASURES}
-        out.append((number, Round(number=number, members=members, pay=pay, reason=why, **measures)))
+        out.append(Round(number, members, **{name: columns[name] for name in MEASURES}, pay=pay, reason=why))
     return out
 
 
