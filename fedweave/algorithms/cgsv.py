@@ -64,9 +64,9 @@ class CosineValue(Part):
 
 
 class SparseUpdates(Part):
-    """Client i gets, of every tensor of the joint update u_N, the min(⌈q_i n⌉, n − 1) entries of largest magnitude."""
+    """Client i gets, of every tensor of the joint update u_N, the min(⌈q_i n⌉, n − 1) entries of largest magnitude.
+    The server keeps a global model, which gets all of u_N."""
 
-    personal = True
     needs = ("value",)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -88,7 +88,7 @@ class SparseUpdates(Part):
     def update(self, state: Tree, round: Round) -> Tree:
         """u_N and q after a round."""
         q = torch.zeros_like(state["q"]).index_copy(0, round.at, self.quota(round))
-        return {"u": round.replies.weighted_sum("update", round.weights), "q": q}
+        return {"u": round.delta, "q": q}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"quota": q, the share of u_N that each client gets next}."""

@@ -1,5 +1,6 @@
 """EU, RFFL and CFFL: values, rewards and who is dropped, against NumPy on three clients."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,7 @@ def test_cffl_rewards_are_what_the_others_gave() -> None:
     fed = federation(clients=dict.fromkeys("abc", validation([0] * 4)))
     state = part.init(fed, {"0": {"weight": torch.zeros(2, 2).double()}})
     round = after(weights=torch.tensor(weights), value=torch.tensor(value))
+    round = replace(round, delta=round.replies.weighted_sum("update", round.weights))
     got = part.reward(part.update(state, round), torch.arange(3))["0"]["weight"].dense.reshape(3, 4).numpy()
     whole = weights @ UPDATES
     for i, quota in enumerate(value / 0.5 * SIZES / 6):
