@@ -1,7 +1,8 @@
 """The papers whose tables can be reproduced: a further one is a module beside this and an entry here."""
 
+from fedweave.reproduce.fairgfl import FAIRGFL
 from fedweave.reproduce.fedego import FEDEGO
 from fedweave.reproduce.glasu import GLASU
 from fedweave.reproduce.paper import Paper
 
-PAPERS: dict[str, Paper] = {"fedego": FEDEGO, "glasu": GLASU}
+PAPERS: dict[str, Paper] = {"fairgfl": FAIRGFL, "fedego": FEDEGO, "glasu": GLASU}

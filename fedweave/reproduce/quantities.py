@@ -80,7 +80,21 @@ def minutes() -> Quantity:
 def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | None = None) -> Quantity:
     """What training sent under `keys` (the first part of a key's path), up and down over all clients and rounds, in
     2^20 bytes; evaluation and the framing of messages are not counted."""
-    return Quantity("MB", lambda run: _sent(run, keys) / MB, expected, digits=1)
+    return Quantity("MB", lambda run: sent(run, keys) / MB, expected, digits=1)
+
+
+def summarised(name: str, unit: str, digits: int = 4) -> Quantity:
+    """An entry `name` of the summary's metrics (`rounds.RoundResult`)."""
+    return Quantity(unit, lambda run: _summary(run)["metrics"].get(name), digits=digits)
+
+
+def sent(run: Path, keys: tuple[str, ...], way: str = "") -> int:
+    """Bytes that training sent under `keys`; `way` is "up", "down", or both."""
+    plain = pa.schema([(name, pa.string()) for name in ("step", "key", "direction")] + [("bytes", pa.int64())])
+    ledger = read_table(run, LEDGER).select(plain.names).cast(plain)
+    sums = ledger.group_by(["step", "key", "direction"]).aggregate([("bytes", "sum")]).to_pylist()
+    counted = [row for row in sums if row["step"] not in EVALUATION and way in ("", row["direction"])]
+    return sum(row["bytes_sum"] for row in counted if row["key"].split("/")[0] in keys)
 
 
 def _reached(run: Path, wanted: float) -> int | None:
@@ -89,14 +103,6 @@ def _reached(run: Path, wanted: float) -> int | None:
 
 def _duration(run: Path, until: int | None, delay: float) -> float:
     return duration(read_table(run, LEDGER), until).delayed(delay)
-
-
-def _sent(run: Path, keys: tuple[str, ...]) -> int:
-    plain = pa.schema([("step", pa.string()), ("key", pa.string()), ("bytes", pa.int64())])
-    ledger = read_table(run, LEDGER).select(plain.names).cast(plain)
-    sums = ledger.group_by(["step", "key"]).aggregate([("bytes", "sum")]).to_pylist()
-    trained = [row for row in sums if row["step"] not in EVALUATION]
-    return sum(row["bytes_sum"] for row in trained if row["key"].split("/")[0] in keys)
 
 
 def _summary(run: Path) -> dict[str, Any]:
