@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 
 from fedweave.reproduce.grid import PlannedRun
-from fedweave.reproduce.table import MEASURED, Row, headings, shown
+from fedweave.reproduce.table import MEASURED, NUMBERS, Row, headings, shown
 
 
 class Progression:
@@ -62,16 +62,26 @@ class Progression:
 def show_table(console: Console, title: str, notes: Sequence[str], rows: Sequence[Row]) -> None:
     """The table with its title above and its notes below."""
     heads = headings(rows)
-    grid = Grid(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for head in heads:
-        numbers = head in ("paper", "ours", "difference", "from shapes", "seeds")
-        grid.add_column(head, justify="right" if numbers else "left", no_wrap=numbers)
-    for row in rows:
-        cells = shown(row, heads)
-        grid.add_row(*cells, style=None if row.status == MEASURED else "dim")
-    console.print(grid)
+    styles = [None if row.status == MEASURED else "dim" for row in rows]
+    show_lines(console, title, heads, [shown(row, heads) for row in rows], styles)
     for note in notes:
         console.print(note, highlight=False, markup=False)
+
+
+def show_lines(
+    console: Console,
+    title: str,
+    heads: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    styles: Sequence[str | None] | None = None,
+) -> None:
+    """`lines` under `heads`, each in its style."""
+    grid = Grid(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for head in heads:
+        grid.add_column(head, justify="right" if head in NUMBERS else "left", no_wrap=head in NUMBERS)
+    for line, style in zip(lines, styles or [None] * len(lines), strict=True):
+        grid.add_row(*line, style=style)
+    console.print(grid)
 
 
 def _duration(seconds: float) -> str:

@@ -94,7 +94,7 @@ def _compared(title: str, *quantities: Quantity) -> PaperTable:
         for quantity in quantities
         for method in methods
     ]
-    return _table(f"{title} at an overlap of .1", cells, STEPS, OWN)
+    return _table(f"{title} at an overlap of .1", cells, STEPS, OWN, against=(PLAIN, SCALED))
 
 
 def _budgets() -> PaperTable:
@@ -115,7 +115,7 @@ def _overlaps() -> PaperTable:
         for quantity in (ACCURACY, VARIANCE, ENTROPY)
         for method in (OURS, NORMALISED, PLAIN, SCALED)
     ]
-    return _table("Accuracy and fairness by overlap", cells, STEPS)
+    return _table("Accuracy and fairness by overlap", cells, STEPS, against=(PLAIN, SCALED))
 
 
 def _estimates() -> PaperTable:
@@ -188,8 +188,8 @@ def _split(quantity: Quantity) -> str:
     return "train" if quantity in (VARIANCE, ENTROPY) else "global"
 
 
-def _table(title: str, cells: list[PaperCell], *notes: str) -> PaperTable:
-    return PaperTable(title, tuple(cells), SEEDS, (SETTINGS, *notes))
+def _table(title: str, cells: list[PaperCell], *notes: str, **more: Any) -> PaperTable:
+    return PaperTable(title, tuple(cells), SEEDS, (SETTINGS, *notes), **more)
 
 
 SETTINGS = (

@@ -60,8 +60,9 @@ class PaperCell:
 @dataclass(frozen=True)
 class PaperTable:
     """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that each cell
-    is run with, what its reader must know, how many times fewer rounds a quick look has, and what of each run is drawn:
-    `curve` (run directory) is {round: value}, in the unit of the cells."""
+    is run with, what its reader must know, how many times fewer rounds a quick look has, what of each run is drawn:
+    `curve` (run directory) is {round: value}, in the unit of the cells; and the rows that the others are compared
+    with, `against` (see `differences`)."""
 
     title: str
     cells: tuple[PaperCell, ...]
@@ -69,6 +70,7 @@ class PaperTable:
     notes: tuple[str, ...] = ()
     quick: int = 10
     curve: Callable[[Path], dict[int, float]] | None = None
+    against: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from fedweave.reproduce import grid
 from fedweave.reproduce.curves import draw
-from fedweave.reproduce.display import Progression, show_table
+from fedweave.reproduce.differences import HEADS, Difference, differences, save_differences, told
+from fedweave.reproduce.display import Progression, show_lines, show_table
 from fedweave.reproduce.paper import PaperTable
 from fedweave.reproduce.table import assemble, save
 from fedweave.reproduce.workers import Stopped, execute
@@ -43,10 +44,17 @@ class Session:
         save(stem, title, notes, rows)
         show_table(self.console, title, notes, rows)
         files = [f"{stem}.md", f"{stem}.parquet"]
+        if table.against:
+            files += self._compare(stem, title, notes, differences(rows, table.against))
         if table.curve is not None:
             files += draw(stem, title + (" (quick look)" if self.quick else ""), table.curve, planned)
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
+
+    def _compare(self, stem: Path, title: str, notes: Sequence[str], found: Sequence[Difference]) -> list[str]:
+        """Save and show them; the files written."""
+        show_lines(self.console, f"{title}: differences", HEADS, [told(it) for it in found])
+        return save_differences(stem, title, notes, found)
 
     def _run(self, heading: str, planned: Sequence[grid.PlannedCell]) -> None:
         todo, total = grid.unfinished(planned), grid.count(planned)

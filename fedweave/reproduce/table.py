@@ -21,7 +21,8 @@ class Row:
     """One cell: the paper's number, ours (mean and sample standard deviation over `seeds` runs) and their difference.
 
     expected: by arithmetic. status: "measured", "not available: why", "N/A in n of m runs: why" or "failed: why"; ours
-    is of those runs that have the number. digits: decimals to show.
+    is of those runs that have the number. digits: decimals to show. by_seed: the number of every run, None where there
+    is none.
     """
 
     row: str
@@ -37,9 +38,11 @@ class Row:
     expected: float | None
     status: str
     digits: int
+    by_seed: tuple[float | None, ...]
 
 
-COLUMNS = [field.name for field in dataclasses.fields(Row) if field.name != "digits"]
+COLUMNS = [field.name for field in dataclasses.fields(Row) if field.name not in ("digits", "by_seed")]
+NUMBERS = frozenset({"paper", "ours", "difference", "from shapes", "95 % interval", "seeds"})  # to the right
 _TYPES = dict.fromkeys(("row", "column", "split", "unit", "status"), pa.string()) | {"seeds": pa.int64()}
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.float64())) for name in COLUMNS])
 
@@ -79,26 +82,27 @@ def save(stem: Path, title: str, notes: Sequence[str], rows: Sequence[Row]) -> N
     columns = {name: pa.array([getattr(row, name) for row in rows], SCHEMA.field(name).type) for name in COLUMNS}
     about = {"title": title, "notes": "\n".join(notes)}
     write_table(stem.with_name(f"{stem.name}.parquet"), pa.table(columns, SCHEMA.with_metadata(about)))
-    write(stem.with_name(f"{stem.name}.md"), lambda file: file.write(markdown(title, notes, rows).encode()))
-
-
-def markdown(title: str, notes: Sequence[str], rows: Sequence[Row]) -> str:
-    """The table as Markdown."""
     heads = headings(rows)
-    right = {"paper", "ours", "difference", "from shapes", "seeds"}
-    lines = [heads, ["---:" if head in right else "---" for head in heads], *(shown(row, heads) for row in rows)]
-    table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    text = markdown(title, notes, heads, [shown(row, heads) for row in rows])
+    write(stem.with_name(f"{stem.name}.md"), lambda file: file.write(text.encode()))
+
+
+def markdown(title: str, notes: Sequence[str], heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table of `lines` under `heads` as Markdown."""
+    rule = ["---:" if head in NUMBERS else "---" for head in heads]
+    table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (heads, rule, *lines)]
     return "\n\n".join([f"# {title}", *notes, "\n".join(table)]) + "\n"
 
 
 def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
     cell, status, expected = planned.cell, planned.status, planned.cell.quantity.expected
-    values, without = [], 0
+    by_seed, without = list[float | None](), 0
     for needed in planned.needed:
         value, fault = _value(needed, cell.quantity, failed)
         status = status or (f"failed: {fault}" if fault else "")
-        values += [] if value is None else [value]
+        by_seed.append(value)
         without += value is None and not fault
+    values = [value for value in by_seed if value is not None]
     if without:
         status = status or f"N/A in {without} of {len(planned.runs)} runs: {cell.quantity.absent}"
     ours = statistics.fmean(values) if values else None
@@ -116,6 +120,7 @@ def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
         expected=None if expected is None else expected(cell.document),
         status=status or MEASURED,
         digits=cell.quantity.digits,
+        by_seed=tuple(by_seed),
     )
 
 
