@@ -24,7 +24,7 @@ from fedweave.reproduce.quantities import accuracy_reached, curve, mean_accuracy
 from fedweave.reproduce.table import assemble
 from fedweave.rounds import METRICS_SCHEMA
 from fedweave.runs import run as runs
-from tests.reproduce.tiny import cell, finish, table
+from tests.reproduce.tiny import Silent, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")
@@ -280,13 +280,6 @@ def test_the_picture_has_means_bands_and_escaped_names(tmp_path: Path) -> None:
     assert ElementTree.parse(tmp_path / "figure.svg").getroot().findtext("s:text", namespaces=space) == "Figure"
 
 
-class _Silent:
-    def begin(self, *_: Any) -> None: ...
-    def step(self, *_: Any) -> None: ...
-    def stopping(self, *_: Any) -> None: ...
-    def end(self) -> None: ...
-
-
 ROUNDS = 2
 
 
@@ -311,7 +304,7 @@ def test_the_tables_kinds_of_runs_on_a_tiny_graph(tmp_path: Path) -> None:
     short = [replace(it, document=small(it.document), baseline=it.baseline and small(it.baseline)) for it in chosen]
     plan = grid.plan(PaperTable("tiny", tuple(short), 1), tmp_path, grid.Stock())
     for run in grid.unfinished(plan):
-        runs.run(run.config, run.directory, _Silent())
+        runs.run(run.config, run.directory, Silent())
     rows = {(row.row, row.column): row for row in assemble(plan, {})}
     assert rows.pop(("never", "Q=16")).status == "N/A in 1 of 1 runs: not reached"
     assert {row.status for row in rows.values()} == {"measured"}
