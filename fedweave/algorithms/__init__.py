@@ -78,6 +78,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "graph_cross_entropy": parts.GraphCrossEntropy,
     "proximal": Proximal,
     "mixed_start": parts.MixedStart,
+    "drift": parts.Drift,
     "by_size": parts.BySize,
     "uniform": parts.Uniform,
     "fair_by_loss": FairByLoss,

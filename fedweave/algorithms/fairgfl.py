@@ -63,6 +63,8 @@ class OverlapWeights(Part):
     code_size:      d, coordinates of a code.
     encoder:        made of the public sample: "autoencoder", "pca", or a "random" projection.
     encoder_rounds: of the autoencoder's training.
+    renew:          codes and noise of nodes whose data has changed (`parts.Drift`) are drawn anew; every message then
+                    counts as new, and the server sends its encoder in every round. Else a node's first code lasts.
     threshold:      on L1 / d between codes that are taken for one node's; left out, the server finds it on the public
                     sample.
     """
@@ -80,6 +82,7 @@ class OverlapWeights(Part):
     code_size: int = 100
     encoder: EncoderName = "autoencoder"
     encoder_rounds: int = 600
+    renew: bool = False
     threshold: float | None = None
 
     def __post_init__(self) -> None:
@@ -109,11 +112,16 @@ class OverlapWeights(Part):
     @property
     def _private_codes(self) -> tuple[LDP, ...]:
         epsilon = self.code_size * self.epsilon_a
-        return (LDP(epsilon, "node", type(self).__name__),) if epsilon < math.inf else ()
+        return (LDP(epsilon, "node", self._permanent),) if epsilon < math.inf else ()
 
     @property
     def _private_links(self) -> tuple[LDP, ...]:
-        return (LDP(self.epsilon_b, "pair of nodes", type(self).__name__),) if self.epsilon_b < math.inf else ()
+        return (LDP(self.epsilon_b, "pair of nodes", self._permanent),) if self.epsilon_b < math.inf else ()
+
+    @property
+    def _permanent(self) -> str:
+        """What is drawn once (`LDP.release`)."""
+        return "" if self.renew else type(self).__name__
 
     @property
     def steps(self) -> int:
@@ -135,6 +143,8 @@ class OverlapWeights(Part):
     def _minibatch(self, ctx: Context) -> Tree:
         if not ctx.memory:
             ctx.keep(self._drawn(ctx))
+        elif self.renew:
+            ctx.keep(self._renewed(ctx))
         graph, noisy = ctx.client.graph, ctx.memory
         order = random.order(random.fold(ctx.client.key, "minibatch"), graph.real).argsort()[: self.sample]
         nodes = F.pad(order, (0, self.sample - len(order)))
@@ -145,7 +155,8 @@ class OverlapWeights(Part):
             return reply
         picked = (nodes == torch.arange(graph.nodes)[:, None]) & taken
         links = (graph.edges.operator("sum") @ picked.to(graph.x.dtype))[nodes] > 0
-        links = noisy_links(links, nodes, self.epsilon_b, noisy["links"])
+        drawn = nodes + graph.nodes * noisy["version"][nodes] if self.renew else nodes
+        links = noisy_links(links, drawn, self.epsilon_b, noisy["links"])
         links = sparsified(links, _euclidean(codes), taken, self.epsilon_b)
         return reply | {"links": packed(links)}
 
@@ -153,7 +164,20 @@ class OverlapWeights(Part):
         """What is drawn once and for all: 𝓜_N of every node's code, and the key of 𝓜_E."""
         secret = ctx.client.secret
         codes = self.noisy(encoded(ctx.given["encoder"], ctx.client.graph.x), secret)
-        return {"codes": codes, "links": random.fold(secret, "links")}
+        versions = torch.zeros(ctx.client.graph.nodes, dtype=torch.int64)
+        counted = {"version": versions, "drawn": versions} if self.renew else {}
+        return {"codes": codes, "links": random.fold(secret, "links")} | counted
+
+    def _renewed(self, ctx: Context) -> Tree:
+        """The same with 𝓜_N of codes of nodes that have changed; 𝓜_E knows them by another number."""
+        kept, fresh = ctx.memory, self._drawn(ctx)
+        stale = kept["version"] > kept["drawn"]
+        return kept | {"codes": torch.where(stale[:, None], fresh["codes"], kept["codes"]), "drawn": kept["version"]}
+
+    def changed(self, ctx: Context, nodes: Tensor) -> None:
+        """Nodes whose codes are to be drawn anew."""
+        if self.renew and ctx.memory:
+            ctx.keep(ctx.memory | {"version": ctx.memory["version"] + nodes})
 
     # --- server ------------------------------------------------------------------------------------------------------
 
@@ -191,8 +215,8 @@ class OverlapWeights(Part):
         return {"encoder": encoder, "rates": vars(found)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """The encoder, as long as one of the called clients may not have it."""
-        new = self.estimator == "ldp" and not state["heard"][at].all()
+        """The encoder, as long as one of the called clients may not have it, or needs it again."""
+        new = self.estimator == "ldp" and (self.renew or not state["heard"][at].all())
         return {"encoder": state["encoder"]} if new else {}, {}
 
     def observe(self, state: Tree, round: Round) -> Tree:

@@ -21,7 +21,8 @@ from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Tr
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
 from fedweave.core.algorithm import Capabilities, Evaluation
-from fedweave.core.federation import Client, Federation, Sends, on_client
+from fedweave.core.arrays import graph_like
+from fedweave.core.federation import DATA, Client, Federation, Sends, on_client
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
@@ -126,6 +127,8 @@ class FedAvg:
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """w_{t+1} = w_t + Σ_i weight_i · Δ_i over the sampled clients that replied."""
+        if self.composed.changes:
+            fed.replace_data(self.change, quorum=self.quorum)
         chosen = sample(fed, self.participation)
         replies = fed.map(self.train, *self._download(state, chosen, fed), clients=chosen, quorum=self.quorum)
         at = places(fed, replies.clients)
@@ -177,6 +180,12 @@ class FedAvg:
         return {"w": w}, memory | {owner: after}
 
     # --- client ------------------------------------------------------------------------------------------------------
+
+    @on_client(replaces_data=True)
+    def change(self, client: Client, message: Tree) -> Tree:
+        """The data as the parts change it; sends nothing."""
+        data = self.composed.changed(Context(client, self.objective, message))
+        return {DATA: graph_like(client.graph, data)}
 
     @on_client(sends=lambda self: {"update": Sends(_UPDATE, self.composed.mechanism)} | self.composed.sends)
     def train(self, client: Client, message: Tree) -> Tree:

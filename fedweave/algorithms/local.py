@@ -34,8 +34,8 @@ class Local:
     weight_decay:    of the optimizer.
     optimizer_state: its state is "kept" from round to round, or "fresh" in each.
     quorum:          share of the clients that must reply.
-    parts:           terms of the training loss, cross_entropy by default; parts that concern what clients exchange
-        have nothing to act on.
+    parts:           terms of the training loss, cross_entropy by default; parts that concern what clients exchange,
+        or change their data, have nothing to act on.
     """
 
     model: Model

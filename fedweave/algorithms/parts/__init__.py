@@ -5,6 +5,7 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 """
 
 from fedweave.algorithms.parts.composition import Composition
+from fedweave.algorithms.parts.drift import Drift
 from fedweave.algorithms.parts.egos import EgoCrossEntropy
 from fedweave.algorithms.parts.graphs import GraphCrossEntropy
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
@@ -20,6 +21,7 @@ __all__ = [
     "Composition",
     "Context",
     "CrossEntropy",
+    "Drift",
     "EgoCrossEntropy",
     "GraphCrossEntropy",
     "MixedStart",

@@ -4,9 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts.part import Context, Part, Round, has
+from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Sends
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
@@ -66,6 +69,30 @@ class Composition(dict[str, Part]):
         """The weights that the owner of a hook of the client decides."""
         owner = self.owner(hook)
         return getattr(self[owner], hook)(ctx.at(owner)) if owner else default(ctx)
+
+    def changed(self, ctx: Context) -> GraphArrays:
+        """The client's data as the parts that change it leave it, and all parts told of it.
+
+        Raises:
+            ValueError: a part adds nodes or takes some away.
+        """
+        data = graph_arrays(ctx.client.graph)
+        nodes = np.zeros(data.x.shape[0], bool)
+        for name in (name for name, part in self.items() if has(part, "changes")):
+            data, now = self[name].changes(ctx.at(name), data)
+            if data.x.shape[0] != len(nodes) or now.shape != nodes.shape:
+                raise ValueError(f"{name} changes the number of nodes; parts may change what nodes have alone")
+            nodes = nodes | now
+        padded = torch.zeros(ctx.client.graph.nodes, dtype=torch.bool)
+        padded[: len(nodes)] = torch.from_numpy(nodes)
+        for name, part in self.items():
+            part.changed(ctx.at(name), padded)
+        return data
+
+    @property
+    def changes(self) -> bool:
+        """Whether clients' data changes from round to round."""
+        return any(has(part, "changes") for part in self.values())
 
     def measures(self, memory: Tree) -> dict[str, Tensor]:
         """What the parts know of each client, by name; of a name that several use, each with its part's."""

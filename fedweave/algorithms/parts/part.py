@@ -5,11 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
+from fedweave.core.arrays import GraphArrays
 from fedweave.core.federation import Client, Federation, Sends
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
@@ -177,8 +179,9 @@ class Part:
 
     At the server, in the order of a round: `init`, `download` or `reward`, `observe`, `weigh`, `value`, `step`,
     `update`, `measures` and `pairs`. At a client: `receive`, `start`, `minibatches`, `loss`, `penalty` and
-    `regulariser`, `after`, `release`, `report`; and `judged` when models are evaluated. `layers` says what model that
-    is. `state` is the part's memory at the server: a tree, saved in checkpoints.
+    `regulariser`, `after`, `release`, `report`; `judged` when models are evaluated; and where data changes from round
+    to round, `changes` and `changed` before all others. `layers` says what model that is. `state` is the part's memory
+    at the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
     mechanism: how `release` protects an update; None if it does not.
@@ -299,6 +302,14 @@ class Part:
     def report(self, ctx: Context) -> Tree:
         """What the client sends besides, under the keys of `sends`."""
         return {}
+
+    def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
+        """The client's data as it is from this round on, with as many nodes as before, and which nodes have other data
+        now: bool [n]. Parts change it one after the other, at all clients, before any is called for a round."""
+        raise NotImplementedError
+
+    def changed(self, ctx: Context, nodes: Tensor) -> None:
+        """What the part keeps at a client some of whose nodes, bool [n] with padding, have other data from now on."""
 
     def judged(self, ctx: Context) -> Tree:
         """The weights of the model that the client uses. Decides it alone."""

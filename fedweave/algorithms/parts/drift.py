@@ -1,0 +1,59 @@
+"""Data that changes while clients train: Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated
+learning with overlapping subgraphs", appendix F-D."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.algorithms.parts.part import Context, Part
+from fedweave.core import random
+from fedweave.core.arrays import GraphArrays
+
+
+@dataclass(frozen=True)
+class Drift(Part):
+    """Before each round every node's features change with probability `share`: each of them is then, with equal odds,
+    the node's own or that of another node of the client with the same label. Links, labels and masks stay.
+
+    The paper says no more than that 1 % of each client's data changes. A node that several clients hold changes at one
+    of them, so that what they have in common dwindles; `Federation.pairs` stays that of the beginning.
+
+    share: of a client's nodes, in a round.
+    """
+
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}; it must be from 0 to 1")
+
+    def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
+        """New features of some nodes."""
+        if data.graph_of is not None:
+            raise ValueError("drift changes nodes that are examples, and here these are small graphs; leave it out")
+        rng = np.random.default_rng(int(random.fold(ctx.client.key, "drift")) & (2**63 - 1))
+        changed = rng.random(len(data.y)) < self.share
+        rows = np.flatnonzero(changed)
+        others = np.array([_alike(data.y, row, rng) for row in rows], np.int64)
+        own, other = (_dense(data.x[at]) for at in (rows, others))
+        return data._replace(x=_with_rows(data.x, rows, np.where(rng.random(own.shape) < 0.5, own, other))), changed
+
+
+def _alike(y: np.ndarray, node: int, rng: np.random.Generator) -> int:
+    """Another node with the label of `node`; itself if there is none."""
+    same = np.flatnonzero((y == y[node]) & (np.arange(len(y)) != node))
+    return int(rng.choice(same)) if len(same) else node
+
+
+def _dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    return x if isinstance(x, np.ndarray) else x.toarray()
+
+
+def _with_rows(x: "np.ndarray | sp.csr_matrix", rows: np.ndarray, new: np.ndarray) -> "np.ndarray | sp.csr_matrix":
+    """x with the rows `new` in the places `rows`."""
+    at = np.arange(x.shape[0])
+    at[rows] = x.shape[0] + np.arange(len(rows))
+    if isinstance(x, np.ndarray):
+        return np.concatenate([x, new])[at]
+    return sp.csr_matrix(sp.vstack([x, sp.csr_matrix(new)], format="csr")[at])
