@@ -11,6 +11,7 @@ these: FairGFL with `normalise`, whose weights sum to 1 before λ, and FedAvg wh
 mean over clients of 1 / (1 + O_i) at that 𝐍 (`fedavgm` without momentum).
 """
 
+from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
@@ -143,13 +144,17 @@ def _bytes() -> PaperTable:
     for (dataset, column), number in printed(numbers.TABLE_4).items():
         model, features, links = (_counted(dataset, part) for part in range(3))
         quantity = {
-            "Model": bytes_each(("update",), lambda _, it=model: it),
-            "Features": bytes_each(("codes",), lambda _, it=features: it),
-            "Links": bytes_each(("links",), lambda _, it=links: it),
-            "Ratio": share_of(("codes", "links"), ("update",), lambda _, m=model, own=features + links: 100 * own / m),
+            "Model": bytes_each(("update",), _always(model)),
+            "Features": bytes_each(("codes",), _always(features)),
+            "Links": bytes_each(("links",), _always(links)),
+            "Ratio": share_of(("codes", "links"), ("update",), _always(100 * (features + links) / model)),
         }[column]
         cells.append(PaperCell(dataset, column, "", experiment(dataset), quantity, number))
     return _table("What a client sends in a round", cells, BYTES)
+
+
+def _always(number: float) -> Callable[[Document], float]:
+    return lambda document: number
 
 
 # Features, hidden width, classes, nodes of a minibatch, code size, and bytes per pair of nodes, with which Table IV's

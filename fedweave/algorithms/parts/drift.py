@@ -35,7 +35,7 @@ class Drift(Part):
         rng = np.random.default_rng(int(random.fold(ctx.client.key, "drift")) & (2**63 - 1))
         changed = rng.random(len(data.y)) < self.share
         rows = np.flatnonzero(changed)
-        others = np.array([_alike(data.y, row, rng) for row in rows], np.int64)
+        others = np.array([_alike(data.y, row, rng) for row in rows.tolist()], np.int64)
         own, other = (_dense(data.x[at]) for at in (rows, others))
         return data._replace(x=_with_rows(data.x, rows, np.where(rng.random(own.shape) < 0.5, own, other))), changed
 
