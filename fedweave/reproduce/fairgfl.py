@@ -67,7 +67,7 @@ ENTROPY = summarised("fairness/loss_entropy", "entropy", digits=5)
 
 
 def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes: Any) -> Document:
-    """The document of `method` on `dataset` at 𝐍 = `overlap`; `changes` are FairGFL's settings."""
+    """The document of `method` on `dataset` at 𝐍 = `overlap`; `changes` are settings of the algorithm."""
     return {
         "rounds": ROUNDS,
         "eval_every": LOOK,
@@ -106,6 +106,32 @@ def _budgets() -> PaperTable:
         for epsilon in (1.0, 4.0, float("inf"))
     ]
     return _table("FairGFL by the privacy of codes", cells)
+
+
+def _encoders() -> PaperTable:
+    cells = [
+        PaperCell(f"{n} rounds", dataset, _split(quantity), experiment(dataset, encoder_rounds=n), quantity)
+        for dataset in DATASETS
+        for quantity in (ACCURACY, LOSS, VARIANCE, ENTROPY)
+        for n in (0, 200, 600)
+    ]
+    return _table("FairGFL by the training of its encoder", cells)
+
+
+def _dynamic(title: str, *quantities: Quantity) -> PaperTable:
+    drifting: dict[str, Document] = {
+        OURS: {"parts": ["drift"], "renew": True, "beta": 0.8},
+        NORMALISED: {"parts": ["drift"], "renew": True, "beta": 0.8},
+        PLAIN: {"parts": ["uniform", "drift"]},
+        SCALED: {"parts": ["uniform", "drift"]},
+    }
+    cells = [
+        PaperCell(method, dataset, _split(quantity), experiment(dataset, method, **changes), quantity)
+        for dataset in DATASETS
+        for quantity in quantities
+        for method, changes in drifting.items()
+    ]
+    return _table(f"{title} where 1 % of nodes changes in each round", cells, STEPS, DRIFT, against=(PLAIN, SCALED))
 
 
 def _overlaps() -> PaperTable:
@@ -211,6 +237,10 @@ OWN = (
     "Ditto and FED-PUB have a model for every client, and are judged by the mean over these on the global test. "
     "FED-PUB trains with Adam, learning rate .01, and FCFL takes one local step a round."
 )
+DRIFT = (
+    "Nodes change as the part `drift` has it. FairGFL's clients draw codes of changed nodes anew, and β = .8; the "
+    "scaled step is that of the overlaps at the beginning."
+)
 SHARES = (
     "Of each client the sum of N_ik over the others, as a share of its sum over all clients, which seems to be the "
     "paper's normalisation; the paper's numbers are means of the eight and four clients that it shows."
@@ -228,5 +258,8 @@ FAIRGFL = Paper(
         6: _compared("Fairness", VARIANCE, ENTROPY),
         7: _budgets(),
         8: _overlaps(),
+        10: _encoders(),
+        12: _dynamic("Utility", ACCURACY, LOSS),
+        13: _dynamic("Fairness", VARIANCE, ENTROPY),
     },
 )
