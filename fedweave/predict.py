@@ -1,8 +1,11 @@
-"""The command `fedweave predict`: what the parties of a finished vertical run jointly predict, also for new nodes."""
+"""The command `fedweave predict`: the classes that a finished run's models predict, also for new nodes and graphs."""
 
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from fedweave.errors import DataError, UserError
 
@@ -10,12 +13,40 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
     import pyarrow as pa
 
 
-def predict(directory: Path, data: Path | None = None, out: Path | None = None) -> None:
-    """Predict every node's class with the models of the finished vertical run DIRECTORY, jointly over its parties.
+class ModelName(StrEnum):
+    """The models that a run may leave (see `algorithms.deployment.Deployable`)."""
 
-    --data is a folder of the same parties with the new nodes beside the old; without it the run's own nodes are
-    predicted. Writes a row per node and party that has labels, by default to DIRECTORY/predictions.parquet; --out names
-    another file, .parquet or .csv.
+    overall = "global"
+    personal = "personal"
+    trained = "trained"
+
+
+Chosen = Annotated[
+    ModelName | None,
+    typer.Option(
+        "--model",
+        help="The server's one model, the one that each client uses, or what each client's own training left last.",
+    ),
+]
+Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
+
+
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="New nodes or graphs, as tables (docs/data-format.md).")
+    ] = None,
+    model: Chosen = None,
+    client: Client = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A .parquet or .csv file (RUN/predictions.parquet).")
+    ] = None,
+) -> None:
+    """Predict classes with the models of a finished run.
+
+    Without --data these are the run's own examples: each client's by the model that it uses, and those of the global
+    test graph by the global model. New ones get the global model where there is one, else a row for every client's.
+    Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
     """
     from pyarrow import csv
 
@@ -28,7 +59,7 @@ def predict(directory: Path, data: Path | None = None, out: Path | None = None) 
         raise UserError(f"{path} exists; name another file with --out, or remove it.")
     if path.suffix not in (".parquet", ".csv"):
         raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
-    table = predictions(directory, data)
+    table = predictions(directory, data, None if model is None else str(model), client)
     if path.suffix == ".csv":
         write(path, lambda file: csv.write_csv(table, file))
     else:
@@ -36,68 +67,57 @@ def predict(directory: Path, data: Path | None = None, out: Path | None = None) 
     screen().print(f"{len(table)} predictions: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
-def predictions(directory: Path, data: Path | None = None) -> "pa.Table":
-    """Columns "client", "node" (position among the common nodes sorted by id, see docs/data-format.md), "id" (where the
-    parties' tables name nodes), "class" (the most probable), "label" (its name, where [data] labels are set), and "p0",
-    "p1", … its probabilities. Clients without labels have no trained prediction and no rows. It takes as many exchanges
-    as the algorithm's evaluation.
+def predictions(
+    directory: Path, data: Path | None = None, model: str | None = None, client: str | None = None
+) -> "pa.Table":
+    """The table that `predict` writes (see `runs.predictions.predictions_table`).
+
+    Of a vertical run: "node" is the position among the common nodes sorted by id (docs/data-format.md), parties without
+    labels have no trained prediction and no rows, and it takes as many exchanges as the algorithm's evaluation.
 
     Raises:
-        UserError: the run is not finished or was made between sites, its algorithm does not predict jointly, or the
-            data is not of its parties.
+        UserError: the run is not finished or was made between sites, or has no such model or client. DataError: the
+            data is refused, or of another form than the run's.
     """
-    from fedweave.build import build
-    from fedweave.runs.checkpoint import Checkpoint
-    from fedweave.runs.files import CHECKPOINT
-    from fedweave.runs.predictions import predictions_table
+    from fedweave.core.algorithm import capabilities
+    from fedweave.runs.trained import finished, trained
 
-    config = finished_run(directory)
-    if config.engine.name != "simulation":
-        raise UserError(
-            f"{directory} was trained between sites, where its models are. Predict there, too: "
-            f"fedweave sites predict {directory} --sites DIR"
-        )
-    built = build(config)
+    config = finished(directory)
+    run = trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR")
+    if not capabilities(config.algorithm.kind).predicts:
+        from fedweave.runs.scoring import of_new, of_own
+
+        return of_own(run, model, client) if data is None else of_new(run, data, model, client)
+    if model is not None or client is not None:
+        raise UserError("the parties of a vertical run predict jointly; leave out --model and --client.")
+    return _jointly(run, data)
+
+
+def _jointly(run: Any, data: Path | None) -> "pa.Table":
+    """What the parties of a vertical run predict."""
+    import numpy as np
+
+    from fedweave.build import build
+    from fedweave.runs.predictions import Predicted, predictions_table
+
+    built = run.built
     if data is not None:
         try:
-            now = build(_on(config, data))
+            now = build(_on(run.config, data))
         except DataError as error:
             raise DataError(
                 f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)"
             ) from error
+        kept, round = built.fed.snapshot(), built.fed.round
         built = _same_parties(built, now, data)
-    reached = Checkpoint.load(directory / CHECKPOINT)
-    built.fed.restore(reached.fed)
-    built.fed.begin(reached.round)
-    built.algorithm.predict(reached.state, built.fed)
-    states = built.fed.snapshot()
+        built.fed.restore(kept)
+        built.fed.begin(round)
+    built.algorithm.predict(run.state, built.fed)
+    states, nodes = built.fed.snapshot(), np.arange(built.data.nodes)
     told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
-    return predictions_table(told, built.data.nodes, built.data.ids, config.data.values.get("labels") or ())
-
-
-def finished_run(directory: Path) -> Any:
-    """The configuration of the finished run in `directory`.
-
-    Raises:
-        UserError: there is none, or its algorithm does not predict jointly.
-    """
-    from fedweave.config import read
-    from fedweave.config.plugins import registry
-    from fedweave.core.algorithm import capabilities
-    from fedweave.runs.files import CONFIG, SUMMARY
-
-    if not (directory / SUMMARY).exists():
-        raise UserError(
-            f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `fedweave run --resume`."
-        )
-    config, _ = read(directory / CONFIG)
-    if not capabilities(config.algorithm.kind).predicts:
-        able = ", ".join(name for name, kind in registry("algorithm").items() if capabilities(kind).predicts)
-        raise UserError(
-            f"the run's algorithm {config.algorithm.name!r} has no joint prediction; those for vertically split data "
-            f"have: {able}."
-        )
-    return config
+    return predictions_table(
+        [Predicted(client, p, nodes) for client, p in told.items()], built.data.ids, built.data.labels
+    )
 
 
 def _on(config: Any, data: Path) -> Any:

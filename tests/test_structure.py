@@ -118,7 +118,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("typer", {"cli", "attack", "contributions", *(f"{at}.command" for at in ("report", "reproduce"))}
+        ("typer", {"cli", "attack", "contributions", "predict", *(f"{at}.command" for at in ("report", "reproduce"))}
          | {"report.statement", "deploy.sites"}),
         ("rich", {"cli", "build", "report", "contributions", "reproduce", "deploy.sites"}),
         ("nvflare", {"deploy.flare"}),

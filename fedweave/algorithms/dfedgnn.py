@@ -77,7 +77,16 @@ class DFedGNN(Local):
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's own model."""
         trained = client.state.get("trained")  # before it was averaged with the neighbours'
-        return personal_score(self.model, self._own(client, message["init"]), client, trained)
+        w = self.used(client, message)
+        return self.judged(client, message, w, lambda: personal_score(self.model, w, client, trained))
+
+    def used(self, client: Client, message: Tree) -> Tree:
+        """The client's weights, averaged with its neighbours'."""
+        return self._own(client, message["init"])
+
+    def last_trained(self, client: Client) -> Tree | None:
+        """The weights before they were averaged with the neighbours'."""
+        return client.state.get("trained", client.state.get("w"))
 
 
 def ring(clients: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy, Objective, Part, Round, has
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
@@ -33,7 +34,7 @@ _UPDATE = "change of the model weights by local training"
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Deployable):
     """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
 
     local_steps:     optimiser steps per round, each on all of a client's training examples.
@@ -227,22 +228,37 @@ class FedAvg:
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's model on its own nodes; the global model or, where there is none, every client's, on the global
         test graph."""
+        w = self.global_model(state)
+        replies = fed.map(self.judging(state), *self.told(state, fed), quorum=self.quorum)
+        return Evaluation(replies, None if w is None else on_global_test(self.test_net, w, fed))
+
+    def global_model(self, state: Tree) -> Tree | None:
+        """w; None where some weights stay at clients or every client has weights of its own."""
         whole = not self.composed.personal and not self.composed.private and self.share == ("*",)
-        step = self.score if whole else self.score_personal
-        replies = fed.map(step, *self._download(state, fed.clients, fed), quorum=self.quorum)
-        return Evaluation(replies, on_global_test(self.test_net, state["w"], fed) if whole else None)
+        return state["w"] if whole else None
+
+    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """What a round sends."""
+        return self._download(state, fed.clients, fed)
 
     @on_client(sends=SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes."""
-        return score(self.net, self._judged(client, message), client)
+        w = self.used(client, message)
+        return self.judged(client, message, w, lambda: score(self.net, w, client))
 
     @on_client(sends=PERSONAL_SCORES)
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
-        return personal_score(self.net, self._judged(client, message), client, test_model=self.test_net)
+        w = self.used(client, message)
+        return self.judged(client, message, w, lambda: personal_score(self.net, w, client, test_model=self.test_net))
 
-    def _judged(self, client: Client, message: Tree) -> Tree:
+    def judging(self, state: Tree) -> Any:
+        """`score` where there is a global model, else `score_personal`."""
+        return self.score_personal if self.global_model(state) is None else self.score
+
+    def used(self, client: Client, message: Tree) -> Tree:
+        """The weights that a part has the client use, else those that its training would start from."""
         return self.composed.of_client("judged", self._received(client, message), self._start)
 
     # --- shared weights ----------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -32,6 +33,7 @@ from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.model import Model
+from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
 from fedweave.learn import OPTIMISERS, check_training, fit
@@ -41,7 +43,7 @@ from fedweave.sampling.egos import Egos
 
 
 @dataclass(frozen=True)
-class FedEgo:
+class FedEgo(Deployable):
     """Personal models from averaged reduction layers and personalisation layers mixed with a server's own.
 
     batch:           centres per mini-batch, and ego-graphs per mashed one.
@@ -279,7 +281,19 @@ class FedEgo:
     def score(self, client: Client, message: Tree) -> Tree:
         """The personal model after the mixing of line 38."""
         w, facts = self._personal(client, message)
-        return personal_score(self.model, w, client) | {"facts": facts}
+        return self.judged(client, message, w, lambda: personal_score(self.model, w, client) | {"facts": facts})
+
+    def global_model(self, state: Tree) -> Tree | None:
+        """Θ_g and Φ_g, the paper's "FedEgo-Server"; None where Θ stays at the clients."""
+        return state["theta"] | state["phi"] if self.share_reduction else None
+
+    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """What a round sends."""
+        return self._shared(state), None
+
+    def used(self, client: Client, message: Tree) -> Tree:
+        """The personal model after the mixing of line 38."""
+        return self._personal(client, message)[0]
 
 
 def _norm(tree: Tree) -> Tensor:

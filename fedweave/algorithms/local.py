@@ -5,6 +5,7 @@ from functools import cached_property
 
 from torch import Tensor
 
+from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.parts import (
     Composition,
     CrossEntropy,
@@ -25,7 +26,7 @@ from fedweave.core.tree import Tree
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Deployable):
     """Every client trains a model of its own, from weights of its own; nothing leaves but the scores.
 
     local_steps:     optimiser steps per round, each on all of a client's training examples.
@@ -97,4 +98,9 @@ class Local:
     @on_client(sends=PERSONAL_SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's own model."""
-        return personal_score(self.model, self._own(client, random.fold(client.key, "init")), client)
+        w = self.used(client, message)
+        return self.judged(client, message, w, lambda: personal_score(self.model, w, client))
+
+    def used(self, client: Client, message: Tree) -> Tree:
+        """The client's own weights."""
+        return self._own(client, random.fold(client.key, "init"))

@@ -32,7 +32,8 @@ class Capabilities:
     ids:         each node's number in the undivided graph, and the edges that cross between clients.
     sens:        the sensitive attribute.
     graph_level: examples that are graphs.
-    predicts:    it has `predict(state, fed)`, after which clients hold predictions of all their nodes.
+    predicts:    it predicts jointly: `predict(state, fed)` leaves at clients predictions of all their nodes. The others
+                 leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
     measures:    it has `measures(state, fed)`: {name: float64 [N]}, what the server knows of each client after a round.
     pairs:       it has `pairs(state)`: {name: float64 [N, N]}, what the server knows of every two clients.
     evaluation:  the methods that are steps of the evaluation alone.

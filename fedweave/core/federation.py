@@ -33,8 +33,8 @@ class Client:
     """All that a step may see.
 
     graph:  the client's own data.
-    state:  private tree, kept between calls, never leaves. What a step leaves in it as "prediction", [n, c], is for the
-            client's owner: a site takes it out into a table of its own.
+    state:  private tree, kept between calls, never leaves. What a step leaves in it as "prediction", [n, c], or as
+            "model", weights, is for the client's owner: a site takes it out and writes a table of predictions.
     key:    int64 scalar, reproducible randomness of this call: f(seed, round, step, client).
     secret: int64 scalar for privacy noise. Between organisations it comes from the site's own entropy; the simulation
             derives it from the seed so that runs can be repeated, and its noise protects nobody.

@@ -38,7 +38,9 @@ class Dataset:
     sens:        int64 [e] sensitive attribute (-1 unknown) or None.
     public:      bool [3, e] published train/val/test split or None.
     parties:     who holds which columns and edges, where the data comes from several parties; else None.
-    ids:         what the parties call the nodes, in order; () where nobody said.
+    ids:         what the user's tables call the examples, in order; () where nobody said.
+    columns:     what the features are called, in order; () where nobody said.
+    labels:      what the classes are called, in order; () where they are numbers.
     graph_of:    int64 [n], the small graph of each node, rising from 0 to e - 1 without gaps; None where nodes are the
                  examples.
     node_labels: int64 [n], the kind of each node from 0 (-1 unknown) or None.
@@ -54,6 +56,8 @@ class Dataset:
     public: np.ndarray | None = None
     parties: tuple[Party, ...] | None = None
     ids: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     graph_of: np.ndarray | None = None
     node_labels: np.ndarray | None = None
     edge_labels: np.ndarray | None = None

@@ -36,8 +36,11 @@ def check_normalise(how: str) -> None:
         raise ConfigError(f"normalise = {how!r} is not known; choose one of {', '.join(NORMALISE)}.")
 
 
-def normalise(x: "np.ndarray | sp.csr_matrix", how: str, name: str) -> "np.ndarray | sp.csr_matrix":
-    """Scale features float32 [n, d].
+def normalise(
+    x: "np.ndarray | sp.csr_matrix", how: str, name: str, over: "np.ndarray | sp.csr_matrix | None" = None
+) -> "np.ndarray | sp.csr_matrix":
+    """Scale features float32 [m, d], columns by what they are over the n nodes `over` float32 [n, d], by default x
+    itself.
 
     "none":     as they are.
     "row":      each row divided by the sum of its absolute values (Kipf and Welling 2017, section 5.2); rows of zeros
@@ -52,20 +55,23 @@ def normalise(x: "np.ndarray | sp.csr_matrix", how: str, name: str) -> "np.ndarr
         ConfigError: `how` is unknown, or is "standard" or "minmax" for sparse features, which would make them dense.
     """
     check_normalise(how)
+    over = x if over is None else over
     if how == "none":
         return x
     if how == "row":
         return normalize(x, norm="l1")
     if how == "scale":
-        return StandardScaler(with_mean=False).fit_transform(x.astype(np.float64)).astype(np.float32)
-    if sp.issparse(x):
+        scaler = StandardScaler(with_mean=False).fit(over.astype(np.float64))
+        return scaler.transform(x.astype(np.float64)).astype(np.float32)
+    if sp.issparse(over):
         raise ConfigError(
-            f'normalise = "{how}" would fill the sparse features of {name} ({x.shape[0]} x {x.shape[1]}); '
+            f'normalise = "{how}" would fill the sparse features of {name} ({over.shape[0]} x {over.shape[1]}); '
             'use "none", "row" or "scale".'
         )
-    wide = np.asarray(x, np.float64)  # float32 sums over many rows would lose digits
+    known = np.asarray(over, np.float64)  # float32 sums over many rows would lose digits
+    wide = np.asarray(x.toarray() if isinstance(x, sp.csr_matrix) else x, np.float64)
     if how == "standard":
-        return StandardScaler().fit_transform(wide).astype(np.float32)
-    low, span = wide.min(0), np.ptp(wide, 0)
+        return StandardScaler().fit(known).transform(wide).astype(np.float32)
+    low, span = known.min(0), np.ptp(known, 0)
     scaled = 2 * np.divide(wide - low, span, out=np.full_like(wide, 0.5), where=span > 0) - 1
     return scaled.astype(np.float32)

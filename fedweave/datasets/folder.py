@@ -45,8 +45,10 @@ class Folder:
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"folder: labels = {list(self.labels)} is empty or names a class twice.")
 
-    def load(self, root: Path | None, seed: int) -> Dataset:
+    def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
+
+        labelled: False for nodes to be predicted, which need no labels and whose split does not matter.
 
         Raises:
             ConfigError: no folder is given.
@@ -61,33 +63,48 @@ class Folder:
         nodes, edges = read(find(root, "nodes")), read(find(root, "edges"))
         if "graph" in nodes.columns and any(root.glob("graphs.*")):
             refuse(root, "there is a table graphs, and nodes say which they belong to", 'Set [data] name = "graphs".')
-        check_columns(nodes, required=NODES[:2], known=NODES)
+        check_columns(nodes, required=NODES[: 1 + labelled], known=NODES)
         check_columns(edges, required=EDGES, known=EDGES, closed=True)
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
-        y, classes = self.labels_of(nodes)
+        y, classes = self.labels_of(nodes, labelled)
+        ids = ids_of(nodes)
         x, sens = features_of(nodes), sens_of(nodes)
         if not self.sens_feature:
             refuse_repeated(x, sens, feature_names(nodes), nodes.path)
         dataset = Dataset(
             name=root.resolve().name,
             x=normalise(compact(x), self.normalise, root.name),
-            edges=edges_of(edges, ids_of(nodes)),
+            edges=edges_of(edges, ids),
             y=y,
             classes=classes,
             sens=sens,
-            public=split_of(nodes, y) if "split" in nodes.columns else None,
+            public=split_of(nodes, y) if labelled and "split" in nodes.columns else None,
+            ids=tuple(ids.to_pylist()),
+            columns=feature_names(nodes),
+            labels=self.names_of(nodes),
         )
-        return check(dataset, root)
+        return check(dataset, root, labelled)
 
-    def labels_of(self, table: Table) -> tuple[np.ndarray, int]:
-        """Classes int64 [rows], -1 where a label is missing, and how many classes there are.
+    def names_of(self, table: Table) -> tuple[str, ...]:
+        """What the classes are called; () where labels are numbers."""
+        if self.labels or "label" not in table.columns:
+            return self.labels or ()
+        present = table.texts("label").drop_null().unique()
+        whole = pc.all(pc.match_substring_regex(present, WHOLE)).as_py()
+        return () if whole is not False else tuple(sorted(present.to_pylist()))
+
+    def labels_of(self, table: Table, labelled: bool = True) -> tuple[np.ndarray, int]:
+        """Classes int64 [rows], -1 where a label is missing, and how many classes there are; without `labelled`, all
+        may be missing.
 
         Raises:
             DataError: a label is not one of the configured ones; names file and row.
         """
-        cells = table.texts("label")
+        cells = table.texts("label") if labelled or "label" in table.columns else pa.nulls(table.rows, pa.string())
         present = cells.drop_null()
+        if len(present) == 0 and not labelled:
+            return np.full(table.rows, -1), self.classes or len(self.labels or ())
         if len(present) == 0:
             refuse(table.path, "column label is empty in every row", "Label at least one row.")
         whole = pc.match_substring_regex(present, WHOLE)

@@ -56,8 +56,10 @@ class GraphFolder(Folder):
         if self.degrees is not None and self.degrees < 1:
             raise ConfigError(f"graphs: degrees = {self.degrees} is not allowed; it must be at least 1.")
 
-    def load(self, root: Path | None, seed: int) -> Dataset:
+    def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graphs in `root`, numbered by their row; nodes graph by graph, else in their order; `seed` is not used.
+
+        labelled: False for graphs to be predicted, which need no labels and whose split does not matter.
 
         Raises:
             ConfigError: no folder is given.
@@ -66,10 +68,10 @@ class GraphFolder(Folder):
         if root is None:
             raise ConfigError('The dataset "graphs" needs the folder with graphs, nodes and edges: set [data] path.')
         graphs, nodes, edges = (read(find(root, stem)) for stem in ("graphs", "nodes", "edges"))
-        check_columns(graphs, required=GRAPHS[:2], known=GRAPHS, closed=True)
+        check_columns(graphs, required=GRAPHS[: 1 + labelled], known=GRAPHS, closed=True)
         check_columns(nodes, required=NODES[:2], known=NODES)
         check_columns(edges, required=EDGES, known=(*EDGES, "label"), closed=True)
-        y, classes = self.labels_of(graphs)
+        y, classes = self.labels_of(graphs, labelled)
         graph_of = _graphs(graphs, nodes)
         order = np.argsort(graph_of, kind="stable")
         graph_of, ids = graph_of[order], ids_of(nodes).take(pa.array(order))
@@ -77,19 +79,31 @@ class GraphFolder(Folder):
         kinds = None
         if "label" in nodes.columns:
             kinds = _kinds(nodes, self.node_labels)[order]
+        x = self._features(nodes, order, kinds, pairs)
         dataset = Dataset(
             name=root.resolve().name,
-            x=normalise(compact(self._features(nodes, order, kinds, pairs)), self.normalise, root.name),
+            x=normalise(compact(x), self.normalise, root.name),
             edges=pairs,
             y=y,
             classes=classes,
             sens=graphs.whole("sens", empty="unknown") if "sens" in graphs.columns else None,
-            public=split_of(graphs, y, "graph") if "split" in graphs.columns else None,
+            public=split_of(graphs, y, "graph") if labelled and "split" in graphs.columns else None,
+            ids=tuple(ids_of(graphs).to_pylist()),
+            columns=self._columns(nodes, x.shape[1]),
+            labels=self.names_of(graphs),
             graph_of=graph_of,
             node_labels=kinds,
             edge_labels=edge_labels,
         )
-        return check(dataset, root)
+        return check(dataset, root, labelled)
+
+    def _columns(self, nodes: Table, count: int) -> tuple[str, ...]:
+        """What the `count` features are called: "label = C", the feature columns' own names, or "degree = 3"."""
+        own = feature_names(nodes, NODES)
+        kind = "label" if "label" in nodes.columns else "degree"
+        known = _names(nodes, self.node_labels) if kind == "label" else ()
+        named = known or tuple(map(str, range(count - len(own))))
+        return (*(f"{kind} = {name}" for name in named), *own)
 
     def _features(
         self, nodes: Table, order: np.ndarray, kinds: np.ndarray | None, edges: np.ndarray
@@ -158,6 +172,14 @@ def _edges(
     return both[:, kept], labels[kept]
 
 
+def _names(table: Table, given: tuple[str, ...] | None) -> tuple[str, ...]:
+    """What the labels are called, in order; () where they are numbers."""
+    present = table.texts("label").drop_null()
+    if given is None and pc.all(pc.match_substring_regex(present, WHOLE)).as_py() is not False:
+        return ()
+    return given or tuple(sorted(present.unique().to_pylist()))
+
+
 def _kinds(table: Table, names: tuple[str, ...] | None) -> np.ndarray:
     """int64 [rows]: the column "label" as numbers, -1 where empty: places in `names` or, if these are None, the number
     itself or the place among the sorted names.
@@ -171,7 +193,7 @@ def _kinds(table: Table, names: tuple[str, ...] | None) -> np.ndarray:
         kinds = table.whole("label", empty="unknown")
         table.refuse_at(first(kinds > table.rows), "the label's number is above the number of rows", "Number from 0.")
         return kinds
-    known = pa.array(names or sorted(present.unique().to_pylist()), pa.string())
+    known = pa.array(_names(table, names), pa.string())
     places = pc.index_in(cells, known, skip_nulls=True)
     unknown = first(places.is_null().to_numpy(False) & cells.is_valid().to_numpy(False))
     if unknown is not None:

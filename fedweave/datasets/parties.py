@@ -84,6 +84,7 @@ class Parties:
             public=None if split is None else split_of(split, y),
             parties=parties,
             ids=tuple(ids.to_pylist()),
+            labels=self._as_folder().names_of(label),
         )
         return check(dataset, root)
 
@@ -124,6 +125,7 @@ def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
         sens=sens,
         public=split_of(given.nodes, y if labelled else np.zeros_like(y)) if "split" in given.nodes.columns else None,
         ids=tuple(given.ids.to_pylist()),
+        labels=kind.names_of(given.nodes),
     )
     return check(dataset, folder, labelled), feature_names(given.nodes)
 

@@ -1,30 +1,57 @@
-"""What clients predict, as a table for their owners."""
+"""What models predict, as a table for those who own the data."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
+from fedweave.core.graph import SPLITS
+
 PREDICTIONS = "predictions.parquet"
 
 
-def predictions_table(
-    probability: Mapping[str, Tensor], nodes: int, ids: Sequence[str], labels: Sequence[str]
-) -> pa.Table:
-    """A row per client and node.
+@dataclass(frozen=True)
+class Predicted:
+    """What one client's model, or the global one, predicts.
 
-    probability: of every client's classes, [n, c] with padding behind its `nodes`. ids: what the nodes are called, ()
-    if nobody said. labels: what the classes are called, or (). Columns "client", "node" (its place), "id", "class" (the
-    most probable), "label" (its name), and "p0", "p1", … of c classes.
+    client:      whose it is. probability: of the classes, [e, c], with padding behind the examples.
+    examples:    int64 [e], their places in the data.
+    masks:       bool [3, e], how the run used them; None if it did not.
     """
-    p = np.stack([one[:nodes].numpy() for one in probability.values()])
-    columns: dict[str, Any] = {
-        "client": np.repeat(np.array(list(probability)), nodes),
-        "node": np.tile(np.arange(nodes), len(probability)),
-    }
-    columns |= {"id": list(ids) * len(probability)} if ids else {}
-    columns["class"] = p.argmax(-1).ravel()
-    columns |= {"label": np.array(labels)[columns["class"]]} if labels else {}
-    return pa.table(columns | {f"p{c}": p[..., c].ravel() for c in range(p.shape[-1])})
+
+    client: str
+    probability: Tensor
+    examples: np.ndarray
+    masks: np.ndarray | None = None
+
+
+def predictions_table(
+    found: Sequence[Predicted],
+    ids: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    example: str = "node",
+) -> pa.Table:
+    """A row per client and example: "client", "node" or "graph" (its place in the data), "id", "split" ("" in none),
+    "predicted" (the most probable class), and a column of probabilities for each class, "p_low", "p_high".
+
+    ids: what the examples are called, () if nobody said. labels: what the classes are called, () for their numbers;
+    then these are predicted, and the probabilities are "p_0", "p_1", …
+    """
+    p = np.concatenate([one.probability[: len(one.examples)].numpy() for one in found])
+    at = np.concatenate([one.examples for one in found])
+    clients = np.repeat(np.array([one.client for one in found]), [len(one.examples) for one in found])
+    columns = {"client": clients, example: at} | ({"id": np.array(ids)[at]} if len(ids) else {})
+    if all(one.masks is not None for one in found):
+        use = np.concatenate([_split(one.masks) for one in found if one.masks is not None])
+        columns["split"] = use
+    best = p.argmax(-1)
+    columns["predicted"] = np.array(labels)[best] if len(labels) else best
+    names = labels or range(p.shape[-1])
+    return pa.table(columns | {f"p_{name}": p[:, c] for c, name in enumerate(names)})
+
+
+def _split(masks: np.ndarray) -> np.ndarray:
+    """The names of the splits, "" for none: [e]."""
+    return np.where(masks.any(0), np.array(SPLITS)[masks.argmax(0)], "")

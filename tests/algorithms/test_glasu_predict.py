@@ -76,14 +76,14 @@ def test_old_and_new_nodes(tmp_path: Path) -> None:
     assert old["node"].tolist() == [*range(60)] * 2
     assert old["client"].tolist() == ["bank"] * 60 + ["shop"] * 60
     assert old["id"].tolist() == [f"n{i:03d}" for i in range(60)] * 2
-    assert (old["class"] == old["node"] % 2).mean() > 0.9
-    assert np.allclose(old["p0"] + old["p1"], 1, atol=1e-5)
+    assert (old["predicted"] == old["node"] % 2).mean() > 0.9
+    assert np.allclose(old["p_0"] + old["p_1"], 1, atol=1e-5)
     new = columns(predictions(out, folder(tmp_path / "new", 80, 60)))
     assert new["node"].tolist() == [*range(80)] * 2
     fresh = new["node"] >= 60
-    assert (new["class"] == new["node"] % 2)[fresh].mean() > 0.9
+    assert (new["predicted"] == new["node"] % 2)[fresh].mean() > 0.9
     far = [*range(50), *range(60, 110)]  # beyond the reach of the new nodes' edges
-    assert np.allclose(old["p1"][far], new["p1"][[*range(50), *range(80, 130)]], atol=1e-6)
+    assert np.allclose(old["p_1"][far], new["p_1"][[*range(50), *range(80, 130)]], atol=1e-6)
 
 
 def test_what_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_only_who_has_labels_predicts_and_nothing_is_overwritten(tmp_path: Path)
     said = CliRunner().invoke(app, ["predict", str(out), "--out", str(tmp_path / "p.csv")])
     assert said.exit_code == 0, said.output
     lines = (tmp_path / "p.csv").read_text().splitlines()
-    assert lines[0] == '"client","node","id","class","p0","p1"'
+    assert lines[0] == '"client","node","id","predicted","p_0","p_1"'
     assert len(lines) == 61
     assert all(line.startswith('"bank"') for line in lines[1:])
     again = CliRunner().invoke(app, ["predict", str(out), "--out", str(tmp_path / "p.csv")])
@@ -121,9 +121,11 @@ def test_only_who_has_labels_predicts_and_nothing_is_overwritten(tmp_path: Path)
     assert "ends in .parquet or .csv" in CliRunner().invoke(app, ["predict", str(out), "--out", "p.txt"]).output
 
 
-def test_scaled_features_and_other_algorithms_are_refused(tmp_path: Path) -> None:
+def test_scaled_features_and_choices_of_models_are_refused(tmp_path: Path) -> None:
     out = run(tmp_path / "a", more='normalise = "standard"')
     with pytest.raises(UserError, match="would scale the new nodes otherwise"):
         predictions(out, folder(tmp_path / "new", 80, 60))
-    with pytest.raises(UserError, match=r"'local' has no joint prediction.*glasu"):
-        predictions(run(tmp_path / "b", "local", ""))
+    with pytest.raises(UserError, match="leave out --model and --client"):
+        predictions(out, model="global")
+    with pytest.raises(UserError, match="each client has columns of its own"):
+        predictions(run(tmp_path / "b", "local", ""), folder(tmp_path / "other", 80, 60))

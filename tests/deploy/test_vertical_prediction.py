@@ -62,9 +62,8 @@ def test_sites_predict_what_the_simulation_predicts_and_keep_it(
     algorithm.predict(last.state, sim)
     found = told(project)
     expected = sim.snapshot()["bank-a"]["prediction"][:60].numpy()
-    assert np.stack([found[f"p{c}"] for c in range(3)], 1) == pytest.approx(expected, abs=1e-5)
-    assert (found["class"] == expected.argmax(1)).all()
-    assert found["label"].tolist() == [f"c{number}" for number in found["class"]]
+    assert np.stack([found[f"p_c{c}"] for c in range(3)], 1) == pytest.approx(expected, abs=1e-5)
+    assert found["predicted"].tolist() == [f"c{number}" for number in expected.argmax(1)]
     assert found["id"].tolist() == sorted(f"person{i}" for i in range(60))
     assert not [site for site in SITES[1:] if (project / site / "runs/r1/predictions.parquet").exists()]
     assert private(project, "bank-a").keys() == before["bank-a"].keys()
@@ -91,9 +90,11 @@ def test_new_nodes_are_predicted_beside_the_old(project: Path, tmp_path: Path) -
     predict(project, config, algorithm, state)
     both = told(project)
     assert both["id"].tolist() == sorted([*old["id"].tolist(), *(f"new{i}" for i in range(5))])
-    new = [both["p0"][both["id"] == f"new{i}"][0] for i in range(5)]
+    new = [both["p_c0"][both["id"] == f"new{i}"][0] for i in range(5)]
     assert new == pytest.approx([new[0]] * 5)
-    moved = [abs(p - both["p0"][both["id"] == node][0]) > 1e-6 for node, p in zip(old["id"], old["p0"], strict=True)]
+    moved = [
+        abs(p - both["p_c0"][both["id"] == node][0]) > 1e-6 for node, p in zip(old["id"], old["p_c0"], strict=True)
+    ]
     assert moved[old["id"].tolist().index("person0")]
 
 

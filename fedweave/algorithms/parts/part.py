@@ -20,6 +20,8 @@ from fedweave.core.tree import Tree, leaves, nest, sub
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.learn import Fit, Penalty, cross_entropy
 
+KEEP = "keep"  # in the message of a step that judges models: leave the model to its owner, and send nothing
+
 
 class Trainable(Protocol):
     """What a client trains for, and how (`objective.Objective`)."""
@@ -94,7 +96,7 @@ class Context:
     def sent(self) -> Tree:
         """{part: what its `download` sent to this client}, as `objective.fit` takes it."""
         names = self.message.keys() | self.message.get("each", {}).keys()
-        return {name: self.at(name).given for name in sorted(names - {"w", "init", "each"})}
+        return {name: self.at(name).given for name in sorted(names - {"w", "init", "each", KEEP})}
 
     @property
     def own(self) -> Tree:

@@ -1,9 +1,11 @@
 """What a site holds: its graph, read from its own files and checked there."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.deploy.flare.sitefile import Rules, SiteData
 from fedweave.errors import DataError
@@ -72,6 +74,15 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
             folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
         )
     return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or ())
+
+
+def marks(data: Dataset, scaling: str) -> dict[str, Any]:
+    """What must be the same when a run's models predict: the features and, if these are scaled over them, the nodes."""
+    scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
+    return {
+        "features": list(data.columns) or data.features,
+        "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
+    }
 
 
 def fingerprint(labels: Sequence[str]) -> int:

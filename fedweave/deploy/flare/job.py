@@ -14,7 +14,7 @@ from fedweave.deploy.flare.site import Site
 SYNC_SECONDS = 120  # for all sites' processes to start
 
 
-def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, predict: bool = False) -> Path:
+def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, predict: str = "") -> Path:
     """Write a job's folder below `folder`; it names classes of the installed packages and holds no code."""
     job = FedJob(name=f"fedweave-{run}", min_clients=1)
     job.job.set_app_packages(["fedweave", "nvflare"])

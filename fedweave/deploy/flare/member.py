@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.alignment import MEETING
 from fedweave.deploy.flare.federation import ALIGN, JOIN, Answer
-from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, withheld
+from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, marks, withheld
 from fedweave.deploy.flare.journal import Journal, entries, journal_path, journals
 from fedweave.deploy.flare.party import PartyData, read_own
 from fedweave.deploy.flare.peers import VERSION, Inbox, Post, Receipt
@@ -35,7 +36,8 @@ from fedweave.engines.calls import Keys, check_declared, check_way, of_client
 from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.errors import ConfigError, FedweaveError
 from fedweave.runs.files import write, write_table
-from fedweave.runs.predictions import PREDICTIONS, predictions_table
+from fedweave.runs.predictions import PREDICTIONS, Predicted, predictions_table
+from fedweave.runs.scoring import probabilities
 
 RUNS, LOG, MARKS = "runs", "fedweave.log", "marks.json"
 _WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
@@ -109,8 +111,12 @@ class Member:
         job = self._job = _Job(self._folder, asked["run"], config, found, rules, data.draws_as or self._name)
         job.go_back(asked["round"], asked.get("data", {}).get(self._name, {}).get("version", 0))
         if isinstance(found, Holdings):
-            job.begin(found, found.features)
-            return self._tell(asked, JOIN, describe(found, withheld(rules)), JOINING)
+            predict = bool(asked.get("predict"))
+            self._check_marks(job, marks(found.data, data.normalise), predict)
+            job.begin(found, found.features, as_loaded=predict)
+            told = describe(found, withheld(rules))
+            told = {key: told[key] for key in FORM} if predict else told  # how many new records there are is its own
+            return self._tell(asked, JOIN, told, JOINING)
         return self._tell(asked, JOIN, kept_back(found.greeting(), withheld(rules)), MEETING)
 
     def _align(self, asked: dict[str, Any], told: Tree) -> bytes:
@@ -144,8 +150,9 @@ class Member:
     def _foretold(self, job: "_Job", probability: Tensor) -> None:
         """Keep what the site predicts, for its owner."""
         path, data = self._folder / RUNS / job.run / PREDICTIONS, job.found.data
-        write_table(path, predictions_table({self._name: probability}, data.nodes, data.ids, job.found.labels))
-        self._log.info("%d predictions: %s", data.nodes, path)
+        found = Predicted(self._name, probability, np.arange(data.examples), data.public)
+        write_table(path, predictions_table([found], data.ids, job.found.labels or data.labels, data.example))
+        self._log.info("%d predictions: %s", data.examples, path)
 
     def _tell(self, asked: dict[str, Any], name: str, told: Tree, sends: dict[str, str]) -> bytes:
         """What the site says of itself, from which its policy has already taken what it denies."""
@@ -182,6 +189,8 @@ class Member:
             sent, note = self._send(asked, asked["step"], reply, info), json.dumps(noted)
         if "prediction" in client.state:
             self._foretold(job, client.state.pop("prediction"))
+        if "model" in client.state:
+            self._foretold(job, probabilities(job.algorithm.net, client.state.pop("model"), job.graph))
         job.store.keep(client.state)
         return sent, note
 

@@ -1,7 +1,5 @@
 """What a party of a vertical federation holds: at first all its nodes, then those that all parties have."""
 
-import hashlib
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,11 @@ from fedweave.build import graph_of
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import OVER_NODES, compact, normalise
+from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.alignment import hashes, rows_of
-from fedweave.deploy.flare.holdings import Holdings, check_split, numbered, require
+from fedweave.deploy.flare.holdings import Holdings, check_split, marks, numbered, require
 from fedweave.deploy.flare.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.errors import FedweaveError
 
@@ -57,13 +55,8 @@ class PartyData:
         return Holdings(graph_of(data, told["width"], dtype), None, data, self.labels)
 
     def marks(self, kept: Dataset) -> dict[str, Any]:
-        """What must be the same when the run's models predict: the features and, if they are scaled over them, the
-        `kept` nodes."""
-        scaled = json.dumps([kept.nodes, *kept.ids]) if self.scaling in OVER_NODES else ""
-        return {
-            "features": list(self.columns) or self.data.features,
-            "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
-        }
+        """See `holdings.marks`, of the `kept` nodes."""
+        return marks(replace(kept, columns=self.columns), self.scaling)
 
     def kept(self, kept: Dataset) -> str:
         """For the owner, what is left of its data."""

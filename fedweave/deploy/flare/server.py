@@ -87,10 +87,10 @@ class Server:
 
     run: names the run's folder at the server and at every site. sites: all sites of the project, in order. document:
     the configuration as TOML, for NVFlare would take its tables for components. predict: have the finished run's models
-    predict instead of training them.
+    predict instead of training them: which ones (`algorithms.deployment.Which`; of a vertical run it does not matter).
     """
 
-    def __init__(self, run: str, sites: Sequence[str], document: str, predict: bool = False) -> None:
+    def __init__(self, run: str, sites: Sequence[str], document: str, predict: str = "") -> None:
         self.run, self.sites, self.document, self.predict = run, list(sites), document, predict
 
     @collab.main
@@ -106,7 +106,7 @@ class Server:
             progress.link = CollabLink(config.engine.values["timeout"])
             build = partial(self._join, root=root, folder=folder, link=progress.link)
             if self.predict:
-                _predict(partial(build, config), folder)
+                _predict(partial(build, config), folder, self.predict)
             else:
                 run(config, folder, progress, True, RunBackend(build, _held, _noted, stop))
             progress.status = "done"
@@ -152,7 +152,7 @@ class Server:
         )
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
-        replies = fed.join(config.plain(), self.run, reached.round, needs.vertical, self.predict, reached.data)
+        replies = fed.join(config.plain(), self.run, reached.round, needs.vertical, bool(self.predict), reached.data)
         features = widest(replies) if needs.vertical else _agreed(replies, "features")
         fed.classes = _agreed(replies, "classes")
         check_names(replies)
@@ -160,8 +160,9 @@ class Server:
         return Joined(algorithm, fed, replies, SimpleNamespace(name=config.data.name))
 
 
-def _predict(build: Callable[[], Joined], folder: Path) -> None:
-    """Joint prediction with the models of the finished run in `folder`; what left the sites is added to its ledger.
+def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
+    """Prediction with the models of the finished run in `folder`, joint or at each site; what left the sites is added
+    to its ledger.
 
     Raises:
         UserError: there is none.
@@ -172,7 +173,10 @@ def _predict(build: Callable[[], Joined], folder: Path) -> None:
     built.fed.restore(reached.fed)
     built.fed.begin(reached.round)
     try:
-        built.algorithm.predict(reached.state, built.fed)
+        if capabilities(built.algorithm).predicts:
+            built.algorithm.predict(reached.state, built.fed)
+        else:
+            built.algorithm.deploy(reached.state, built.fed, which)
     finally:
         write_table(folder / LEDGER, built.fed.ledger.table())
 

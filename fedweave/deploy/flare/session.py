@@ -51,7 +51,7 @@ class Admin:
                 return here
             time.sleep(_POLL)
 
-    def submit(self, run: str, sites: Sequence[str], document: Document, predict: bool = False) -> str:
+    def submit(self, run: str, sites: Sequence[str], document: Document, predict: str = "") -> str:
         """Start a job of the run (see `server.Server`); returns its number."""
         with tempfile.TemporaryDirectory() as folder, _asking():
             return str(self._session.submit_job(str(write_job(Path(folder), run, sites, document, predict))))

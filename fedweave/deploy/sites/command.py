@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedweave.predict import Chosen
+
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The project's directory.")]
@@ -122,15 +124,17 @@ def run(
 def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
+    model: Chosen = None,
 ) -> None:
-    """Predict every common node's class with the models of a finished vertical run, jointly over its sites.
+    """Predict classes at the sites with the models of a finished run.
 
-    The sites read their data anew: add new nodes to the tables at every site, with an empty split. The predictions stay
-    in the folders of the sites that have labels.
+    The sites read their data anew: add new nodes to their tables, with an empty split. Each predicts at home, with the
+    model that it has or is sent, and nothing leaves it; the parties of a vertical run predict jointly. The predictions
+    stay in the sites' folders, of a vertical run in those that have labels.
     """
     from fedweave.deploy.sites.running import predict as submit
 
-    for path in submit(project, directory, Teller()):
+    for path in submit(project, directory, Teller(), "" if model is None else str(model)):
         typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
 
 

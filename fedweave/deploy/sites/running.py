@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.config import Config, Document, dumps, resolve
+from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.member import RUNS
 from fedweave.deploy.flare.session import Admin, administer
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.errors import FedweaveError, UserError
-from fedweave.predict import finished_run
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, locked, write
 from fedweave.runs.predictions import PREDICTIONS
 from fedweave.runs.resuming import examine
+from fedweave.runs.trained import finished
 
 RUN = "run.json"  # which run of the project a directory is of
 FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
@@ -79,28 +80,33 @@ def _number(directory: Path, resume: bool) -> str:
     return number
 
 
-def predict(project: Path, directory: Path, told: Told, patience: float = 60.0) -> list[Path]:
-    """Have the models of the finished run in `directory`, which are at the sites of `project`, predict jointly; what
-    left the sites is added to the run's ledger. Returns where the predictions of each site that has labels are, from
-    the project's folder.
+def predict(project: Path, directory: Path, told: Told, model: str = "", patience: float = 60.0) -> list[Path]:
+    """Have the models of the finished run in `directory`, which are at the sites of `project`, predict: jointly those
+    of a vertical run, else each site alone with the `model` that it has or is sent, "personal" by default. What left
+    the sites is added to the run's ledger. Returns where the predictions of each site are, from the project's folder;
+    of parties without labels there are none.
 
     Raises:
-        UserError: `directory` holds no finished run of sites, or its algorithm does not predict. FedweaveError: a site
-            is not there, or it failed.
+        UserError: `directory` holds no finished run of sites, or has no such model. FedweaveError: a site is not there,
+            or it failed.
     """
-    about, config = read_project(project), finished_run(directory)
+    about, config = read_project(project), finished(directory)
+    joint = capabilities(config.algorithm.kind).predicts
+    if joint and model:
+        raise UserError("the parties of a vertical run predict jointly; leave out --model.")
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
     number = _number(directory, resume=True)
     with administer(project) as admin, locked(directory):
         here = set(admin.wait_for(about.sites, patience))
         if absent := [site for site in about.sites if site not in here]:
-            raise FedweaveError(f"{', '.join(absent)}: not connected, and every party is needed. Start them first.")
+            raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. Start them first.")
         told({"status": "predicting", "sites": list(about.sites)})
-        last = _job(admin, config, about, here, number, directory, told, predict=True)
+        last = _job(admin, config, about, here, number, directory, told, predict=model or "personal")
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
-    holders = Checkpoint.load(directory / CHECKPOINT).state["holders"]
+    state = Checkpoint.load(directory / CHECKPOINT).state
+    holders = state["holders"] if joint else dict.fromkeys(about.sites, True)
     return [Path(site) / RUNS / number / PREDICTIONS for site in about.sites if holders[site]]
 
 
@@ -112,7 +118,7 @@ def _job(
     number: str,
     directory: Path,
     told: Told,
-    predict: bool = False,
+    predict: str = "",
 ) -> dict[str, Any]:
     """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
     job = admin.submit(number, about.sites, config.plain(), predict)

@@ -1,0 +1,104 @@
+"""Handing a finished run's models to those who own the data, for prediction and export."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from fedweave.algorithms.parts.part import KEEP
+from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.model import Model
+from fedweave.core.stacked import Stacked
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+
+Which = Literal["global", "personal", "trained"]
+
+
+class Deployable:
+    """What an algorithm whose clients can each hold a whole model adds to be used after training.
+
+    There are up to three models: the server's one "global" model; the "personal" one that a client uses, which is what
+    evaluation judges on its own data (the global one where the algorithm does not personalise); and the one that a
+    client's own training last "trained".
+    """
+
+    model: Model
+    quorum: float
+
+    @property
+    def net(self) -> Model:
+        """The model as it is used on clients' data."""
+        return self.model
+
+    @property
+    def test_net(self) -> Model:
+        """The same on other graphs."""
+        return self.model
+
+    def global_model(self, state: Tree) -> Tree | None:
+        """The server's model; None where there is no one model."""
+        return None
+
+    def one_model(self, state: Tree) -> Tree:
+        """`global_model`, where it must be there.
+
+        Raises:
+            UserError: it is not.
+        """
+        if (w := self.global_model(state)) is None:
+            raise UserError("the run has no global model: some weights, or all, are each client's own. Take personal.")
+        return w
+
+    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """What clients must be sent to know the models that they use: something for all, and something for each."""
+        return state, None
+
+    def used(self, client: Client, message: Tree) -> Tree:
+        """The weights that a client uses, from what it was `told`."""
+        raise NotImplementedError
+
+    def judging(self, state: Tree) -> Any:
+        """The step that judges them, by way of `judged`."""
+        return self.score  # type: ignore[attr-defined]
+
+    def judged(self, client: Client, message: Tree, w: Tree, score: Callable[[], Tree]) -> Tree:
+        """The `score` of the weights `w` that the client uses; or nothing, where they are to be kept for its owner.
+
+        One step does both, because they may depend on the randomness of the call, which the step's name is part of.
+        """
+        return _kept(client, w) if KEEP in message else score()
+
+    def last_trained(self, client: Client) -> Tree | None:
+        """The weights after the client's own training, if it ever trained."""
+        return client.state.get("w")
+
+    def deploy(self, state: Tree, fed: Federation, which: Which = "personal") -> None:
+        """Leave at each client the weights of a model as "model" in its private state, for its owner; nothing is sent.
+
+        A client that never trained has no "trained" model, and then gets none.
+
+        Raises:
+            UserError: there is no global model.
+        """
+        if which == "trained":
+            fed.map(self.keep_trained, quorum=self.quorum)
+        elif which == "personal":
+            shared, each = self.told(state, fed)
+            fed.map(self.judging(state), shared | {KEEP: 1}, each, quorum=self.quorum)
+        else:
+            fed.map(self.keep_given, {"w": self.one_model(state)}, quorum=self.quorum)
+
+    @on_client()
+    def keep_given(self, client: Client, message: Tree) -> Tree:
+        """Keep the model that the server sends."""
+        return _kept(client, message["w"])
+
+    @on_client()
+    def keep_trained(self, client: Client, message: Tree) -> Tree:
+        """Keep the model that the client trained, if it ever did."""
+        return _kept(client, self.last_trained(client))
+
+
+def _kept(client: Client, w: Any) -> Tree:
+    if w is not None:
+        client.state["model"] = w
+    return {}

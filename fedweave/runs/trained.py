@@ -1,0 +1,78 @@
+"""The models of a finished run, rebuilt from its configuration and its checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from fedweave.algorithms.deployment import Which
+from fedweave.build import Built, build
+from fedweave.config import Config, read
+from fedweave.core.algorithm import capabilities
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+from fedweave.partition.base import Partition
+from fedweave.partition.pooling import pooled
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import CHECKPOINT, CONFIG, SUMMARY
+
+MODELS: tuple[str, ...] = get_args(Which)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run, with its clients as they were left. state: the server's."""
+
+    config: Config
+    built: Built
+    state: Tree
+
+    @property
+    def seen(self) -> Partition:
+        """What the clients hold, whose order is that of the federation's clients."""
+        one = capabilities(self.config.algorithm.kind).pooled
+        return pooled(self.built.partition) if one else self.built.partition
+
+    def models(self, which: str) -> Mapping[str, Tree]:
+        """{client: its weights} of the model `which` (`algorithms.deployment.Deployable`).
+
+        Raises:
+            UserError: no client has such a model.
+        """
+        own = self.built
+        if which == "global":
+            return dict.fromkeys(own.fed.clients, own.algorithm.one_model(self.state))
+        own.fed.begin(own.fed.round)
+        own.algorithm.deploy(self.state, own.fed, which)
+        states = own.fed.snapshot()
+        found = {client: state["model"] for client, state in states.items() if "model" in state}
+        if not found:
+            raise UserError(f"no client has a {which} model; take --model personal.")
+        return found
+
+
+def finished(directory: Path) -> Config:
+    """The configuration of the finished run in `directory`.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not (directory / SUMMARY).exists():
+        raise UserError(
+            f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `fedweave run --resume`."
+        )
+    return read(directory / CONFIG)[0]
+
+
+def trained(directory: Path, config: Config, instead: str) -> Trained:
+    """The finished run in `directory` of `config`; instead: what to do about one that sites made.
+
+    Raises:
+        UserError: it was made between sites, where its models are. DataError: its data is not there any more.
+    """
+    if config.engine.name != "simulation":
+        raise UserError(f"{directory} was trained between sites, where its models are. {instead}")
+    built, reached = build(config), Checkpoint.load(directory / CHECKPOINT)
+    built.fed.restore(reached.fed, reached.data)
+    built.fed.begin(reached.round)
+    return Trained(config, built, reached.state)

@@ -1,0 +1,148 @@
+"""Prediction at sites of horizontal runs: the simulation's numbers, each at home, and nothing leaves."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.core.ledger import FRAMING, Ledger
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import FORM
+from fedweave.deploy.flare.journal import entries, journal_path
+from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
+from fedweave.errors import ClientsMissing, UserError
+from fedweave.rounds import train
+from fedweave.runs.scoring import probabilities
+from tests.deploy.projects import SITES, InProcess, experiment
+from tests.deploy.test_in_process import joined, private, project, simulated
+
+__all__ = ["project"]
+ROUNDS = 2
+
+
+def trained(project: Path, name: str = "fedavg") -> tuple[Any, Any, Any]:
+    """The experiment, its algorithm and the server's state after the rounds at the sites."""
+    config = experiment(name, rounds=ROUNDS)
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, ROUNDS)
+    fed.snapshot()
+    return config, algorithm, last.state
+
+
+def predict(project: Path, config: Any, algorithm: Any, state: Any, which: str = "personal") -> Ledger:
+    """Predict with the models of the run, in processes that have just begun."""
+    fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
+    fed.join(config.plain(), "r1", ROUNDS, predict=True)
+    fed.restore({"round": ROUNDS})
+    fed.begin(ROUNDS)
+    algorithm.deploy(state, fed, which)
+    return fed.ledger
+
+
+def told(project: Path, site: str) -> dict[str, np.ndarray]:
+    table = pq.read_table(project / site / "runs/r1/predictions.parquet")
+    return {name: np.array(table[name].to_pylist()) for name in table.column_names}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedego", "dfedgnn", "local"])
+@pytest.mark.parametrize("which", ["global", "personal", "trained"])
+def test_sites_predict_at_home_what_the_simulation_predicts(project: Path, name: str, which: str) -> None:
+    config, algorithm, state = trained(project, name)
+    before = {site: private(project, site) for site in SITES}
+    if which == "global" and name in ("dfedgnn", "local"):
+        with pytest.raises(UserError, match="no global model"):
+            predict(project, config, algorithm, state, which)
+        return
+    journal = {site: len(entries(journal_path(project / site, "r1"))) for site in SITES}
+    ledger = predict(project, config, algorithm, state, which)
+    last, sim = simulated(config)
+    sim.begin(ROUNDS)
+    algorithm.deploy(last.state, sim, which)
+    for site, client in zip(SITES, sim.clients, strict=True):
+        found, graph = told(project, site), sim.graphs[client]
+        expected = probabilities(algorithm.net, sim.snapshot()[client]["model"], graph)[graph.real].numpy()
+        assert np.stack([found[f"p_{c}"] for c in range(10)], 1) == pytest.approx(expected, abs=1e-4)
+        assert (found["predicted"] == expected.argmax(1)).all()
+        assert private(project, site).keys() == before[site].keys()
+        left = entries(journal_path(project / site, "r1"))[journal[site] :]
+        assert {key.key for entry in left for key in entry.keys} == {*FORM}
+    up = [row for row in ledger.table().to_pylist() if row["direction"] == "up" and row["step"] != "(join)"]
+    assert up
+    assert {row["key"] for row in up} == {FRAMING}
+
+
+def test_a_step_that_scores_instead_leaves_the_site_with_its_scores(project: Path) -> None:
+    """The dishonest counterpart: without the word that keeps the model at home, scores leave and are in the ledger."""
+    config, algorithm, state = trained(project)
+    fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
+    fed.join(config.plain(), "r1", ROUNDS, predict=True)
+    fed.restore({"round": ROUNDS})
+    fed.map(algorithm.score, *algorithm.told(state, fed))
+    assert not (project / "bank-a/runs/r1/predictions.parquet").exists()
+    assert any(str(row["key"]).startswith("own/") for row in fed.ledger.table().to_pylist())
+
+
+def customers(folder: Path, seed: int, nodes: int = 40) -> None:
+    """Tables whose class shows in the second feature."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(nodes) % 2
+    x = np.stack([rng.normal(size=nodes), 3 * y + rng.normal(size=nodes)], 1)
+    words = [f"{('low', 'high')[y[i]]},{('train', 'val', 'test')[i % 3]}" for i in range(nodes)]
+    rows = [f"c{i},{words[i]},{x[i, 0]:.4f},{x[i, 1]:.4f}" for i in range(nodes)]
+    folder.mkdir(exist_ok=True)
+    (folder / "nodes.csv").write_text("\n".join(["id,label,split,age,debt", *rows]) + "\n")
+    edges = "\n".join(f"c{i},c{i + 2}" for i in range(nodes - 2))
+    (folder / "edges.csv").write_text(f"source,target\n{edges}\n")
+
+
+@pytest.fixture
+def banks(project: Path) -> Path:
+    """The project with tables of named classes."""
+    for at, site in enumerate(SITES):
+        customers(project / site / "data", at)
+        write_site_file(project / site / SITE_FILE, {"path": "data", "labels": ["low", "high"], "normalise": "row"})
+    (project / "server/test.npz").unlink(missing_ok=True)
+    return project
+
+
+def test_new_customers_are_predicted_beside_the_old(banks: Path) -> None:
+    config, algorithm, state = trained(banks)
+    for name, line in (("nodes", "new,,,0.1,3.2\n"), ("edges", "new,c1\n")):
+        with open(banks / f"bank-b/data/{name}.csv", "a") as file:
+            file.write(line)
+    predict(banks, config, algorithm, state)
+    assert len(told(banks, "bank-a")["id"]) == 40
+    found = told(banks, "bank-b")
+    assert found.keys() == {"client", "node", "id", "split", "predicted", "p_low", "p_high"}
+    assert found["id"].tolist() == [*(f"c{i}" for i in range(40)), "new"]
+    assert found["split"][-1] == ""
+    assert found["predicted"][-1] in ("low", "high")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda banks: [
+                path.write_text(path.read_text().replace("age,debt", "debt,age"))
+                for path in [banks / "bank-b/data/nodes.csv"]
+            ],
+            r"features: not as in the run r1. Give the columns ['age', 'debt'], in this order.",
+        ),
+        (lambda banks: shutil.rmtree(banks / "bank-b/runs"), "the run r1 was not trained here"),
+    ],
+)
+def test_data_that_the_models_do_not_fit_is_refused(
+    banks: Path, caplog: pytest.LogCaptureFixture, change: Any, said: str
+) -> None:
+    config, algorithm, state = trained(banks)
+    change(banks)
+    with pytest.raises(ClientsMissing, match="bank-b: its data or settings were refused"):
+        predict(banks, config, algorithm, state)
+    assert any(said in record.getMessage() for record in caplog.records)
+    assert not (banks / "bank-b/runs/r1/predictions.parquet").exists()

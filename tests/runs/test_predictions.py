@@ -1,0 +1,272 @@
+"""`fedweave predict` for horizontal runs: the accuracies of the run, and new nodes and graphs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from fedweave import datasets
+from fedweave.algorithms import ALGORITHMS
+from fedweave.build import build
+from fedweave.cli import app
+from fedweave.config import resolve
+from fedweave.core.algorithm import capabilities
+from fedweave.errors import DataError, UserError
+from fedweave.predict import predictions
+from fedweave.runs.run import run
+from fedweave.runs.trained import finished
+from tests.contract.federations import OTHER_PARAMETERS
+
+HORIZONTAL = [name for name, kind in ALGORITHMS.items() if not capabilities(kind).predicts]
+GRAPHS = [name for name in HORIZONTAL if capabilities(ALGORITHMS[name]).graph_level]
+NODES = [name for name in HORIZONTAL if name not in (*GRAPHS, "cffl")]  # CFFL's server has graphs alone to validate on
+MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego"}}
+SYNTHETIC = {"name": "synthetic", "nodes": 240, "features": 12, "classes": 2, "sensitive": True}
+
+COLUMNS = ("age", "income", "debt")
+
+
+class Quiet:
+    """Watches a run and says nothing."""
+
+    def begin(self, config: Any, built: Any, directory: Path, done: int) -> None:
+        """Nothing."""
+
+    def step(self, reached: Any) -> None:
+        """Nothing."""
+
+    def stopping(self, number: int) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def made(out: Path, algorithm: dict[str, Any], data: dict[str, Any], rounds: int = 2, **more: Any) -> dict[str, Any]:
+    """Run an experiment into `out`; returns its summary."""
+    document = {
+        "seed": 1,
+        "rounds": rounds,
+        "data": data,
+        "partition": more.pop("partition", {"name": "louvain", "clients": 4}),
+        "model": {"name": "gcn", "hidden": 16} | more.pop("model", MODELS.get(algorithm["name"], {})),
+        "algorithm": algorithm,
+        "engine": {"threads": 1},
+    }
+    return run(resolve(document), out, Quiet())["metrics"]
+
+
+def columns(table: Any) -> dict[str, np.ndarray]:
+    return {name: np.array(table[name].to_pylist()) for name in table.column_names}
+
+
+def accuracies(found: dict[str, np.ndarray], y: np.ndarray, split: str = "test") -> dict[str, float]:
+    """{client: accuracy on its examples of the split}."""
+    hit, used = found["predicted"] == y[found["node"]], found["split"] == split
+    return {c: float(hit[used & (found["client"] == c)].mean()) for c in dict.fromkeys(found["client"][used].tolist())}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "dfedgnn", "fedgcn", "centralized"])
+@pytest.mark.parametrize("holdout", [False, True])
+def test_predictions_of_the_test_nodes_of_cora_have_the_accuracy_of_the_summary(
+    tmp_path: Path, data_root: Path, name: str, holdout: bool
+) -> None:
+    data = {"name": "cora", "path": str(data_root)}
+    cut = {"name": "louvain", "clients": 4, "holdout": holdout}
+    summary = made(tmp_path / "run", {"name": name}, data, partition=cut)
+    y = datasets.load("cora", str(data_root)).y
+    for model, measured in ((None, "local"), ("trained", "trained")):
+        found = accuracies(columns(predictions(tmp_path / "run", model=model)), y)
+        judged = {"global": found.pop("global", None)}
+        assert np.mean([*found.values()]) == pytest.approx(summary[f"{measured}/accuracy"], abs=1e-12)
+        if holdout and model is None and name != "dfedgnn":
+            assert judged["global"] == pytest.approx(summary["global/accuracy"], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_every_algorithm_predicts_its_own_nodes_and_new_ones(tmp_path: Path, name: str) -> None:
+    cut = {"name": "overlap"} if name == "fairgfl" else {"name": "louvain", "holdout": True}
+    cut |= {"clients": 4}
+    summary = made(tmp_path / "run", {"name": name} | OTHER_PARAMETERS.get(name, {}), SYNTHETIC, partition=cut)
+    built = build(finished(tmp_path / "run"))
+    found = columns(predictions(tmp_path / "run"))
+    whole = accuracies(found, built.data.y)
+    judged = whole.pop("global", None)
+    if name == "fairgfl":  # its global model alone is tested
+        assert judged == pytest.approx(summary["global/accuracy"], abs=1e-12)
+    else:
+        assert np.mean([*whole.values()]) == pytest.approx(summary["local/accuracy"], abs=1e-12)
+    assert np.stack([found["p_0"], found["p_1"]]).sum(0) == pytest.approx(1)
+    new = columns(predictions(tmp_path / "run", graph(tmp_path / "new", 12, 7)))
+    assert new["id"].tolist() == [f"n{i}" for i in range(7)] * (len(new["id"]) // 7)
+    assert np.stack([new["p_0"], new["p_1"]]).sum(0) == pytest.approx(1)
+
+
+def graph(root: Path, features: int, nodes: int, seed: int = 0) -> Path:
+    """A path of unlabelled nodes n0, n1, …."""
+    rng = np.random.default_rng(seed)
+    root.mkdir(parents=True)
+    x = rng.normal(size=(nodes, features))
+    rows = [",".join([f"n{i}", *(f"{v:.6f}" for v in x[i])]) for i in range(nodes)]
+    (root / "nodes.csv").write_text("\n".join([",".join(["id", *(f"f{c}" for c in range(features))]), *rows]))
+    (root / "edges.csv").write_text("\n".join(["source,target", *(f"n{i},n{i + 1}" for i in range(nodes - 1))]))
+    return root
+
+
+def bank(
+    root: Path, labelled: bool = True, order: tuple[str, ...] = ("age", "income", "debt"), nodes: int = 90
+) -> Path:
+    """Customers whose risk is low or high; the class shows in their income."""
+    rng = np.random.default_rng(0)
+    root.mkdir(parents=True)
+    high = np.arange(nodes) % 2
+    cells = {
+        "age": rng.normal(50, 10, nodes),
+        "income": 3e4 - 1e4 * high + rng.normal(0, 3e3, nodes),
+        "debt": rng.normal(0, 1, nodes),
+        "spare": np.zeros(nodes),
+    }
+    head = ["id", *(["label"] if labelled else []), *order]
+    rows = [
+        ",".join(
+            [f"c{i}", *([("low", "high")[high[i]]] if labelled else []), *(f"{cells[name][i]:.4f}" for name in order)]
+        )
+        for i in range(nodes)
+    ]
+    (root / "nodes.csv").write_text("\n".join([",".join(head), *rows]))
+    (root / "edges.csv").write_text("\n".join(["source,target", *(f"c{i},c{i + 2}" for i in range(nodes - 2))]))
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of FedAvg on customers, whose features were scaled over all of them."""
+    root = tmp_path_factory.mktemp("bank")
+    data = {"name": "folder", "path": str(bank(root / "data")), "normalise": "standard"}
+    made(root / "run", {"name": "fedavg", "lr": 0.05}, data, 10, partition={"name": "random", "clients": 3})
+    return root / "run"
+
+
+def test_classes_have_their_names_and_nodes_their_ids(trained: Path) -> None:
+    said = CliRunner().invoke(app, ["predict", str(trained)])
+    assert said.exit_code == 0, said.output
+    table = pq.read_table(trained / "predictions.parquet")
+    assert table.column_names == ["client", "node", "id", "split", "predicted", "p_high", "p_low"]
+    found = columns(table)
+    assert sorted(found["id"]) == sorted(f"c{i}" for i in range(90))
+    assert (found["predicted"] == np.where(found["p_high"] > found["p_low"], "high", "low")).all()
+    truth = np.where(found["node"] % 2, "high", "low")
+    assert (found["predicted"] == truth).mean() > 0.8
+    again = CliRunner().invoke(app, ["predict", str(trained)])
+    assert again.exit_code == 2
+    assert "exists; name another file with --out" in again.output
+    CliRunner().invoke(app, ["predict", str(trained), "--out", str(trained / "p.csv")])
+    assert pyarrow.csv.read_csv(trained / "p.csv").num_rows == 90
+
+
+@pytest.mark.parametrize("how", ["standard", "minmax", "scale", "row", "none"])
+def test_the_same_nodes_as_new_ones_are_predicted_alike(tmp_path: Path, how: str) -> None:
+    """One client that holds all: its own nodes and the same tables without labels, columns in another order, give equal
+    probabilities; of a part of the nodes alone this holds only if features are scaled as they were in training."""
+    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalise": how}
+    made(tmp_path / "run", {"name": "fedavg"}, data, partition={"name": "random", "clients": 1}, model={"name": "mlp"})
+    own = columns(predictions(tmp_path / "run"))
+    new = columns(predictions(tmp_path / "run", bank(tmp_path / "new", False, ("debt", "age", "income"), 90)))
+    place = {name: at for at, name in enumerate(own["id"].tolist())}
+    at = [place[name] for name in new["id"].tolist()]
+    assert new["p_high"] == pytest.approx(own["p_high"][at], abs=1e-6)
+    few = tmp_path / "few"
+    bank(few, False)
+    rows = (few / "nodes.csv").read_text().splitlines()
+    (few / "nodes.csv").write_text("\n".join([rows[0], *rows[1:8]]))
+    (few / "edges.csv").write_text("source,target\nc0,c2")
+    part = columns(predictions(tmp_path / "run", few))
+    assert part["p_high"] == pytest.approx(own["p_high"][[place[name] for name in part["id"].tolist()]], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (("age", "debt"), "lack the feature column 'income' that the run was trained on. Give every column"),
+        (("age", "debt", "income", "spare"), "trained without the feature column 'spare' of nodes. Remove it"),
+    ],
+)
+def test_other_columns_are_refused_by_name(trained: Path, tmp_path: Path, order: tuple[str, ...], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        predictions(trained, bank(tmp_path / "new", False, order))
+
+
+def test_other_classes_models_and_clients_are_refused(trained: Path, tmp_path: Path) -> None:
+    new = bank(tmp_path / "new")
+    text = (new / "nodes.csv").read_text()
+    (new / "nodes.csv").write_text(text.replace("high", "huge"))
+    with pytest.raises(DataError, match="label 'huge' is none of high, low"):
+        predictions(trained, new)
+    with pytest.raises(UserError, match="no such client; it has client-0, client-1, client-2"):
+        predictions(trained, client="client-7")
+    made(tmp_path / "local", {"name": "local"}, SYNTHETIC)
+    with pytest.raises(UserError, match="no global model"):
+        predictions(tmp_path / "local", model="global")
+    with pytest.raises(DataError, match="5 feature columns, and the run was trained on 12"):
+        predictions(tmp_path / "local", graph(tmp_path / "other", 5, 4))
+    with pytest.raises(UserError, match="holds no finished run"):
+        predictions(tmp_path)
+
+
+def test_personal_models_differ_and_the_global_one_does_not(tmp_path: Path) -> None:
+    made(tmp_path / "run", {"name": "ditto"}, SYNTHETIC, 3)
+    new = graph(tmp_path / "new", 12, 7)
+    own = columns(predictions(tmp_path / "run", new, model="personal"))
+    assert len({own["p_0"][7 * i] for i in range(4)}) == 4
+    one = columns(predictions(tmp_path / "run", new, model="personal", client="client-2"))
+    assert one["p_0"].tolist() == own["p_0"][own["client"] == "client-2"].tolist()
+    overall = columns(predictions(tmp_path / "run", new))
+    assert set(overall["client"]) == {"global"}
+    assert not {*overall["p_0"]} & {*own["p_0"]}
+
+
+@pytest.mark.parametrize("name", [*GRAPHS, "fedavg", "cffl"])
+def test_small_graphs(tmp_path: Path, name: str) -> None:
+    data = {"name": "graphs", "path": str(molecules(tmp_path / "data", 60))}
+    model = {"name": "star"} if name == "fedstar" else {"name": "gin", "pool": "sum"}
+    given = {"name": name} | OTHER_PARAMETERS.get(name, {})
+    cut = {"name": "graphs_iid", "clients": 3, "server_val": 0.2 * (name == "cffl")}
+    summary = made(tmp_path / "run", given, data, model=model, partition=cut)
+    found = columns(predictions(tmp_path / "run"))
+    truth = np.where(found["graph"] % 2, "ring", "chain")
+    used = found["split"] == "test"
+    hit = found["predicted"] == truth
+    own = {c: hit[used & (found["client"] == c)].mean() for c in sorted({*found["client"]})}
+    if (overall := own.pop("global", None)) is not None:  # those without a global model have none
+        assert overall == pytest.approx(summary["global/accuracy"], abs=1e-12)
+    assert np.mean([*own.values()]) == pytest.approx(summary["local/accuracy"], abs=1e-12)
+    new = columns(predictions(tmp_path / "run", molecules(tmp_path / "new", 8, labelled=False, kinds=("N",))))
+    assert {"client", "graph", "id", "predicted", "p_chain", "p_ring"} == new.keys()
+    assert len({*new["id"]}) == 8
+    with pytest.raises(DataError, match="label 'X' is none of C, N, O"):
+        predictions(tmp_path / "run", molecules(tmp_path / "bad", 8, labelled=False, kinds=("X",)))
+
+
+def molecules(root: Path, graphs: int, labelled: bool = True, kinds: tuple[str, ...] = ("C", "N", "O")) -> Path:
+    """Graphs of five nodes, every second one a ring."""
+    root.mkdir(parents=True)
+    head = ["id,label", *(f"m{g},{('chain', 'ring')[g % 2]}" for g in range(graphs))]
+    nodes = [f"m{g}.{i},m{g},{kinds[(g + i) % len(kinds)]}" for g in range(graphs) for i in range(5)]
+    edges = [f"m{g}.{i},m{g}.{(i + 1) % 5}" for g in range(graphs) for i in range(4 + g % 2)]
+    (root / "graphs.csv").write_text("\n".join(head if labelled else [row.split(",")[0] for row in head]))
+    (root / "nodes.csv").write_text("\n".join(["id,graph,label", *nodes]))
+    (root / "edges.csv").write_text("\n".join(["source,target", *edges]))
+    return root
+
+
+def test_a_run_says_the_same_of_itself_after_predicting(trained: Path) -> None:
+    before = (trained / "summary.json").read_text(), (trained / "checkpoint/state.safetensors").read_bytes()
+    predictions(trained)
+    predictions(trained, model="trained")
+    assert before == ((trained / "summary.json").read_text(), (trained / "checkpoint/state.safetensors").read_bytes())
+    assert json.loads(before[0])["algorithm"] == "fedavg"
