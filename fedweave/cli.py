@@ -17,6 +17,7 @@ from fedweave.attack import attack
 from fedweave.contributions import contributions
 from fedweave.deploy.sites.command import sites
 from fedweave.errors import FedweaveError, UserError
+from fedweave.export.command import export
 from fedweave.predict import predict
 from fedweave.report.command import report
 from fedweave.report.statement import statement
@@ -155,6 +156,7 @@ app.command()(statement)
 app.add_typer(sites, name="sites")
 app.command()(reproduce)
 app.command()(predict)
+app.command()(export)
 app.command()(contributions)
 app.command()(attack)
 

@@ -40,7 +40,7 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
     Raises:
         UserError: there is no such model or client.
     """
-    built, chosen = run.built, _of(run, client, run.models(model or "personal"))
+    built, chosen = run.built, _chosen(run, client, model or "personal")
     graphs, net = built.fed.graphs, built.algorithm.net
     found = [
         Predicted(name, probabilities(net, chosen[name], graphs[name]), part.examples, part.masks)
@@ -72,7 +72,7 @@ def of_new(run: Trained, folder: Path, model: str | None = None, client: str | N
         raise UserError("in the run each client has columns of its own, so that no one table of new nodes fits them.")
     data = like(run.config, built.data, folder)
     which = model or ("personal" if client is not None or built.algorithm.global_model(run.state) is None else "global")
-    chosen: Mapping[str, Tree] = _of(run, client, run.models(which))
+    chosen = _chosen(run, client, which)
     if which == "global":
         chosen = {client or GLOBAL: next(iter(chosen.values()))}
     graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
@@ -81,15 +81,9 @@ def of_new(run: Trained, folder: Path, model: str | None = None, client: str | N
     return predictions_table(found, data.ids, built.data.labels, data.example)
 
 
-def _of(run: Trained, client: str | None, found: Mapping[str, Tree]) -> Mapping[str, Tree]:
-    """Those of one client, if one is named."""
-    if client is None:
-        return found
-    if client not in run.built.fed.clients:
-        raise UserError(f"--client {client}: the run has no such client; it has {', '.join(run.built.fed.clients)}.")
-    if client not in found:
-        raise UserError(f"--client {client}: it never trained; take --model personal.")
-    return {client: found[client]}
+def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
+    """{client: its weights} of all clients, or of the one that is named."""
+    return run.models(which) if client is None else {client: run.model_of(which, client)}
 
 
 def like(config: Config, before: Dataset, folder: Path) -> Dataset:

@@ -50,6 +50,21 @@ class Trained:
             raise UserError(f"no client has a {which} model; take --model personal.")
         return found
 
+    def model_of(self, which: str, client: str) -> Tree:
+        """The weights of one client's model.
+
+        Raises:
+            UserError: there is no such client, or it has no such model.
+        """
+        if client not in self.built.fed.clients:
+            raise UserError(
+                f"--client {client}: the run has no such client; it has {', '.join(self.built.fed.clients)}."
+            )
+        found = self.models(which)
+        if client not in found:
+            raise UserError(f"--client {client}: it never trained; take --model personal.")
+        return found[client]
+
 
 def finished(directory: Path) -> Config:
     """The configuration of the finished run in `directory`.

@@ -1,0 +1,77 @@
+"""The model card: what the model is, what data it wants, how good it was, and what left whom to make it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedweave.datasets.base import Dataset
+from fedweave.report.disclosure import disclose
+from fedweave.report.reading import Run
+
+_SHOWN = (
+    ("global/accuracy", "test accuracy of the global model, or of all clients' test examples together"),
+    ("local/accuracy", "mean over clients of the accuracy on their own test examples, of the models that they use"),
+    ("trained/accuracy", "the same of the models right after their own training"),
+    ("global/loss", "test loss, as the first"),
+    ("global/auc", "area under the ROC curve, as the first"),
+)
+_SCALED = {
+    "none": "as they are",
+    "row": "each row divided by the sum of its absolute values",
+    "scale": "each column divided by its standard deviation over the run's nodes",
+    "standard": "each column to mean 0 and standard deviation 1 over the run's nodes",
+    "minmax": "each column to [-1, 1] over the run's nodes",
+}
+
+
+def card(run: Run, data: Dataset, which: str, client: str | None, weights: int, weights_file: str) -> str:
+    """Markdown. which, client: whose model it is; weights: how many numbers it has."""
+    algorithm, dataset = run.summary["algorithm"], run.summary["dataset"]
+    whose = "the server's global model" if which == "global" else f"the {which} model of {client}"
+    parts = [
+        f"# {algorithm} on {dataset}",
+        f"This is {whose} after {run.summary['rounds']} rounds with {run.summary['clients']} clients (seed "
+        f"{run.summary['seed']}), exported by fedweave. `model.py` loads `{weights_file}` into a PyTorch Geometric "
+        'module: `from model import load; model = load(".")`.',
+        "## Architecture",
+        _listed([*_settings(run.section("model")), f"weights: {weights:,} numbers, float32"]),
+        "## Data form",
+        _listed(_form(run, data)),
+        "## Metrics",
+        "Of the whole run, after its last evaluation; this model's own share in them is not told apart.",
+        _listed(f"{about}: {run.summary['metrics'][name]:.4f}" for name, about in _shown(run)),
+        "## What left whom",
+        _listed(disclose(run).sentences),
+        "A model can reveal something of the data that it was trained on. Whoever gets these files gets that, too.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _shown(run: Run) -> list[tuple[str, str]]:
+    return [(name, about) for name, about in _SHOWN if run.summary["metrics"].get(name) is not None]
+
+
+def _settings(section: dict[str, Any]) -> list[str]:
+    return [f"{key}: {value}" for key, value in section.items()]
+
+
+def _form(run: Run, data: Dataset) -> list[str]:
+    """The features, their scaling, the classes and the edges that the model wants."""
+    how = run.section("data").get("normalise", "none")
+    named = f": {_several(data.columns)}" if data.columns else ", in the order of the data set's"
+    classes = _several(data.labels) if data.labels else f"0 to {data.classes - 1}"
+    return [
+        f"examples: {data.example}s",
+        f"features: {data.features} columns, float32{named}",
+        f"scaling: {_SCALED[how]}",
+        f"classes, in the order of the logits: {classes}",
+        "edges: undirected, each in both directions, without self loops and weights",
+    ]
+
+
+def _several(names: Sequence[str], most: int = 200) -> str:
+    more = f" and {len(names) - most} more (see model.json)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _listed(items: Any) -> str:
+    return "\n".join(f"- {item}" for item in items)

@@ -1,0 +1,110 @@
+"""The command `fedweave export`."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedweave.errors import UserError
+from fedweave.predict import Chosen, Client
+
+KNOWN = ("gcn", "gat", "sage", "gin", "mlp")
+
+
+class Format(StrEnum):
+    """How weights are written."""
+
+    safetensors = "safetensors"
+    torch = "torch"
+
+
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
+    form: Annotated[Format, typer.Option("--format", help="Of the weights.")] = Format.safetensors,
+    model: Chosen = None,
+    client: Client = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder (RUN/export).")] = None,
+) -> None:
+    """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.
+
+    It is the global model where there is one; --model personal or trained takes that of the --client.
+    """
+    from fedweave.export.card import card
+    from fedweave.report.reading import read_run
+    from fedweave.runs.files import write
+
+    folder = out or directory / "export"
+    if folder.exists():
+        raise UserError(f"{folder} exists; name another folder with --out, or remove it.")
+    run, which, weights = chosen(directory, None if model is None else str(model), client)
+    about = {
+        "model": run.config.model.name,
+        "features": run.built.data.features,
+        "classes": run.built.data.classes,
+        "settings": run.config.model.values,
+        "columns": run.built.data.columns,
+        "labels": run.built.data.labels,
+    }
+    name = "weights.safetensors" if form == Format.safetensors else "weights.pt"
+    size = sum(leaf.numel() for leaf in weights.values())
+    text = card(read_run(directory), run.built.data, which, client, size, name)
+    folder.mkdir(parents=True)
+    for file, content in (
+        (name, _packed(weights, form)),
+        ("model.json", json.dumps(about, indent=2).encode()),
+        ("model.py", (Path(__file__).parent / "pyg.py").read_bytes()),
+        ("README.md", text.encode()),
+    ):
+        write(folder / file, lambda at, content=content: at.write(content))  # type: ignore[misc]
+    typer.echo(f"{which} model: {folder}")
+
+
+def chosen(directory: Path, model: str | None, client: str | None) -> tuple[Any, str, dict[str, Any]]:
+    """The run, which model it is, and its weights under PyTorch Geometric's names.
+
+    Raises:
+        UserError: the run is not finished, was made between sites, has no such model, or one that cannot be exported.
+    """
+    from fedweave.core.algorithm import capabilities
+    from fedweave.export.weights import state_dict, unmasked
+    from fedweave.runs.trained import finished, trained
+
+    config = finished(directory)
+    if capabilities(config.algorithm.kind).predicts:
+        raise UserError("a vertical run has no model that anybody could use alone; take `fedweave predict`.")
+    if config.model.name not in KNOWN:
+        raise UserError(f"model {config.model.name!r} cannot be exported; those that can are {', '.join(KNOWN)}.")
+    run = trained(directory, config, "The server's folder has no model of a site's; export needs a simulated run.")
+    algorithm = run.built.algorithm
+    which = model or ("global" if client is None and algorithm.global_model(run.state) is not None else "personal")
+    if which != "global" and client is None:
+        raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
+    if any(part.columns is not None for part in run.seen.parts):
+        raise UserError("in the run each client has columns of its own, so that no one module fits them.")
+    w = run.model_of(which, client or run.built.fed.clients[0])
+    masks = getattr(algorithm, "composed", {}).get("SparseMasks")
+    net = config.model.make().build(run.built.data.features, run.built.data.classes)
+    return run, which, state_dict(net, w if masks is None else unmasked(w, masks.threshold), _heads(config, len(net)))
+
+
+def _heads(config: Any, layers: int) -> list[int]:
+    """Heads of each layer with attention."""
+    given = config.model.values
+    return [*[given["heads"]] * (layers - 1), given["output_heads"]] if config.model.name == "gat" else []
+
+
+def _packed(weights: dict[str, Any], form: Format) -> bytes:
+    """The bytes of the weights' file."""
+    if form == Format.safetensors:
+        from safetensors.torch import save
+
+        return bytes(save(weights))
+    import io
+
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(weights, buffer)
+    return buffer.getvalue()

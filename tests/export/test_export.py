@@ -1,0 +1,153 @@
+"""`fedweave export`: the module that stands beside the weights gives our outputs, and the card says what is what."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+pytest.importorskip("torch_geometric", reason="the exported module needs PyTorch Geometric")
+
+from fedweave import datasets
+from fedweave.build import graph_of
+from fedweave.cli import app
+from fedweave.predict import predictions
+from fedweave.runs.scoring import probabilities
+from fedweave.runs.trained import Trained, finished, trained
+from tests.runs.test_predictions import COLUMNS, SYNTHETIC, bank, columns, made
+
+# Of each model, the settings under which its layers differ.
+MODELS: list[dict[str, Any]] = [
+    {"name": "gcn"},
+    {"name": "gcn", "linear": True, "layers": 3},
+    {"name": "gat", "layers": 3, "hidden": 4, "heads": 3, "output_heads": 2},
+    {"name": "sage"},
+    {"name": "sage", "share_root_weight": True},
+    {"name": "gin"},
+    {"name": "mlp", "layers": 3},
+]
+POOLED: list[dict[str, Any]] = [
+    {"name": name, "pool": pool} for name, pool in (("gcn", "mean"), ("sage", "sum"), ("gin", "sum"), ("mlp", "mean"))
+]
+
+
+def loaded(folder: Path) -> Any:
+    """The module as somebody loads it who has the folder alone."""
+    spec = importlib.util.spec_from_file_location("exported_model", folder / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load(folder)
+
+
+def exported(out: Path, *options: str) -> Path:
+    """The folder of an export."""
+    said = CliRunner().invoke(app, ["export", str(out), *options])
+    assert said.exit_code == 0, said.output
+    return out / "export"
+
+
+def run_of(out: Path) -> Trained:
+    return trained(out, finished(out), "")
+
+
+def logits(model: Any, data: Any) -> torch.Tensor:
+    """The exported module's on a whole data set."""
+    x = torch.from_numpy(np.asarray(data.x.todense() if hasattr(data.x, "todense") else data.x))
+    batch = None if data.graph_of is None else torch.from_numpy(data.graph_of)
+    with torch.no_grad():
+        return model(x, torch.from_numpy(data.edges), batch)
+
+
+def same(out: Path, folder: Path, which: str, client: str | None = None) -> None:
+    """Both give the same probabilities on the whole data set, and weights are not those of chance."""
+    run = run_of(out)
+    data, algorithm = run.built.data, run.built.algorithm
+    w = run.model_of(which, client or run.built.fed.clients[0])
+    whole = np.zeros((3, data.examples), bool)
+    ours = probabilities(algorithm.test_net, w, graph_of(_used(data, whole), data.features))[: data.examples]
+    theirs = torch.softmax(logits(loaded(folder), data), -1)
+    assert ours.std() > 1e-3
+    assert torch.allclose(theirs, ours, atol=1e-5)
+
+
+def _used(data: Any, masks: np.ndarray) -> Any:
+    from dataclasses import replace
+
+    return replace(data, public=masks)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(map(str, model.values())))
+def test_the_module_gives_the_models_outputs_on_cora(tmp_path: Path, data_root: Path, model: dict[str, Any]) -> None:
+    data = {"name": "cora", "path": str(data_root)}
+    made(tmp_path / "run", {"name": "fedavg", "lr": 0.05}, data, 3, model=model)
+    same(tmp_path / "run", exported(tmp_path / "run"), "global")
+
+
+@pytest.mark.parametrize("model", POOLED, ids=lambda model: "-".join(map(str, model.values())))
+def test_and_on_small_graphs(tmp_path: Path, data_root: Path, model: dict[str, Any]) -> None:
+    data = {"name": "proteins", "path": str(data_root)}
+    cut = {"name": "graphs_iid", "clients": 3}
+    made(tmp_path / "run", {"name": "fedavg", "lr": 0.01}, data, 2, model=model, partition=cut)
+    same(tmp_path / "run", exported(tmp_path / "run", "--format", "torch"), "global")
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedpub", "local", "dfedgnn", "cgsv"])
+def test_a_clients_own_model(tmp_path: Path, name: str) -> None:
+    made(tmp_path / "run", {"name": name, "lr": 0.05}, SYNTHETIC, 3)
+    folder = exported(tmp_path / "run", "--model", "personal", "--client", "client-1")
+    same(tmp_path / "run", folder, "personal", "client-1")
+    nobody = CliRunner().invoke(
+        app, ["export", str(tmp_path / "run"), "--model", "personal", "--out", str(tmp_path / "x")]
+    )
+    assert nobody.exit_code == 2
+    assert "name one of them with --client" in nobody.output
+
+
+def test_the_card_and_the_form_say_what_the_model_wants(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalise": "row"}
+    summary = made(out, {"name": "fedavg", "lr": 0.05}, data, 3, partition={"name": "random", "clients": 3})
+    folder = exported(out)
+    about = json.loads((folder / "model.json").read_text())
+    assert (about["columns"], about["labels"]) == ([*COLUMNS], ["high", "low"])
+    card = (folder / "README.md").read_text()
+    for words in (
+        "# fedavg on data",
+        "- name: gcn",
+        "features: 3 columns, float32: age, income, debt",
+        "each row divided by the sum of its absolute values",
+        "classes, in the order of the logits: high, low",
+        f"{summary['global/accuracy']:.4f}",
+        "change of the model weights by local training",
+    ):
+        assert words in card, words
+    told = columns(predictions(out, model="global"))
+    ours = torch.softmax(logits(loaded(folder), datasets.load(**data)), -1)[torch.from_numpy(told["node"])]
+    alone = run_of(out).built.data.nodes == len(told["node"])
+    assert alone
+    assert (ours.argmax(-1).numpy() == (told["predicted"] == "low")).mean() > 0.9  # clients miss edges to others
+    again = CliRunner().invoke(app, ["export", str(out)])
+    assert again.exit_code == 2
+    assert "export exists; name another folder" in again.output
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
+    made(tmp_path / "run", {"name": "fedego", "batch": 4}, SYNTHETIC, 1)
+    said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
+    assert said.exit_code == 2
+    assert "model 'ego' cannot be exported; those that can are gcn, gat, sage, gin, mlp" in said.output
+    assert not (tmp_path / "run/export").exists()
+
+
+def test_the_exported_source_needs_no_fedweave(tmp_path: Path) -> None:
+    made(tmp_path / "run", {"name": "fedavg"}, SYNTHETIC, 1)
+    source = (exported(tmp_path / "run") / "model.py").read_text()
+    assert "fedweave" not in source
+    assert "exported_model" not in sys.modules
