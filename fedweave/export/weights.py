@@ -49,7 +49,7 @@ def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
         halves = {f"att_{at}": w[name].reshape(1, heads, -1) for at, name in (("src", "source"), ("dst", "target"))}
         return {"lin.weight": w["weight"].T, "bias": w["bias"]} | halves
     if layer.operator == "mean":
-        root = w.get("root", w["neigh"])  # one weight for both, where they share it
+        root = w["root"] if "root" in w else w["neigh"]  # one weight for both, where they share it
         return {"lin_l.weight": w["neigh"].T, "lin_l.bias": w["bias"], "lin_r.weight": root.T}
     if layer.operator == "sum":
         weights = {f"nn.{2 * i - 2}.weight": w[f"weight{i}"].T for i in (1, 2)}
