@@ -36,6 +36,22 @@ def check_normalise(how: str) -> None:
         raise ConfigError(f"normalise = {how!r} is not known; choose one of {', '.join(NORMALISE)}.")
 
 
+def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, np.ndarray]:
+    """(shift, divisor), float64 [d] each: `normalise` makes (x - shift) / divisor of a column x; a constant one it
+    leaves ("scale") or sets to 0, which is a divisor of infinity.
+
+    over: features float32 [n, d] as they are. how: one of `OVER_NODES`.
+    """
+    if how == "minmax":
+        known = np.asarray(over, np.float64)
+        low, span = known.min(0), np.ptp(known, 0)
+        return low + span / 2, np.where(span > 0, span / 2, np.inf)
+    scaler = StandardScaler(with_mean=how == "standard").fit(over.astype(np.float64))
+    constant = (scaler.var_ == 0) & (how == "standard")
+    shift = scaler.mean_ if how == "standard" else np.zeros(over.shape[1])
+    return shift, np.where(constant, np.inf, scaler.scale_)
+
+
 def normalise(
     x: "np.ndarray | sp.csr_matrix", how: str, name: str, over: "np.ndarray | sp.csr_matrix | None" = None
 ) -> "np.ndarray | sp.csr_matrix":

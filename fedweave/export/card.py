@@ -14,12 +14,13 @@ _SHOWN = (
     ("global/loss", "test loss, as the first"),
     ("global/auc", "area under the ROC curve, as the first"),
 )
+_NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in model.json"
 _SCALED = {
     "none": "as they are",
     "row": "each row divided by the sum of its absolute values",
-    "scale": "each column divided by its standard deviation over the run's nodes",
-    "standard": "each column to mean 0 and standard deviation 1 over the run's nodes",
-    "minmax": "each column to [-1, 1] over the run's nodes",
+    "scale": f"each column divided by its standard deviation over the run's nodes{_NUMBERS}",
+    "standard": f"each column to mean 0 and standard deviation 1 over the run's nodes{_NUMBERS}",
+    "minmax": f"each column to [-1, 1] over the run's nodes{_NUMBERS}",
 }
 
 

@@ -1,6 +1,7 @@
 """The command `fedweave export`."""
 
 import json
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,6 +47,7 @@ def export(
         "settings": run.config.model.values,
         "columns": run.built.data.columns,
         "labels": run.built.data.labels,
+        "scaling": _scaling(run.config),
     }
     name = "weights.safetensors" if form == Format.safetensors else "weights.pt"
     size = sum(leaf.numel() for leaf in weights.values())
@@ -93,6 +95,19 @@ def _heads(config: Any, layers: int) -> list[int]:
     """Heads of each layer with attention."""
     given = config.model.values
     return [*[given["heads"]] * (layers - 1), given["output_heads"]] if config.model.name == "gat" else []
+
+
+def _scaling(config: Any) -> dict[str, Any]:
+    """How features are to be scaled: "how", and where that depends on the run's nodes "shift" and "divisor" of every
+    column, the latter None for those that become 0."""
+    from fedweave.datasets.features import OVER_NODES, scaling
+    from fedweave.runs.scoring import unscaled
+
+    how = config.data.values.get("normalise", "none")
+    if how not in OVER_NODES:
+        return {"how": how}
+    shift, divisor = (numbers.tolist() for numbers in scaling(unscaled(config), how))
+    return {"how": how, "shift": shift, "divisor": [value if math.isfinite(value) else None for value in divisor]}
 
 
 def _packed(weights: dict[str, Any], form: Format) -> bytes:

@@ -138,8 +138,10 @@ def _matched(data: Dataset, before: Dataset, folder: Path) -> Any:
 def _scaled(config: Config, before: Dataset, x: Any) -> Any:
     """The features as the run's were scaled, over its own nodes."""
     how, name = config.data.values.get("normalise", "none"), config.data.name
-    over = None
-    if how in OVER_NODES:
-        raw = {**config.data.values, "normalise": "none"}
-        over = datasets.load(name, path=config.folder, seed=config.general.seed, **raw).x
-    return compact(normalise(compact(x), how, name, over))
+    return compact(normalise(compact(x), how, name, unscaled(config) if how in OVER_NODES else None))
+
+
+def unscaled(config: Config) -> Any:
+    """The features of the run's data as they are."""
+    raw = {**config.data.values, "normalise": "none"}
+    return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x

@@ -138,6 +138,18 @@ def test_the_card_and_the_form_say_what_the_model_wants(tmp_path: Path) -> None:
     assert "export exists; name another folder" in again.output
 
 
+@pytest.mark.parametrize("how", ["scale", "standard", "minmax"])
+def test_the_scaling_in_the_export_is_that_of_training(tmp_path: Path, how: str) -> None:
+    raw = {"name": "folder", "path": str(bank(tmp_path / "data", order=(*COLUMNS, "spare")))}  # spare is constant
+    cut = {"name": "random", "clients": 2}
+    made(tmp_path / "run", {"name": "fedavg"}, raw | {"normalise": how}, 1, partition=cut)
+    given = json.loads((exported(tmp_path / "run") / "model.json").read_text())["scaling"]
+    x = np.asarray(datasets.load(**raw).x, np.float64)
+    divisor = np.array([np.inf if value is None else value for value in given["divisor"]])
+    expected = datasets.load(**raw, normalise=how).x
+    assert (x - given["shift"]) / divisor == pytest.approx(expected, abs=1e-6)
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     made(tmp_path / "run", {"name": "fedego", "batch": 4}, SYNTHETIC, 1)
     said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
