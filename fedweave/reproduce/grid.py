@@ -74,7 +74,7 @@ class Stock:
 
 def plan(table: PaperTable, out: Path, stock: Stock) -> tuple[PlannedCell, ...]:
     """The runs of every cell, kept in `out`/runs; cells that ask for the same experiment share them."""
-    return tuple(_planned(cell, table.seeds, out / "runs", stock) for cell in table.cells)
+    return tuple(_planned(cell, cell.seeds or table.seeds, out / "runs", stock) for cell in table.cells)
 
 
 def quick(table: PaperTable, stock: Stock) -> PaperTable:
@@ -136,4 +136,4 @@ def _shortened(cell: PaperCell, times: int) -> PaperCell:
         every = {"eval_every": min(document["eval_every"], max(1, rounds // 2))} if "eval_every" in document else {}
         return document | {"rounds": rounds} | every
 
-    return replace(cell, document=short(cell.document), baseline=cell.baseline and short(cell.baseline))
+    return replace(cell, document=short(cell.document), baseline=cell.baseline and short(cell.baseline), seeds=0)

@@ -20,6 +20,8 @@ class Quantity:
     expected: (the run's document) -> what the number should be by arithmetic, where that can be said.
     digits:   decimals shown.
     absent:   why a sound run may lack the number ("not reached"); "" if it may not.
+    per:      read as `read`, what the number is divided by: a cell is then the ratio of the two means over the runs,
+              which a run with a divisor near 0 cannot dominate as it does a mean of ratios.
     """
 
     unit: str
@@ -27,6 +29,7 @@ class Quantity:
     expected: Callable[[Document], float] | None = None
     digits: int = 4
     absent: str = ""
+    per: Callable[..., float | None] | None = None
 
 
 class Printed(NamedTuple):
@@ -45,7 +48,8 @@ class PaperCell:
 
     row, column: as the paper heads them. split: "local" or "global" test, "" where neither applies.
     document:    the experiment without its seed; `rounds` and the name of its data are given. quantity: what is read
-                 of its runs. baseline: another experiment, whose run with the same seed it is compared with.
+                 of its runs. baseline: another experiment, whose run with the same seed it is compared with. seeds: how
+                 many runs, 0: as many as the table says.
     """
 
     row: str
@@ -55,11 +59,12 @@ class PaperCell:
     quantity: Quantity
     paper: Printed = NOTHING
     baseline: Document | None = None
+    seeds: int = 0
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that each cell
+    """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that a cell
     is run with, what its reader must know, how many times fewer rounds a quick look has, what of each run is drawn:
     `curve` (run directory) is {round: value}, in the unit of the cells; and the rows that the others are compared
     with, `against` (see `differences`)."""

@@ -19,7 +19,7 @@ NOT_REACHED = "not reached"
 
 def accuracy(split: str) -> Quantity:
     """Accuracy, which is micro-F1, on the "local" or "global" test, 0..1."""
-    return Quantity("F1", lambda run: _summary(run)["metrics"].get(f"{split}/accuracy"))
+    return Quantity("F1", lambda run: summary(run)["metrics"].get(f"{split}/accuracy"))
 
 
 def mean_accuracy() -> Quantity:
@@ -74,7 +74,7 @@ def saving(delay: float = 0.0) -> Quantity:
 
 def minutes() -> Quantity:
     """Time that the whole run took on the machine at hand, with evaluation."""
-    return Quantity("min", lambda run: _summary(run)["seconds"] / 60, digits=3)
+    return Quantity("min", lambda run: summary(run)["seconds"] / 60, digits=3)
 
 
 def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | None = None) -> Quantity:
@@ -85,7 +85,7 @@ def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | Non
 
 def summarised(name: str, unit: str, digits: int = 4) -> Quantity:
     """An entry `name` of the summary's metrics (`rounds.RoundResult`)."""
-    return Quantity(unit, lambda run: _summary(run)["metrics"].get(name), digits=digits)
+    return Quantity(unit, lambda run: summary(run)["metrics"].get(name), digits=digits)
 
 
 def sent(run: Path, keys: tuple[str, ...], way: str = "") -> int:
@@ -105,7 +105,12 @@ def _duration(run: Path, until: int | None, delay: float) -> float:
     return duration(read_table(run, LEDGER), until).delayed(delay)
 
 
-def _summary(run: Path) -> dict[str, Any]:
+def summary(run: Path) -> dict[str, Any]:
+    """What a finished run's summary.json says.
+
+    Raises:
+        FedweaveError: it is damaged.
+    """
     try:
         found: dict[str, Any] = json.loads(read(run / SUMMARY))
         found["metrics"].keys()

@@ -14,6 +14,7 @@ from fedweave.reproduce.paper import Quantity
 from fedweave.runs.files import plain_errors, write, write_table
 
 MEASURED = "measured"
+Measured = tuple[float, float]  # of one seed: a number and what it is divided by, 1 for a plain mean
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def markdown(title: str, notes: Sequence[str], heads: Sequence[str], lines: Sequ
 
 def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
     cell, status, expected = planned.cell, planned.status, planned.cell.quantity.expected
-    by_seed, without = list[float | None](), 0
+    by_seed: list[Measured | None] = []
+    without = 0
     for needed in planned.needed:
         value, fault = _value(needed, cell.quantity, failed)
         status = status or (f"failed: {fault}" if fault else "")
@@ -105,7 +107,9 @@ def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
     values = [value for value in by_seed if value is not None]
     if without:
         status = status or f"N/A in {without} of {len(planned.runs)} runs: {cell.quantity.absent}"
-    ours = statistics.fmean(values) if values else None
+    ours, spread = averaged(values)
+    if values and ours is None:
+        status = status or "undefined: its divisor is 0 in all runs"
     return Row(
         row=cell.row,
         column=cell.column,
@@ -114,25 +118,43 @@ def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
         paper=cell.paper.value,
         paper_spread=cell.paper.spread,
         ours=ours,
-        spread=statistics.stdev(values) if len(values) > 1 else None,
+        spread=spread,
         difference=None if ours is None or cell.paper.value is None else ours - cell.paper.value,
         seeds=len(values),
         expected=None if expected is None else expected(cell.document),
         status=status or MEASURED,
         digits=cell.quantity.digits,
-        by_seed=tuple(by_seed),
+        by_seed=tuple(None if value is None else _ratio([value]) for value in by_seed),
     )
 
 
-def _value(needed: Sequence[PlannedRun], quantity: Quantity, failed: Mapping[str, str]) -> tuple[float | None, str]:
+def averaged(values: Sequence[Measured]) -> tuple[float | None, float | None]:
+    """The ratio of the means, and the sample standard deviation of the seeds' pseudo-values (Tukey's jackknife), which
+    are the values themselves where nothing is divided. None where a divisor is 0, or with too few values."""
+    whole, n = _ratio(values), len(values)
+    parts = [_ratio([*values[:at], *values[at + 1 :]]) for at in range(n)] if n > 1 else []
+    if whole is None or not parts or None in parts:
+        return whole, None
+    return whole, statistics.stdev(n * whole - (n - 1) * part for part in parts if part is not None)
+
+
+def _ratio(values: Sequence[Measured]) -> float | None:
+    below = sum(per for _, per in values)
+    return sum(value for value, _ in values) / below if below else None
+
+
+def _value(needed: Sequence[PlannedRun], quantity: Quantity, failed: Mapping[str, str]) -> tuple[Measured | None, str]:
     """The number of one seed's runs, or None; and what is wrong with them, if anything is."""
     if broken := [run.name for run in needed if run.name in failed]:
         return None, f"{broken[0]}: {failed[broken[0]]}"
+    directories = [run.directory for run in needed]
     try:
-        value = quantity.read(*(run.directory for run in needed))
+        value, per = quantity.read(*directories), 1.0 if quantity.per is None else quantity.per(*directories)
     except FedweaveError as error:
         return None, f"{needed[0].name}: {error}"
-    return value, "" if value is not None or quantity.absent else f"{needed[0].name}: it has no such number"
+    if value is None or per is None:
+        return None, "" if quantity.absent else f"{needed[0].name}: it has no such number"
+    return (value, per), ""
 
 
 def _with_spread(value: float | None, spread: float | None, digits: int) -> str:
