@@ -2,7 +2,6 @@
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.preprocessing import StandardScaler, normalize
 
 from fedweave.errors import ConfigError
 
@@ -74,6 +73,8 @@ def normalise(
     over = x if over is None else over
     if how == "none":
         return x
+    from sklearn.preprocessing import StandardScaler, normalize  # takes seconds to load
+
     if how == "row":
         return normalize(x, norm="l1")
     if how == "scale":
