@@ -2,11 +2,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo install test test-slow lint types check clean
+.PHONY: demo credit install test test-slow lint types check clean
 
 demo: install  ## Train ten clients on data that needs no download
 	rm -rf runs/demo
 	$(BIN)/fedweave run experiments/digits.toml --out runs/demo
+
+credit: install  ## A page about six lenders; needs $$FEDWEAVE_DATA with credit/credit.npz
+	$(BIN)/python examples/credit/story.py
 
 install: $(VENV)/installed
 

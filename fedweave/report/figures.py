@@ -42,7 +42,7 @@ def curves(groups: Sequence[Group]) -> go.Figure | None:
             for trace in _line(group.label, at, seeds, legend=column == 1):
                 figure.add_trace(trace, 1, column)
         figure.update_xaxes(title_text="round", rangemode="tozero", col=column)
-    return _styled(figure, 330, legend=len(groups) > 1)
+    return styled(figure, 330, legend=len(groups) > 1)
 
 
 def client_accuracy(groups: Sequence[Group]) -> go.Figure | None:
@@ -74,7 +74,7 @@ def client_accuracy(groups: Sequence[Group]) -> go.Figure | None:
         )
         figure.update_yaxes(range=[0, 1.02], title_text="test accuracy", row=where[0], col=where[1])
     top = 40 if titles else 15
-    return _styled(figure, 70 + top + 230 * rows, legend=False).update_layout(margin_t=top)
+    return styled(figure, 70 + top + 230 * rows, legend=False).update_layout(margin_t=top)
 
 
 def incentives(run: Run) -> go.Figure | None:
@@ -94,7 +94,7 @@ def incentives(run: Run) -> go.Figure | None:
             hover = "round %{x}: %{y:.4f}<extra>" + plain(client) + "</extra>"
             figure.add_trace(go.Scatter(x=x, y=y, mode="lines", line=line, hovertemplate=hover, **named), 1, column)
         figure.update_xaxes(title_text="round", rangemode="tozero", col=column)
-    return _styled(figure, 360, legend=len(clients) <= NAMED)
+    return styled(figure, 360, legend=len(clients) <= NAMED)
 
 
 def is_histogram(seeds: Sequence[dict[str, float]]) -> bool:
@@ -136,7 +136,7 @@ def pairs(run: Run) -> go.Figure | None:
         heat.hovertemplate = "client %{y} to %{x}: %{z:.3f}<extra></extra>"
         figure.add_trace(heat, 1, column)
     figure.update_xaxes(constrain="domain")
-    figure = _styled(figure, 300, legend=False)
+    figure = styled(figure, 300, legend=False)
     figure.update_yaxes(autorange="reversed", scaleanchor="x", constrain="domain")
     return figure.update_layout(
         coloraxis={"colorscale": "Cividis", "cmin": 0, "colorbar": {"thickness": 12, "tickformat": ".0%"}}
@@ -215,7 +215,7 @@ def _stacked(run: Run, names: list[str], labels: np.ndarray) -> go.Figure:
     figure.update_traces(marker_line={"width": 0.5, "color": "white"}, hovertemplate="%{x}: %{y:,}")
     shown = len(names) <= NAMED
     figure.update_xaxes(type="category", tickangle=-45, showticklabels=shown, title_text=None if shown else "clients")
-    figure = _styled(figure, 380, legend=True)
+    figure = styled(figure, 380, legend=True)
     legend = {"traceorder": "normal", "yanchor": "top", "y": -0.28, "font": {"size": 11}}
     return figure.update_layout(barmode="stack", bargap=0.15, legend=legend)
 
@@ -237,7 +237,7 @@ def _heatmap(labels: np.ndarray) -> go.Figure:
     some = "" if len(kept) == len(order) else f", every {len(order) / len(kept):.3g}th of {len(order):,}"
     figure = go.Figure(heat)
     figure.update_xaxes(title_text=f"clients, ordered by their most frequent class{some}", showticklabels=False)
-    return _styled(figure, 300, legend=False).update_layout(margin_t=15)
+    return styled(figure, 300, legend=False).update_layout(margin_t=15)
 
 
 def _classes(count: int) -> list[str]:
@@ -247,7 +247,8 @@ def _classes(count: int) -> list[str]:
     return colours
 
 
-def _styled(figure: go.Figure, height: int, legend: bool) -> go.Figure:
+def styled(figure: go.Figure, height: int, legend: bool) -> go.Figure:
+    """The figure, `height` pixels high, with the page's axes, font and colours."""
     axis = {"gridcolor": "#E6E6E6", "linecolor": "#999999", "zeroline": False, "ticks": ""}
     axis |= {"automargin": True, "title_standoff": 6}
     figure.update_xaxes(**axis, showgrid=False, showline=True)

@@ -42,15 +42,15 @@ def render(runs: Sequence[Run]) -> str:
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
         several=len(groups) > 1,
         marked=tables.comparable(groups),
-        curves=_drawn(figures.curves(groups), "curves"),
-        accuracy=_drawn(figures.client_accuracy(groups), "accuracy"),
+        curves=drawn(figures.curves(groups), "curves"),
+        accuracy=drawn(figures.client_accuracy(groups), "accuracy"),
         accuracy_caption=_accuracy_caption(accuracies),
         extremes=tables.extremes(groups),
         incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
         pairs=[
-            {"title": group.label if len(groups) > 1 else "", "figure": drawn, "table": tables.pairs(group.first)}
+            {"title": group.label if len(groups) > 1 else "", "figure": html, "table": tables.pairs(group.first)}
             for number, group in enumerate(groups)
-            if (drawn := _drawn(figures.pairs(group.first), f"pairs-{number}"))
+            if (html := drawn(figures.pairs(group.first), f"pairs-{number}"))
         ],
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
@@ -80,7 +80,8 @@ def _lead(run: Run) -> str:
     return f"After {run.evaluated:,} rounds: {result}."
 
 
-def _drawn(figure: Figure | None, name: str) -> str:
+def drawn(figure: Figure | None, name: str) -> str:
+    """The figure as HTML for a page that holds plotly's script; "" of None. name: unique on the page."""
     if figure is None:
         return ""
     html: str = figure.to_html(
@@ -109,7 +110,7 @@ def _splits(owners: Sequence[Owner]) -> dict[str, Any]:
     found = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
     parts = [
         {
-            "figure": _drawn(figures.split(alike[0][1]), f"split-{number}"),
+            "figure": drawn(figures.split(alike[0][1]), f"split-{number}"),
             "caption": f"Split of {_whose(alike)}." if len(found) > 1 else "",
             "clients": tables.clients(alike[0][1]),
         }
@@ -131,7 +132,7 @@ def _incentives(group: Group, number: int, several: bool) -> dict[str, Any]:
     seeds = f"seed {run.summary.get('seed')}" if len(group.runs) > 1 else ""
     return {
         "whose": ", ".join(filter(None, (group.label if several else "", seeds))),
-        "figure": _drawn(figures.incentives(run), f"incentives-{number}"),
+        "figure": drawn(figures.incentives(run), f"incentives-{number}"),
         "table": table,
         "qualities": tables.qualities(run),
         "motifs": known,
