@@ -45,6 +45,8 @@ def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, n
         known = np.asarray(over, np.float64)
         low, span = known.min(0), np.ptp(known, 0)
         return low + span / 2, np.where(span > 0, span / 2, np.inf)
+    from sklearn.preprocessing import StandardScaler  # slow to import
+
     scaler = StandardScaler(with_mean=how == "standard").fit(over.astype(np.float64))
     constant = (scaler.var_ == 0) & (how == "standard")
     shift = scaler.mean_ if how == "standard" else np.zeros(over.shape[1])

@@ -7,6 +7,8 @@ reported. Here two are: the last, and the one that a fixed rule takes from valid
 (`rounds.fairest`).
 """
 
+from typing import Any
+
 from fedweave.config import Document
 from fedweave.reproduce import f2gnn_printed as numbers
 from fedweave.reproduce.groups import (
@@ -97,6 +99,7 @@ def experiment(dataset: str, method: str, **own: object) -> Document:
 SCORES = {"Accuracy": "accuracy", "AUC": "auc"}
 GAPS = {"ΔSP": "sp", "ΔSP by chance": "sp_floor", "ΔEO": "eo", "ΔEO by chance": "eo_floor"}
 TRADEOFFS = {"Accuracy / (ΔSP + ΔEO)": "accuracy", "AUC / (ΔSP + ΔEO)": "auc"}
+PLANE = ("ΔSP + ΔEO", "Accuracy")
 ROUND: dict[When, str] = {"fairest": "", "last": ", last round"}
 
 
@@ -114,6 +117,10 @@ def _local(when: When) -> dict[str, Quantity]:
 
 def _tradeoffs(when: When) -> dict[str, Quantity]:
     return {column: tradeoff(name, when) for column, name in TRADEOFFS.items()}
+
+
+def _sum() -> dict[str, Quantity]:
+    return {"ΔSP + ΔEO": gaps("fairest")}
 
 
 def _cells(
@@ -170,12 +177,14 @@ def _ablations() -> PaperTable:
     for dataset in OURS:
         for label, own in ABLATIONS.items():
             document = experiment(dataset, "F²GNN", **own)
-            cells += _cells(dataset, label, document, _global("fairest") | _tradeoffs("fairest"), "global")
-    return _table("Ablations: without the client's or the server's part", cells, RATIOS)
+            quantities = _global("fairest") | _sum() | _tradeoffs("fairest")
+            cells += _cells(dataset, label, document, quantities, "global")
+    note = "The paper draws bars and prints no numbers."
+    return _table("Ablations: without the client's or the server's part", cells, RATIOS, note, plane=PLANE)
 
 
 def _pareto() -> PaperTable:
-    quantities = {"ΔSP + ΔEO": gaps("fairest"), "Accuracy": score("accuracy", "fairest")}
+    quantities = _sum() | {"Accuracy": score("accuracy", "fairest")}
     cells = []
     for dataset in OURS:
         for method in METHODS:
@@ -184,16 +193,17 @@ def _pareto() -> PaperTable:
                 label = ", ".join([method, *(f"{alpha:g}" for alpha in own.values())])
                 document = experiment(dataset, method, **own)
                 cells += _cells(dataset, label, document, quantities, "global", CURVE_SEEDS)
-    return _table("Accuracy against gaps by the strength of the penalty", cells, "The paper has no such figure.")
+    note = "The paper has no such figure; its pictures lie beside this table, the strength at each dot."
+    return _table("Accuracy against gaps by the strength of the penalty", cells, note, plane=PLANE)
 
 
-def _table(title: str, cells: list[PaperCell], *notes: str) -> PaperTable:
+def _table(title: str, cells: list[PaperCell], *notes: str, **more: Any) -> PaperTable:
     named = (
         f"{' '.join(key)} {', '.join(f'{name} {value}' for name, value in values.items())}"
         for key, values in CHOICES.items()
     )
     common = f"{ROUNDS} rounds. Hyperparameters: {'; '.join(named)}: {CHOSEN}."
-    return PaperTable(title, tuple(cells), max(SEEDS.values()), (common, RULE, *notes))
+    return PaperTable(title, tuple(cells), max(SEEDS.values()), (common, RULE, *notes), **more)
 
 
 RULE = (

@@ -74,7 +74,8 @@ class Stock:
 
 def plan(table: PaperTable, out: Path, stock: Stock) -> tuple[PlannedCell, ...]:
     """The runs of every cell, kept in `out`/runs; cells that ask for the same experiment share them."""
-    return tuple(_planned(cell, cell.seeds or table.seeds, out / "runs", stock) for cell in table.cells)
+    known: dict[str, PlannedRun] = {}
+    return tuple(_planned(cell, cell.seeds or table.seeds, out / "runs", stock, known) for cell in table.cells)
 
 
 def quick(table: PaperTable, stock: Stock) -> PaperTable:
@@ -109,18 +110,28 @@ def unknown(section: str, table: Mapping[str, Any]) -> str:
     return f"{name} has no {', '.join(keys)} yet" if keys else ""
 
 
-def _planned(cell: PaperCell, seeds: int, folder: Path, stock: Stock) -> PlannedCell:
+def _planned(cell: PaperCell, seeds: int, folder: Path, stock: Stock, known: dict[str, PlannedRun]) -> PlannedCell:
     try:
         documents = [cell.document] if cell.baseline is None else [cell.document, cell.baseline]
         if lack := next(filter(None, map(stock.lacks, documents)), ""):
             return PlannedCell(cell, (), f"not available: {lack}")
-        runs = [tuple(_run(document | {"seed": seed}, folder) for seed in range(seeds)) for document in documents]
+        runs = [
+            tuple(_run(document | {"seed": seed}, folder, known) for seed in range(seeds)) for document in documents
+        ]
         return PlannedCell(cell, runs[0], baseline=runs[1] if runs[1:] else ())
     except ConfigError as error:
         return PlannedCell(cell, (), f"failed: {error}")
 
 
-def _run(document: Document, folder: Path) -> PlannedRun:
+def _run(document: Document, folder: Path, known: dict[str, PlannedRun]) -> PlannedRun:
+    """That of a document, looked up among the `known` ones, for to resolve one takes longer than all else here."""
+    key = json.dumps(document, sort_keys=True)
+    if key not in known:
+        known[key] = _resolved(document, folder)
+    return known[key]
+
+
+def _resolved(document: Document, folder: Path) -> PlannedRun:
     config = resolve(document)
     alike = {key: value for key, value in config.plain().items() if key != "seed"}
     digest = hashlib.sha256(json.dumps(alike, sort_keys=True).encode()).hexdigest()[:10]

@@ -66,8 +66,8 @@ class PaperCell:
 class PaperTable:
     """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that a cell
     is run with, what its reader must know, how many times fewer rounds a quick look has, what of each run is drawn:
-    `curve` (run directory) is {round: value}, in the unit of the cells; and the rows that the others are compared
-    with, `against` (see `differences`)."""
+    `curve` (run directory) is {round: value}, in the unit of the cells; `plane` are two columns to be drawn against one
+    another (see `planes.draw`); and the rows that the others are compared with, `against` (see `differences`)."""
 
     title: str
     cells: tuple[PaperCell, ...]
@@ -76,6 +76,7 @@ class PaperTable:
     quick: int = 10
     curve: Callable[[Path], dict[int, float]] | None = None
     against: tuple[str, ...] = ()
+    plane: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedweave.reproduce import grid
-from fedweave.reproduce.curves import draw
+from fedweave.reproduce import curves, grid, planes
 from fedweave.reproduce.differences import HEADS, Difference, differences, save_differences, told
 from fedweave.reproduce.display import Progression, show_lines, show_table
 from fedweave.reproduce.paper import PaperTable
@@ -46,8 +45,11 @@ class Session:
         files = [f"{stem}.md", f"{stem}.parquet"]
         if table.against:
             files += self._compare(stem, title, notes, differences(rows, table.against))
+        above = title + (" (quick look)" if self.quick else "")
         if table.curve is not None:
-            files += draw(stem, title + (" (quick look)" if self.quick else ""), table.curve, planned)
+            files += curves.draw(stem, above, table.curve, planned)
+        if table.plane is not None:
+            files += planes.draw(stem, above, table.plane, rows)
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
 
