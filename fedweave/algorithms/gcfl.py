@@ -11,7 +11,6 @@ client that misses a round keeps its model until the next.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import networkx as nx
 import numpy as np
 import torch
 from torch import Tensor
@@ -91,6 +90,8 @@ class Clusters(Part):
 def smaller_side(likeness: Tensor, norms: Tensor) -> Tensor:
     """bool [C]: the side of a minimum cut of a graph with the weights `likeness` [C, C] (Stoer and Wagner 1997) that
     does not hold the client of the largest norm; `norms` [C]."""
+    import networkx as nx  # slow to import
+
     graph = nx.Graph()
     count = len(norms)
     graph.add_weighted_edges_from((i, j, float(likeness[i, j])) for i in range(count) for j in range(i))

@@ -127,8 +127,8 @@ def _incentives(group: Group, number: int, several: bool) -> dict[str, Any]:
         return {}
     known: dict[str, list[dict[str, Any]]] = {}
     for row in [] if run.motifs is None else run.motifs.to_pylist():
-        drawn = {"svg": drawing(row["motif"]), "name": row["motif"], "graphs": row["graphs"]}
-        known.setdefault(row["client"], []).append(drawn)
+        one = {"svg": drawing(row["motif"]), "name": row["motif"], "graphs": row["graphs"]}
+        known.setdefault(row["client"], []).append(one)
     seeds = f"seed {run.summary.get('seed')}" if len(group.runs) > 1 else ""
     return {
         "whose": ", ".join(filter(None, (group.label if several else "", seeds))),

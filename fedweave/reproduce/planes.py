@@ -1,8 +1,9 @@
 """Two numbers of each experiment against one another, drawn as SVG: a picture per data set, a line per method."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, axes, begin, stroke, text
 from fedweave.reproduce.table import Row
@@ -30,10 +31,13 @@ def draw(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[Row]) ->
     files = []
     for panel, lines in panels(plane, rows).items():
         path = stem.with_name(f"{stem.name}-{panel.lower()}.svg")
-        picture = svg(f"{title}: {panel}", plane, lines)
-        write(path, lambda file, picture=picture: file.write(picture.encode()))
+        write(path, partial(_fill, svg(f"{title}: {panel}", plane, lines)))
         files.append(str(path))
     return files
+
+
+def _fill(picture: str, file: BinaryIO) -> None:
+    file.write(picture.encode())
 
 
 def panels(plane: tuple[str, str], rows: Sequence[Row]) -> dict[str, dict[str, list[Spot]]]:
