@@ -23,14 +23,12 @@ from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test,
 from fedweave.core import model as models
 from fedweave.core.algorithm import Capabilities, Evaluation
 from fedweave.core.arrays import graph_like
-from fedweave.core.federation import DATA, Client, Federation, Sends, on_client
+from fedweave.core.federation import DATA, Client, Federation, on_client
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
 from fedweave.errors import ConfigError
 from fedweave.incentives.vocabulary import Vocabulary
-
-_UPDATE = "change of the model weights by local training"
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ class FedAvg(Deployable):
         data = self.composed.changed(Context(client, self.objective, message))
         return {DATA: graph_like(client.graph, data)}
 
-    @on_client(sends=lambda self: {"update": Sends(_UPDATE, self.composed.mechanism)} | self.composed.sends)
+    @on_client(sends=lambda self: self.composed.released | self.composed.sends)
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
         ctx, kept = self._context(client, message), self.optimizer_state == "kept"

@@ -31,6 +31,7 @@ class MetaGradient(Part):
     """
 
     examples: int = 100
+    releases = "negative gradient of the loss on a query set of training examples, at weights trained on a support set"
 
     def __post_init__(self) -> None:
         if self.examples < 1:

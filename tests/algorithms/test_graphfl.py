@@ -9,7 +9,8 @@ import torch
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedopt import ServerMomentum
 from fedweave.algorithms.graphfl import MetaGradient
-from fedweave.algorithms.parts import Uniform
+from fedweave.algorithms.parts import Clip, Part, Uniform
+from fedweave.algorithms.parts.composition import UPDATE
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, make_graph
@@ -27,6 +28,10 @@ class Watched(MetaGradient):
         drawn = super().minibatches(*args)
         self.__dict__.setdefault("seen", []).append(drawn)
         return drawn
+
+
+class Signs(Part):
+    releases = "signs of the change of the model weights"
 
 
 def test_a_round_is_that_of_the_reference(oracles: Any) -> None:
@@ -90,6 +95,22 @@ def test_clients_use_what_they_trained_further(mode: str) -> None:
         scores = tried.evaluate({"w": state["w"]}, fed).clients
         losses[name] = sum(float(reply["own"]["loss"][TRAIN, 0]) for reply in scores)
     assert losses["further"] < losses["received"]
+
+
+def test_the_ledger_says_that_a_gradient_leaves() -> None:
+    def told(made: FedAvg) -> set[str]:
+        fed = federation(dtype=torch.float64, mode="loop")
+        fed.begin(0)
+        state = made.init(fed)
+        fed.begin(1)
+        made.round(state, fed)
+        rows = fed.ledger.table().to_pylist()
+        return {row["reveals"] for row in rows if row["direction"] == "up" and row["key"].startswith("update/")}
+
+    assert told(ALGORITHMS["graphfl"](model(0.0))) == {MetaGradient.releases}
+    assert told(FedAvg(model(0.0), parts=(Clip(1.0),))) == {UPDATE}
+    with pytest.raises(ValueError, match="MetaGradient and Signs both send something else than an update"):
+        FedAvg(model(0.0), parts=(MetaGradient(5), Signs()))
 
 
 def test_no_examples_are_refused() -> None:

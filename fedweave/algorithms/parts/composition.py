@@ -15,6 +15,8 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary
 
+UPDATE = "change of the model weights by local training"
+
 # Hooks that one part alone may have, and what they decide.
 DECIDES = {
     "reward": "what each client gets",
@@ -31,7 +33,8 @@ class Composition(dict[str, Part]):
     """{name in messages and states: part}: the class's name, numbered where there are several of it.
 
     Raises:
-        ValueError: two parts decide the same thing, or report the same key with different meanings; names both.
+        ValueError: two parts decide the same thing, release something else than the update, or report the same key with
+            different meanings; names both.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -42,6 +45,8 @@ class Composition(dict[str, Part]):
         for hook, what in DECIDES.items():
             if len(owners := [name for name, part in self.items() if has(part, hook)]) > 1:
                 raise ValueError(f"parts: {' and '.join(owners)} both decide {what}; keep one of them")
+        if len(owners := [name for name, part in self.items() if part.releases]) > 1:
+            raise ValueError(f"parts: {' and '.join(owners)} both send something else than an update; keep one of them")
         for key in self.sends:
             meanings = {self[name].sends[key]: name for name in self if key in self[name].sends}
             if len(meanings) > 1:
@@ -142,6 +147,12 @@ class Composition(dict[str, Part]):
     def sends(self) -> dict[str, Sends | str]:
         """What the parts report, and what it reveals."""
         return {key: meaning for part in self.values() for key, meaning in part.sends.items()}
+
+    @property
+    def released(self) -> dict[str, Sends]:
+        """What leaves a client as its update, and how that is protected."""
+        reveals = next((part.releases for part in self.values() if part.releases), UPDATE)
+        return {"update": Sends(reveals, self.mechanism)}
 
     @property
     def mechanism(self) -> tuple[Any, ...]:

@@ -186,6 +186,7 @@ class Part:
     at the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
+    releases:  what `release` makes of an update, where that is no longer a change of the model weights; else "".
     mechanism: how `release` protects an update; None if it does not.
     personal:  True if every client gets weights of its own, so that there is no one global model.
     needs:     hooks that some other part must decide.
@@ -195,6 +196,7 @@ class Part:
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
+    releases: ClassVar[str] = ""
     personal: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
