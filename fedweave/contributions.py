@@ -55,7 +55,8 @@ def contributions(
 def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", permutations: int = 200) -> "pa.Table":
     """A row per round and client: "leave_one_out", "shapley" and its standard "error" (0 up to 12 clients),
     "individual", the client's "cosine" with the round's update, and its "equal_share", "union_share",
-    "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0).
+    "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0). `metric`
+    is in its metadata.
 
     Raises:
         UserError: the run is not finished, has no global model of the FedAvg family or no global test set, or a round
@@ -83,7 +84,7 @@ def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", pe
     for number, round in _heard(built, max(wanted)):
         if number in wanted:
             rows += _of_round(number, round, built, metric, permutations, config.general.seed)
-    return pa.Table.from_pylist(rows)
+    return pa.Table.from_pylist(rows).replace_schema_metadata({"metric": metric})
 
 
 def totals(table: "pa.Table") -> "pa.Table":

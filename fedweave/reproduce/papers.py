@@ -2,8 +2,15 @@
 
 from fedweave.reproduce.f2gnn import F2GNN
 from fedweave.reproduce.fairgfl import FAIRGFL
+from fedweave.reproduce.fairgraphfl import FAIRGRAPHFL
 from fedweave.reproduce.fedego import FEDEGO
 from fedweave.reproduce.glasu import GLASU
 from fedweave.reproduce.paper import Paper
 
-PAPERS: dict[str, Paper] = {"fedego": FEDEGO, "fairgfl": FAIRGFL, "f2gnn": F2GNN, "glasu": GLASU}
+PAPERS: dict[str, Paper] = {
+    "fedego": FEDEGO,
+    "fairgfl": FAIRGFL,
+    "fairgraphfl": FAIRGRAPHFL,
+    "f2gnn": F2GNN,
+    "glasu": GLASU,
+}
