@@ -166,7 +166,7 @@ ALONE = (
     "PROTEINS in five equal parts. By how much the global test accuracy of the model after a round is above that of "
     "the model from the same round without the agent's update, in the mean over the five parts of the rounds in turn. "
     "The paper divides by the accuracy, and draws colours without numbers; single rounds are in the runs' "
-    "contributions.parquet."
+    "leave_one_out.parquet."
 )
 PERTURBED = (
     "Figure 3 (b): shares of the budget per round and agent; the paper draws bars without numbers and does not say of "

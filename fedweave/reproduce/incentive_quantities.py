@@ -13,9 +13,10 @@ from fedweave.errors import FedweaveError
 from fedweave.metrics.reward_fairness import pearson, per_group
 from fedweave.report.reading import Run, read_run
 from fedweave.reproduce.paper import Quantity
-from fedweave.runs.files import CONTRIBUTIONS, read_table, write_table
+from fedweave.runs.files import read_table, write_table
 
 QUALITIES = ("low", "medium", "high")
+LEFT_OUT = "leave_one_out.parquet"  # beside a run: its accuracies' gains by round and client
 OWN = "FairGraphFL"  # payoffs of the run itself, beside those of `incentives.payoffs.SCHEMES`
 
 
@@ -93,12 +94,12 @@ def _paid_by_volume(run: Run, scheme: str) -> dict[str, float]:
 
 def _contributions(run: Path, rounds: int) -> pa.Table:
     """Of all rounds; those beside the run if it is all there, else measured and put there."""
-    from fedweave.contributions import measured
+    from fedweave.contributions import left_out
 
-    if (run / CONTRIBUTIONS).is_file():
-        kept = read_table(run, CONTRIBUTIONS)
-        if len(set(kept["round"].to_pylist())) == rounds and (kept.schema.metadata or {}).get(b"metric") == b"accuracy":
+    if (run / LEFT_OUT).is_file():
+        kept = read_table(run, LEFT_OUT)
+        if len(set(kept["round"].to_pylist())) == rounds:
             return kept
-    table = measured(run, "all")
-    write_table(run / CONTRIBUTIONS, table)
+    table = left_out(run)
+    write_table(run / LEFT_OUT, table)
     return table

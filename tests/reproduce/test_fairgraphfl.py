@@ -18,7 +18,7 @@ from fedweave.errors import FedweaveError
 from fedweave.report.reading import read_run
 from fedweave.reproduce import fairgraphfl, grid
 from fedweave.reproduce.fairgraphfl import ABLATIONS, FAIRGRAPHFL, METHODS, OWN, experiment
-from fedweave.reproduce.incentive_quantities import contribution, fairness
+from fedweave.reproduce.incentive_quantities import LEFT_OUT, contribution, fairness
 from fedweave.reproduce.paper import NOTHING, PaperCell, PaperTable
 from fedweave.reproduce.table import assemble
 from fedweave.rounds import METRICS_SCHEMA
@@ -196,11 +196,13 @@ def test_contributions_are_those_of_the_run_told_again(tmp_path: Path) -> None:
         for part in range(5):  # of five rounds
             row = rows[f"agent {agent + 1}", f"FedAvg, part {part + 1}", "global", "accuracy"]
             assert (row.ours, row.status) == (pytest.approx(own[part + 1]), "measured")
-    kept = pq.read_table(run / "contributions.parquet")
-    assert (kept.num_rows, kept.schema.metadata[b"metric"]) == (5 * ROUNDS, b"accuracy")
-    pq.write_table(kept.replace_schema_metadata({"metric": "loss"}), run / "contributions.parquet")
-    assert contribution(0, 0, 1).read(run) == pytest.approx(fmean(it["leave_one_out"] for it in table[::5]))
-    assert pq.read_table(run / "contributions.parquet").schema.metadata[b"metric"] == b"accuracy"  # measured again
+    whole = fmean(it["leave_one_out"] for it in table[::5])
+    assert contribution(0, 0, 1).read(run) == pytest.approx(whole)
+    kept = pq.read_table(run / LEFT_OUT)
+    assert kept.num_rows == 5 * ROUNDS
+    pq.write_table(kept.slice(0, 5), run / LEFT_OUT)  # not of all rounds: measured again
+    assert contribution(0, 0, 1).read(run) == pytest.approx(whole)
+    assert pq.read_table(run / LEFT_OUT).equals(kept)
 
 
 def test_payoffs_by_quality(tmp_path: Path) -> None:
