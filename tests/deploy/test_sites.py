@@ -149,6 +149,12 @@ def test_fedego_whose_server_trains_and_tells_every_site_something_else(running:
     expected, _ = simulated(config)
     assert distance(Checkpoint.load(tmp_path / "out" / CHECKPOINT).state, expected.state) <= 1e-5
     assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+    told = CliRunner().invoke(app, ["sites", "predict", str(tmp_path / "out"), "--sites", str(running)])
+    assert told.exit_code == 0, told.output
+    for site, line in zip(SITES, told.output.splitlines()[-len(SITES) :], strict=True):
+        path = running / line.removeprefix("predictions: ").partition(" (")[0]
+        assert path.parts[-4] == site
+        assert set(pq.read_table(path)["client"].to_pylist()) == {site}
 
 
 @pytest.fixture
