@@ -50,7 +50,10 @@ def test_it_lists_what_there_is(tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["tinny"], "there is no 'tinny'; choose one of fairgfl, fedego, glasu, tiny. Did you mean 'tiny'?"),
+        (
+            ["tinny"],
+            "there is no 'tinny'; choose one of fedego, fairgfl, fairgraphfl, f2gnn, glasu, tiny. Did you mean 'tiny'?",
+        ),
         (["tiny", "--table", "3"], "there is no table 3; choose one of 1, 4."),
         (["tiny", "--figure", "1"], "there is no figure 1; choose one of 2."),
         (["tiny", "--jobs", "0"], "should be greater than or equal to 1"),
