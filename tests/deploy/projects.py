@@ -28,11 +28,14 @@ MODELS = {"fedego": "ego"} | dict.fromkeys(VERTICAL, "gcnii")  # of algorithms t
 # Data, cuts and settings that an algorithm needs. FairGFL's noise is the sites' own and not the simulation's; of nodes
 # as different as these, whose codes lose one bit of 256 to it on average, both find the same ones in common.
 DATA = {"fairgfl": {"name": "synthetic", "nodes": 400, "classes": 3, "features": 40, "signal": 0.3}}
+PEOPLE = ("f2gnn", "fairfed", "fairaug")  # want a sensitive attribute and two classes
+DATA |= {name: {"name": "synthetic", "nodes": 300, "classes": 2, "features": 20, "sensitive": True} for name in PEOPLE}
 CUTS = {"fairgfl": {"name": "overlap", "clients": 3, "overlap": 0.2}}
 SETTINGS: dict[str, dict[str, object]] = {
     "fairgfl": {"epsilon_a": 5.5, "alpha": 1.0, "encoder": "random", "code_size": 256, "threshold": 0.1}
 }
 HORIZONTAL_CUT = {"name": "louvain", "clients": 3, "holdout": True}
+CUTS |= dict.fromkeys(PEOPLE, HORIZONTAL_CUT)
 VERTICAL_CUT = {"name": "vertical", "clients": 3, "widths": (1.0, 2.0, 1.0)}
 
 
