@@ -87,12 +87,13 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     """The rows that `found` (number, what was heard, the run, its seed) makes of each of the `rounds`."""
     if metric not in ("accuracy", "loss"):
         raise UserError(f"--metric {metric}: choose accuracy or loss.")
-    config = _finished(directory)
     import pyarrow as pa
 
     from fedweave.algorithms.fedavg import FedAvg
     from fedweave.runs.run import simulated
+    from fedweave.runs.trained import finished
 
+    config = finished(directory)
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
     family = isinstance(algorithm, FedAvg)
@@ -116,17 +117,6 @@ def totals(table: "pa.Table") -> "pa.Table":
     how = {name: "mean" if name.endswith("share") or name == "cosine" else "sum" for name in names}
     found = table.group_by("client").aggregate([*how.items()]).sort_by("client")
     return found.select(["client", *(f"{name}_{how[name]}" for name in names)]).rename_columns(["client", *names])
-
-
-def _finished(directory: Path) -> Any:
-    from fedweave.config import read
-    from fedweave.runs.files import CONFIG, SUMMARY
-
-    if not (directory / SUMMARY).exists():
-        raise UserError(
-            f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `fedweave run --resume`."
-        )
-    return read(directory / CONFIG)[0]
 
 
 def _numbers(text: str, last: int) -> set[int]:

@@ -1,8 +1,7 @@
 """What clients brought to a global model: by hand, against independent arithmetic, and as the run itself measured."""
 
-import importlib.util
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -65,13 +64,8 @@ def test_shapley_values_of_a_round_add_up_to_what_the_run_measured(finished: Pat
             assert {row["error"] for row in rows} == {0}
 
 
-def test_a_round_by_hand(finished: Path, reference: Path) -> None:
+def test_a_round_by_hand(finished: Path, oracles: ModuleType) -> None:
     """Every coalition's model mixed and judged one by one, and the Shapley values of the reference arithmetic."""
-    spec = importlib.util.spec_from_file_location("oracles", reference / "oracles.py")
-    assert spec is not None
-    assert spec.loader is not None
-    oracles: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(oracles)
     built = build(config.read(finished / "config.toml")[0])
     *_, (_, round) = _heard(built, ROUNDS)
     replies, n, test = list(round.replies), round.replies.stack("n").numpy(), built.fed.test

@@ -15,6 +15,7 @@ from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
 from fedweave.algorithms.preset import preset
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves
+from fedweave.incentives.values import reward
 from fedweave.ops.sparsified import Sparsified
 
 
@@ -123,8 +124,7 @@ def largest(u: Tensor, quota: Tensor) -> Tensor:
     """[P, *u.shape]: of u's n entries the min(⌈quota_i n⌉, n − 1) of largest magnitude, 0 elsewhere; quota [P]."""
     n = u.numel()
     keep = torch.ceil(quota * n).long().clamp(max=n - 1)
-    rank = torch.argsort(torch.argsort(u.flatten().abs(), descending=True, stable=True), stable=True)
-    return torch.where(rank < keep[:, None], u.flatten(), 0).unflatten(1, u.shape)
+    return reward(u.flatten(), keep).unflatten(1, u.shape)
 
 
 @preset

@@ -190,9 +190,8 @@ class FedAvg(Deployable):
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
         ctx, kept = self._context(client, message), self.optimizer_state == "kept"
-        given = {name: ctx.at(name).given for name in self.composed}
         state = client.state.get("optimizer") if kept else None
-        fitted = self.objective.fit(ctx.start, client, client.key, given, anchor=ctx.received, state=state)
+        fitted = self.objective.fit(ctx.start, client, client.key, ctx.sent, anchor=ctx.received, state=state)
         client.state |= {"w": fitted.w} | ({"optimizer": fitted.state} if kept else {})
         ctx = replace(ctx, trained=fitted.w, last_loss=fitted.loss)
         update, reply = self._shared(ctx.update), Tree()

@@ -1,12 +1,8 @@
 """FairGraphFL's rounds against arithmetic that was written apart from it, and what its parts promise."""
 
-import importlib.util
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,27 +23,12 @@ from fedweave.errors import ConfigError
 from fedweave.rounds import SERVER, train
 from tests.contract.federations import algorithm, federation, gin, graphs
 
-ROOT = Path(__file__).parents[2]
-FOLDER = (ROOT / os.environ.get("FEDWEAVE_REFERENCE", "../shared/reference")).resolve()
 ROUNDS = 4
 NAME = "fairgraphfl"
 SOLVERS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": "sgd", "lr": 0.005, "weight_decay": 0.0, "local_steps": 3},
     "adam": {"optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4, "local_steps": 2},
 }
-
-
-@pytest.fixture(scope="module")
-def oracles() -> ModuleType:
-    path = FOLDER / "oracles.py"
-    if not path.exists():
-        pytest.skip(f"no {path}; set FEDWEAVE_REFERENCE to the folder of the reference arithmetic")
-    spec = importlib.util.spec_from_file_location("oracles", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Agent:

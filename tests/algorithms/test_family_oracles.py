@@ -1,10 +1,6 @@
 """The family against arithmetic that was written apart from it: three rounds in float64, full batches, no dropout."""
 
-import importlib.util
-import os
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,23 +14,8 @@ from fedweave.core.tree import Tree, leaves, ravel, unravel
 from fedweave.rounds import train
 from tests.contract.federations import federation, graphs, model
 
-ROOT = Path(__file__).parents[2]
-FOLDER = (ROOT / os.environ.get("FEDWEAVE_REFERENCE", "../shared/reference")).resolve()
 ROUNDS, STEPS, LR = 3, 4, 0.3
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": LR, "weight_decay": 0.0, "local_steps": STEPS}
-
-
-@pytest.fixture(scope="module")
-def oracles() -> ModuleType:
-    path = FOLDER / "oracles.py"
-    if not path.exists():
-        pytest.skip(f"no {path}; set FEDWEAVE_REFERENCE to the folder of the reference arithmetic")
-    spec = importlib.util.spec_from_file_location("oracles", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Problem:

@@ -1,31 +1,12 @@
-"""What the tests of incentives share: the independent references, and graphs in the TU text layout."""
+"""What the tests of incentives share: graphs in the TU text layout."""
 
-import importlib.util
 import lzma
-import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def oracles() -> ModuleType:
-    """Formulas written apart from the package."""
-    path = (ROOT / os.environ.get("FEDWEAVE_REFERENCE", "../shared/reference") / "oracles.py").resolve()
-    if not path.is_file():
-        pytest.skip(f"no {path}; set FEDWEAVE_REFERENCE to the folder of reference arithmetic")
-    spec = importlib.util.spec_from_file_location("oracles", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Graphs(NamedTuple):
