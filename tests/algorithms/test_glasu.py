@@ -248,7 +248,7 @@ def test_it_learns(kind: type) -> None:
     net = MODELS["gcnii"](hidden=16, layers=2, dropout=0.0).build(FEATURES, CLASSES)
     losses = [
         {row["split"]: row["value"] for row in step.metrics.to_pylist() if row["metric"] == "loss"}["train"]
-        for step in train(made(kind, net=net, lr=1.0), federation(mode="loop"), 80, eval_every=40)
+        for step in train(made(kind, net=net, lr=1.0), federation(), 80, eval_every=40)
         if step.metrics is not None
     ]
     assert losses[1] < losses[0] < 1.1
