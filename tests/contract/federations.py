@@ -9,6 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms import ALGORITHMS
+from fedweave.config import own_parameters
 from fedweave.core.algorithm import capabilities
 from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.federation import DATA, Client, Placement, Sent, Step
@@ -32,14 +33,12 @@ OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
     "fedego": {"batch": 4, "batches": 2, "epochs": 1, "server_epochs": 1, "fan_out": 2, "lr": 0.01, "sigma": 0.01}
 }
 OTHER_PARAMETERS["fairgfl"] = {"code_size": 20, "encoder_rounds": 3, "sample": 24, "epsilon_a": 6.0, "epsilon_b": 4.0}
-OTHER_PARAMETERS["fedavgm"] = {
-    "server_lr": 0.1
-}  # the default takes steps ten times as long, for which the losses here oscillate
+OTHER_PARAMETERS["fedavgm"] = {"server_lr": 0.1, "local_steps": 3}  # with longer steps the losses here oscillate
 OTHER_PARAMETERS["fairgraphfl"] = {"lr": 0.01}
 OTHER_PARAMETERS["fedstar"] = {"lr": 0.01}
 OTHER_PARAMETERS |= {
-    "gcfl": {"eps1": 10.0, "eps2": 0.0, "wait": 4},
-    "gcfl_plus": {"eps1": 10.0, "eps2": 0.0, "wait": 4, "length": 3},
+    "gcfl": {"eps1": 10.0, "eps2": 0.0, "wait": 2},
+    "gcfl_plus": {"eps1": 10.0, "eps2": 0.0, "wait": 2, "length": 2},
 }  # the clusters are cut while the contract looks
 OTHER_PARAMETERS |= {
     name: {"batch": 16, "lr": 0.1} | ({} if name == "vfl" else {"fan_out": 2}) for name in sorted(VERTICAL)
@@ -133,10 +132,11 @@ def gin(dropout: float = 0.5, name: str = "gin") -> Model:
 
 
 def algorithm(name: str, dropout: float = 0.5, **options: Any) -> Any:
-    """A registered algorithm with a model that it can train."""
+    """A registered algorithm with a model that it can train, by one local step a round where it counts them."""
     kind = OTHER_MODELS.get(name, {})
     net = gin(dropout, **kind) if name in GRAPH_LEVEL else model(dropout, classes=classes(name), **kind)
-    return ALGORITHMS[name](net, **(OTHER_PARAMETERS.get(name, {}) | options))
+    steps = {"local_steps": 1} if "local_steps" in own_parameters(ALGORITHMS[name]) else {}
+    return ALGORITHMS[name](net, **(steps | OTHER_PARAMETERS.get(name, {}) | options))
 
 
 def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float32, **options: Any) -> Simulation:

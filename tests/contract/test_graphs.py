@@ -21,7 +21,7 @@ from tests.contract.federations import BytesEngine, distance
 from tests.contract.small_graphs import CLASSES, COUNTS, FEATURES, arrays, global_test, graphs
 from tests.contract.test_contract import Recorder, everything, run
 
-ROUNDS = 20
+ROUNDS = 8
 SLOW = pytest.mark.slow
 
 

@@ -167,6 +167,7 @@ def parties(running: Path, tmp_path: Path) -> Iterator[Path]:
         (running / site / SITE_FILE).write_text(text)
 
 
+@pytest.mark.slow
 def test_glasu_between_parties_with_tables_of_their_own(parties: Path, tmp_path: Path) -> None:
     config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "again"))
     summary = run(config, parties, tmp_path / "out", False, Watcher())

@@ -42,13 +42,13 @@ def test_a_classifier_that_ignores_the_group_shows_the_floor_on_average() -> Non
     y = np.repeat([0, 1], [140, 110])
     predicted = np.where(y == 1, rng.random(250) < 0.7, rng.random(250) < 0.3).astype(int)
     drawn: list[dict[str, Any]] = []
-    for _ in range(4000):
+    for _ in range(1500):
         sens = rng.permutation(np.repeat([0, 1], [170, 80]))
         table = np.bincount(4 * sens + 2 * y + predicted, minlength=8).reshape(2, 2, 2)
         pairs = {"groups": table.astype(float)}
         drawn.append(values(pairs) | noise_floor(pairs))
     mean = {name: np.mean([each[name] for each in drawn]) for name in drawn[0]}
-    for gap, tolerance in (("sp", 0.03), ("eo", 0.03), ("equalised_odds", 0.04)):
+    for gap, tolerance in (("sp", 0.04), ("eo", 0.04), ("equalised_odds", 0.05)):
         assert mean[gap] == pytest.approx(mean[f"{gap}_floor"], rel=tolerance)
     assert abs(mean["sp_signed"]) < 0.2 * mean["sp"]
 

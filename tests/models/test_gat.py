@@ -163,7 +163,7 @@ def test_training_in_a_batch_recorded_or_not_equals_training_alone(
     ends = []
     for options in ({"mode": "loop"}, {"record": "never"}, {"record": "always"}):
         fed = Simulation(graphs, classes=3, **options)  # type: ignore[arg-type]
-        algorithm = ALGORITHMS["fedavg"](model)
+        algorithm = ALGORITHMS["fedavg"](model, local_steps=1)
         fed.begin(0)
         state = algorithm.init(fed)
         for number in range(1, 4):

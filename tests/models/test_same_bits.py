@@ -21,7 +21,7 @@ from tests.conftest import padded_alike
 SIZES = (20, 300, 33, 64, 161)
 
 
-@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["1 thread", "2 threads"])
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """The CPU's kernels divide their work by threads, and may sum differently."""
     before = torch.get_num_threads()
