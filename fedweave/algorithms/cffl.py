@@ -17,7 +17,7 @@ from fedweave.algorithms.parts.weigh import EXAMPLES
 from fedweave.algorithms.preset import preset
 from fedweave.core import model as models
 from fedweave.core.federation import Federation
-from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.errors import ConfigError
 from fedweave.ops.sparsified import Sparsified
 
@@ -35,7 +35,7 @@ class Credibility(Part):
     sends: ClassVar = EXAMPLES
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """All alike; the server's model.
+        """All alike.
 
         Raises:
             ConfigError: the server holds nothing to validate on.
@@ -47,7 +47,7 @@ class Credibility(Part):
             )
         count = len(fed.clients)
         c = torch.full((count,), 1 / count, dtype=torch.float64)
-        return {"w": w, "c": c, "inside": torch.ones(count, dtype=torch.bool)}
+        return {"c": c, "inside": torch.ones(count, dtype=torch.bool)}
 
     def report(self, ctx: Context) -> Tree:
         """{"n": training examples}."""
@@ -62,13 +62,12 @@ class Credibility(Part):
         """c after the round, of its clients; 0 of those that are out."""
         graph, inside = round.held["validation"], state["inside"][round.at]
         known = (graph.y >= 0).double()
-        sent = nest({path: round.replies.stack(f"update/{path}") for path, _ in leaves(state["w"])})
 
-        def accuracy(update: Tree) -> Tensor:
-            hits = models.apply(round.model, add(state["w"], update), graph).argmax(1) == graph.y
+        def accuracy(w: Tree) -> Tensor:
+            hits = models.apply(round.model, w, graph).argmax(1) == graph.y
             return (hits * known).sum() / known.sum()
 
-        v = torch.where(inside, vmap(accuracy, chunk_size=32)(sent), 0)
+        v = torch.where(inside, vmap(accuracy, chunk_size=32)(round.trained), 0)
         c = torch.sinh(self.a * (0.2 * state["c"][round.at] + 0.8 * v / v.sum().clamp(min=1e-12))) * inside
         if c.sum() <= 0:
             return state["c"][round.at]
@@ -76,9 +75,8 @@ class Credibility(Part):
         return c / c.sum()
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The server's model, values, and who remains."""
+        """Values, and who remains."""
         return {
-            "w": add(state["w"], round.replies.weighted_sum("update", round.weights)),
             "c": state["c"].index_copy(0, round.at, round.value),
             "inside": state["inside"].index_copy(0, round.at, round.value > 0),
         }

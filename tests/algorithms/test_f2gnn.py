@@ -21,12 +21,11 @@ from fedweave.core.model import Layer
 from fedweave.core.tree import Tree, ravel
 from fedweave.errors import ReplyRefused, StepFailed
 from fedweave.rounds import train
-from tests.contract.federations import Simulation, federation, graphs, model, people
+from tests.contract.federations import SIZES, Simulation, federation, graphs, model, people
 
 ROUNDS, STEPS, LR = 3, 8, 1.0
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": LR, "weight_decay": 0.0, "local_steps": STEPS}
 NAME = "f2gnn"  # whose data has two groups and two classes
-SIZES = (21, 40, 33, 70, 12)
 
 
 class Person:

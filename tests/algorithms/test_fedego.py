@@ -27,7 +27,7 @@ from fedweave.errors import UserError
 from fedweave.models import MODELS
 from fedweave.rounds import train
 from tests.conftest import padded_alike
-from tests.contract.federations import CLASSES, FEATURES, distance, federation, graphs
+from tests.contract.federations import CLASSES, FEATURES, SIZES, distance, federation, graphs
 
 QUICK: dict[str, Any] = {
     "batch": 4, "batches": 2, "epochs": 1, "server_epochs": 1, "fan_out": 2, "lr": 0.05, "weight_decay": 0.0
@@ -367,7 +367,7 @@ def test_a_round_without_any_upload_leaves_the_server_as_it_was() -> None:
 def test_bytes_up_are_theta_egos_and_labels(mode: str) -> None:
     fed, algorithm = federation(mode=mode), fedego(net(hidden=64), batch=5, fan_out=3, sigma=0.15)
     uploads = after(algorithm, fed, 1)["uploads"]
-    assert uploads == -(-(70 // 3) // 5)
+    assert uploads == -(-(max(SIZES) // 3) // 5)
     rows = [r for r in fed.ledger.table().to_pylist() if r["step"] == "FedEgo.train" and r["direction"] == "up"]
     for site in fed.clients:
         mine = {row["key"]: row for row in rows if row["client"] == site}
