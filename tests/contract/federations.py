@@ -22,7 +22,7 @@ from fedweave.models import MODELS
 from tests.contract import small_graphs
 
 FEATURES, CLASSES, HIDDEN = 60, 3, 8
-SIZES = (21, 40, 33, 60, 12)
+SIZES = (21, 40, 33, 57, 12)
 SHARED = 40  # nodes of every client of a vertical federation
 VERTICAL = {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}
 GRAPH_LEVEL = {name for name, kind in ALGORITHMS.items() if capabilities(kind).graph_level}
