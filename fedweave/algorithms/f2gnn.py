@@ -27,8 +27,9 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.preset import preset
 from fedweave.core.algorithm import Capabilities
-from fedweave.core.federation import Federation
+from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
 from fedweave.metrics.balance import balance, group_edges
@@ -79,7 +80,9 @@ class DivergenceStart(Part):
     """
 
     js: Distance = "nodes"
-    sends: ClassVar = {"js": "how far apart the predictions of the global and the client's last model are"}
+    sends: ClassVar = {
+        "js": Sends("how far apart the predictions of the global and the client's last model are", within=Real())
+    }
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No divergence yet."""
@@ -140,8 +143,14 @@ class GroupWeights(Part):
     prefer: Prefer = "fair"
     groups = True
     sends: ClassVar = {
-        "gaps": "|ΔSP| + |ΔEO| between the sensitive groups, of the trained model's probabilities on training nodes",
-        "balance": "how evenly the client's edges join equal and different sensitive groups, from 0 to 1",
+        "gaps": Sends(
+            "|ΔSP| + |ΔEO| between the sensitive groups, of the trained model's probabilities on training nodes",
+            within=Real(0.0, 2.0 + 1e-6),
+        ),
+        "balance": Sends(
+            "how evenly the client's edges join equal and different sensitive groups, from 0 to 1",
+            within=Real(0.0, 1.0 + 1e-6),
+        ),
     }
 
     def __post_init__(self) -> None:

@@ -26,8 +26,9 @@ from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
 from fedweave.algorithms.preset import preset
 from fedweave.core.algorithm import Capabilities
-from fedweave.core.federation import Federation
+from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import TRAIN
+from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.errors import DataError
 from fedweave.metrics import group_fairness
@@ -47,8 +48,10 @@ class FairFedWeights(Part):
     gap: Gap = "eo"
     groups = True
     sends: ClassVar = EXAMPLES | {
-        "groups": "how many training examples of each sensitive group have which label and prediction by the received "
-        "model"
+        "groups": Sends(
+            "how many training examples of each sensitive group have which label and prediction by the received model",
+            within=Whole(),
+        )
     }
 
     def __post_init__(self) -> None:

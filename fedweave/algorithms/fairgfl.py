@@ -34,6 +34,7 @@ from fedweave.algorithms.preset import preset
 from fedweave.core import random
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.mechanism import LDP
+from fedweave.core.ranges import Real, Whole
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.ops.hashing import bits
@@ -99,9 +100,9 @@ class OverlapWeights(Part):
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """The loss and, to estimate overlaps, a noisy minibatch."""
-        told: dict[str, Sends | str] = {"loss": "mean training loss of the received weights"}
+        told: dict[str, Sends | str] = {"loss": Sends("mean training loss of the received weights", within=Real())}
         if self.estimator == "ldp":
-            told["nodes"] = "number of the client's nodes"
+            told["nodes"] = Sends("number of the client's nodes", within=Whole())
             told["codes"] = Sends(f"noisy codes of the features of {self.sample} random nodes", self._private_codes)
             if self.alpha < 1:
                 told["links"] = Sends(

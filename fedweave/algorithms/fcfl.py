@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.preset import preset
-from fedweave.core.federation import Federation
+from fedweave.core.federation import Federation, Sends
+from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
 
 SHRINK, TOLERANCE, SMALLEST = 0.01, 0.1, 1e-4  # of δ, in the authors' code
@@ -37,7 +38,7 @@ class ParetoDescent(Part):
     delta: float = 0.5
     first: int = 100
     lipschitz: float = 10.0
-    sends: ClassVar = {"loss": "mean training loss of the received weights"}
+    sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def __post_init__(self) -> None:
         if self.delta <= 0 or self.first < 0 or self.lipschitz <= 0:

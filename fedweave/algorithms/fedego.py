@@ -33,6 +33,7 @@ from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.model import Model
+from fedweave.core.ranges import Real, Whole
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
@@ -120,7 +121,7 @@ class FedEgo(Deployable):
         labels = torch.full((fed.classes,), 1 / fed.classes, dtype=fed.dtype)
         return {"theta": theta, "phi": phi, "labels": labels, "uploads": uploads}
 
-    @on_client(sends={"batches": "the number of the client's train nodes, up to one batch"})
+    @on_client(sends={"batches": Sends("the number of the client's train nodes, up to one batch", within=Whole())})
     def count(self, client: Client, message: Tree) -> Tree:
         """How many batches of train nodes the client has."""
         return {"batches": self._filled(client.graph.masks[TRAIN].sum())}
@@ -147,9 +148,9 @@ class FedEgo(Deployable):
         labels = "the label distribution of the same train nodes" if self.mixup else "the same node's label"
         told = {
             "egos/embedding": Sends(self._upload, (*mixed, *((Gaussian(self.sigma),) if self.sigma else ()))),
-            "egos/label": Sends(labels, mixed),
+            "egos/label": Sends(labels, mixed, Real()),
         }
-        theta = Sends("weights of the reduction layers after local training")
+        theta = Sends("weights of the reduction layers after local training", like="theta")
         return told | ({"theta": theta} if self.share_reduction else {})
 
     @on_client(sends=_sends)
@@ -276,7 +277,7 @@ class FedEgo(Deployable):
         return Evaluation(fed.map(self.score, self._shared(state), quorum=self.quorum))
 
     @on_client(
-        sends=PERSONAL_SCORES | {"facts": "how far the client's label distribution and model are from the global ones"}
+        sends={**PERSONAL_SCORES, "facts": "how far the client's label distribution and model are from the global ones"}
     )
     def score(self, client: Client, message: Tree) -> Tree:
         """The personal model after the mixing of line 38."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.preset import preset
 from fedweave.core.federation import Federation, Sends
+from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
 
 
@@ -36,7 +37,7 @@ class Proximal(Part):
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """The loss, only to adapt."""
-        return {"loss": "mean training loss before the last local step"} if self.adaptive else {}
+        return {"loss": Sends("mean training loss before the last local step", within=Real())} if self.adaptive else {}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """μ as a tensor, for a number that changes would be a new computation to record."""

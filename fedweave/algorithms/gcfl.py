@@ -19,7 +19,8 @@ from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.parts.weigh import EXAMPLES
 from fedweave.algorithms.preset import preset
 from fedweave.core import random
-from fedweave.core.federation import Federation
+from fedweave.core.federation import Federation, Sends
+from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, norm
 
 
@@ -110,7 +111,9 @@ class SeriesClusters(Clusters):
     """
 
     length: int = 5
-    sends: ClassVar = EXAMPLES | {"gradient": "norm of the training loss's gradient at the trained weights"}
+    sends: ClassVar = EXAMPLES | {
+        "gradient": Sends("norm of the training loss's gradient at the trained weights", within=Real())
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -41,8 +41,9 @@ from fedweave.algorithms.vertical.party import PartySteps
 from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core.algorithm import Capabilities, Evaluation
-from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.model import Model
+from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError, UserError
@@ -52,10 +53,10 @@ from fedweave.privacy.gaussian import GaussianRows
 
 _H = "a representation of every node of the exchanged list, from the client's features and edges, and whose row it is"
 _ALL = "a representation of every node, from the client's features and edges"
-_FACTS = {
-    "nodes": "how many nodes the client holds: those that all parties have in common",
+_FACTS: Declaration = {
+    "nodes": Sends("how many nodes the client holds: those that all parties have in common", within=Whole(1)),
     "masks": "a fingerprint of which nodes train, validate and test",
-    "labels": "whether the client sees labels",
+    "labels": Sends("whether the client sees labels", within=Whole(0, 1)),
 }
 
 
@@ -156,7 +157,8 @@ class GLASU:
                 "algorithm.exchanges to 1 or more."
             )
         self.party.release.agree(fed, self.send_mask_seed, self.store_mask_seed)
-        return {"holders": {client: int(client in holders) for client in fed.clients}}
+        nodes = int(replies.stack("nodes")[0])
+        return {"holders": {client: int(client in holders) for client in fed.clients}, "nodes": nodes}
 
     @on_client(sends=_FACTS)
     def begin(self, client: Client, message: Tree) -> Tree:
@@ -179,7 +181,7 @@ class GLASU:
         message: Tree = {"batch": fed.key("batch")}
         for segment in self.party.sampling:  # algorithm 2
             lists = fed.map(self.sample, message | {"segment": segment})
-            message = {"nodes": union(lists), "cut": segment}
+            message = {"nodes": union(lists, state["nodes"]), "cut": segment}
         for segment in range(split.last):  # algorithm 3
             replies = fed.map(self.infer, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies)}
@@ -199,7 +201,11 @@ class GLASU:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies)))}
         return state
 
-    @on_client(sends={"nodes": "the mini-batch's nodes and their sampled neighbours in the client's graph"})
+    @on_client(
+        sends={
+            "nodes": Sends("the mini-batch's nodes and their sampled neighbours in the client's graph", within=Whole())
+        }
+    )
     def sample(self, client: Client, message: Tree) -> Tree:
         """Algorithm 2 down to the next aggregated layer."""
         return self.party.sample(client, message)
@@ -290,8 +296,15 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
     return tuple(passing[number - 1] for number in chosen)
 
 
-def union(replies: Replies) -> Tensor:
-    """∪_m S_m, sorted, int64, with its first repeated to a length that depends on its size alone."""
+def union(replies: Replies, count: int) -> Tensor:
+    """∪_m S_m of `count` nodes, sorted, int64, with its first repeated to a length that depends on its size alone.
+
+    Raises:
+        FedweaveError: a client names a node that there is not; at every client its row would be missing.
+    """
+    for client, reply in zip(replies.clients, replies, strict=True):
+        if bool(((reply["nodes"] < 0) | (reply["nodes"] >= count)).any()):
+            raise FedweaveError(f"{client!r} sampled nodes that are not 0 to {count - 1}. See what runs there.")
     nodes = torch.cat([reply["nodes"] for reply in replies]).long().unique()
     return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)])
 

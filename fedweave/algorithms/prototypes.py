@@ -9,14 +9,19 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round, Training
 from fedweave.core import model as models
-from fedweave.core.federation import Federation
+from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import MOTIF_MEAN, POOLS, TRAIN, Graph
 from fedweave.core.model import Model
+from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.learn import cross_entropy
 
-MOTIFS = {"motif": "which motifs its training graphs have: bonds and rings of labels, by number"}
+MOTIFS = {
+    "motif": Sends(
+        "which motifs its training graphs have: bonds and rings of labels, by number", within=Whole(-1, 1 << 63)
+    )
+}
 
 
 @dataclass(frozen=True)

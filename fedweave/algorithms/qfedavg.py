@@ -10,6 +10,8 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.preset import preset
+from fedweave.core.federation import Sends
+from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
 
 
@@ -24,7 +26,7 @@ class FairByLoss(Part):
 
     q: float = 1.0
     lipschitz: float = 100.0
-    sends: ClassVar = {"loss": "mean training loss of the received weights"}
+    sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def __post_init__(self) -> None:
         if self.q < 0 or self.lipschitz <= 0:

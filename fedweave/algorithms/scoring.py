@@ -3,25 +3,40 @@
 import torch
 
 from fedweave.core import model as models
-from fedweave.core.federation import Client, Federation
+from fedweave.core.federation import Client, Declaration, Federation, Sends
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
+from fedweave.core.ranges import Pairs, Whole
 from fedweave.core.tree import Tree
 from fedweave.metrics import group_fairness
 from fedweave.metrics.classification import ALWAYS, counts
 
-SCORES = {
-    "own": "the model's loss and hits on the client's examples, and how many of each class it has",
-    "own/groups": "how many of the client's examples of each sensitive group have which label and prediction",
-    "own/group_auc": "within each sensitive group of the client, how many pairs of examples the model orders correctly",
-    "trained": "the loss and hits of the client's own trained model on its examples",
+SCORES: Declaration = {
+    "own": Sends(
+        "the model's loss and hits on the client's examples, and how many of each class it has", within=Pairs()
+    ),
+    "own/groups": Sends(
+        "how many of the client's examples of each sensitive group have which label and prediction", within=Whole()
+    ),
+    "own/group_auc": Sends(
+        "within each sensitive group of the client, how many pairs of examples the model orders correctly",
+        within=Pairs(),
+    ),
+    "trained": Sends("the loss and hits of the client's own trained model on its examples", within=Pairs()),
 }
-PERSONAL_SCORES = SCORES | {
-    "global_test": "the loss and hits of the client's own model on the global test graph",
-    "global_test/groups": "how many examples of the global test graph of each sensitive group have which label and "
-    "prediction by the client's own model",
-    "global_test/group_auc": "within each sensitive group of the global test graph, how many pairs of examples the "
-    "client's own model orders correctly",
+PERSONAL_SCORES: Declaration = {
+    **SCORES,
+    "global_test": Sends("the loss and hits of the client's own model on the global test graph", within=Pairs()),
+    "global_test/groups": Sends(
+        "how many examples of the global test graph of each sensitive group have which label and prediction by the "
+        "client's own model",
+        within=Whole(),
+    ),
+    "global_test/group_auc": Sends(
+        "within each sensitive group of the global test graph, how many pairs of examples the client's own model "
+        "orders correctly",
+        within=Pairs(),
+    ),
 }
 
 

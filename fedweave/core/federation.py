@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import KINDS, Applied, Mechanism
+from fedweave.core.ranges import Range
 from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves
@@ -63,6 +64,8 @@ class Sends:
 
     reveals:   what its receiver learns from it.
     mechanism: what the step did to it before it left; several in the order in which they were applied.
+    within:    what its numbers can be; a receiver refuses others. None leaves them free.
+    like:      the key of the message whose shapes and dtypes it has, such as "w" for a change of the weights; else "".
 
     Raises:
         TypeError: `mechanism` is none of `core.mechanism.KINDS`.
@@ -70,6 +73,8 @@ class Sends:
 
     reveals: str
     mechanism: Mechanism | tuple[Mechanism, ...] | None = None
+    within: Range | None = None
+    like: str = ""
 
     def __post_init__(self) -> None:
         if odd := [own for own in self.mechanisms if type(own) not in KINDS.values()]:

@@ -190,8 +190,10 @@ def encode(tree: Tree) -> bytes:
     return save(tensors, {"python": json.dumps(python, sort_keys=True)})
 
 
-def decode(blob: bytes) -> Tree:
+def decode(blob: bytes, filled: int = 1 << 40) -> Tree:
     """Parse what `encode` wrote.
+
+    filled: bytes that its sparse leaves may take once they are filled in.
 
     Raises:
         ReplyRefused: the bytes are not such a blob.
@@ -200,6 +202,8 @@ def decode(blob: bytes) -> Tree:
         tensors = load(blob)
         head = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
         python = json.loads(head["__metadata__"]["python"])
+        if (size := sum(map(_filled, python.values()))) > filled:
+            raise ValueError(f"its sparse leaves take {size} bytes")
         tree = nest({path: _unwrap(tensor, python.get(path)) for path, tensor in sorted(tensors.items())})
         return check(tree, "the tree")
     except Exception as error:  # whatever a hostile blob provokes in the parser is one refusal
@@ -231,6 +235,11 @@ def _wrap(value: float | int | str) -> Tensor:
     if isinstance(value, str):
         return torch.tensor(list(value.encode()), dtype=torch.uint8)
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+
+
+def _filled(kind: str) -> int:
+    """Bytes of a leaf of a Python type once it is filled in, if it is sparse."""
+    return Sparsified.bytes_of(kind.removeprefix(_SPARSE)) if kind.startswith(_SPARSE) else 0
 
 
 def _unwrap(tensor: Tensor, kind: str | None) -> Leaf:

@@ -47,6 +47,12 @@ class Sparsified:
         """What `unpacked` needs to know besides: "float32 3 4"."""
         return " ".join([str(self.dtype).removeprefix("torch."), *map(str, self.shape)])
 
+    @staticmethod
+    def bytes_of(form: str) -> int:
+        """Bytes of the tensor that `unpacked` makes."""
+        kind, *shape = form.split()
+        return math.prod(map(int, shape)) * _DTYPES[kind].itemsize
+
     @classmethod
     def unpacked(cls, packed: Tensor, form: str) -> "Sparsified":
         """Undo `packed`.

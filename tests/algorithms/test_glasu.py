@@ -119,8 +119,10 @@ def test_aggregated_layers_by_hand() -> None:
 def test_unions_by_hand() -> None:
     lists = [{"nodes": torch.tensor(nodes, dtype=torch.int32)} for nodes in ([4, 9, 4], [1, 4, 2])]
     replies = Replies(("a", "b"), [Batch((i,), {"nodes": t["nodes"][None]}) for i, t in enumerate(lists)], {})
-    assert union(replies)[:4].tolist() == [1, 2, 4, 9]
-    assert union(replies)[4:].tolist() == [1] * 60
+    assert union(replies, 10)[:4].tolist() == [1, 2, 4, 9]
+    assert union(replies, 10)[4:].tolist() == [1] * 60
+    with pytest.raises(FedweaveError, match="'a' sampled nodes that are not 0 to 8"):
+        union(replies, 9)
 
 
 @pytest.mark.parametrize(

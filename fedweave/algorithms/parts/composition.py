@@ -152,7 +152,7 @@ class Composition(dict[str, Part]):
     def released(self) -> dict[str, Sends]:
         """What leaves a client as its update, and how that is protected."""
         reveals = next((part.releases for part in self.values() if part.releases), UPDATE)
-        return {"update": Sends(reveals, self.mechanism)}
+        return {"update": Sends(reveals, self.mechanism, like="w")}
 
     @property
     def mechanism(self) -> tuple[Any, ...]:

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts.part import Context, Part, Round
+from fedweave.core.federation import Sends
+from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 
-EXAMPLES = {"n": "number of training examples"}
+EXAMPLES = {"n": Sends("number of training examples", within=Whole())}
 
 
 def by_size(round: Round) -> Tensor:

@@ -16,13 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.core.federation import Declaration, Sends
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
+from fedweave.deploy.flare.holdings import WIDTH
 from fedweave.errors import FedweaveError, UserError
 
-MEETING = {
-    "features": "how many features the party has",
-    "classes": "how many classes the data has",
+MEETING: Declaration = {
+    "features": Sends("how many features the party has", within=WIDTH),
+    "classes": Sends("how many classes the data has", within=WIDTH),
     "ids": "how many nodes the party has and how many it shares with the others: keyed hashes of ids, which the server "
     "cannot read without the sites' key",
 }

@@ -1,6 +1,7 @@
 """A `Federation` whose clients are sites at the other end of a link."""
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.config import Document
-from fedweave.core.federation import Sent, Step, StepInfo, step_info, step_name
+from fedweave.core.federation import Declaration, Sent, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Entry, Ledger, line
 from fedweave.core.replies import Batch, Replies, as_row
@@ -92,6 +93,7 @@ class Flare:
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
         self._faults: Counter[tuple[str, str]] = Counter()
+        self._log = logging.getLogger("fedweave.server")
         self._versions: dict[str, int] = {}
         self.begin(0)
 
@@ -127,16 +129,31 @@ class Flare:
         here = self._open(self.clients)
         replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, here, {})
         if not vertical:
-            return replies
+            return self._alike(replies)
         return self._arrive(ALIGN, JOINING, {"kind": "align"} | more, replies.clients, align(replies))
 
     def _arrive(
-        self, name: str, tells: Mapping[str, str], request: dict[str, Any], here: Sequence[str], message: Tree
+        self, name: str, tells: Declaration, request: dict[str, Any], here: Sequence[str], message: Tree
     ) -> Replies:
         blobs, sent = dict.fromkeys(here, encode(message)), dict.fromkeys(here, message)
         replies, _ = self._call(name, StepInfo.of(tells, ragged=True), request, blobs, sent, self.clients)
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing)
         return replies
+
+    def _alike(self, replies: Replies) -> Replies:
+        """Without the sites whose numbers of features and classes are not most others', if the quorum allows that;
+        else it is for the server to refuse them."""
+        forms = {site: (replies[site]["features"], replies[site]["classes"]) for site in replies.clients}
+        (form, votes), *_ = Counter(forms.values()).most_common(1)
+        if votes == len(forms) or 2 * votes <= len(forms) or votes < self._quorum * len(self.clients):
+            return replies
+        said = "its data has {} features and {} classes, most others' {} and {}"
+        odd = {site: said.format(*own, *form) for site, own in forms.items() if own != form}
+        self._out |= odd
+        self._count(odd, odd)
+        here = [site for site in replies.clients if site not in odd]
+        batches = [Batch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
+        return Replies(here, batches, replies.missing | odd)
 
     def map(
         self,
@@ -287,6 +304,8 @@ class Flare:
     def _count(self, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
         self._faults.update((site, "missing") for site in missing)
         self._faults.update((site, "refused") for site in refused)
+        for site, why in refused.items():
+            self._log.warning("round %d: %s is left out: %s", self.round, site, why)
         for site, times in self._link.late.items():
             self._faults[site, "late"] += times
         self._link.late.clear()

@@ -13,7 +13,9 @@ import torch
 from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core import random
+from fedweave.core.federation import Declaration, Sends
 from fedweave.core.graph import TEST, TRAIN, VAL, Graph, make_graph
+from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
@@ -23,14 +25,15 @@ from fedweave.datasets.folder import Folder
 from fedweave.deploy.flare.sitefile import Rules, SiteData
 from fedweave.errors import DataError
 
-JOINING = {
-    "features": "how many features the data has",
-    "classes": "how many classes the data has",
+WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back
+JOINING: Declaration = {
+    "features": Sends("how many features the data has", within=WIDTH),
+    "classes": Sends("how many classes the data has", within=WIDTH),
     "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
-    "nodes": "how many nodes the site holds",
-    "edges": "how many edges the site holds",
-    "split": "how many examples it trains, validates and tests on",
-    "labels": "how many examples of each class it has",
+    "nodes": Sends("how many nodes the site holds", within=Whole(-1)),
+    "edges": Sends("how many edges the site holds", within=Whole(-1)),
+    "split": Sends("how many examples it trains, validates and tests on", within=Whole()),
+    "labels": Sends("how many examples of each class it has", within=Whole()),
 }
 FORM = ("features", "classes", "names")  # says what the data is like, and nothing of a record in it
 

@@ -1,5 +1,6 @@
 """Calls over NVFlare's Collab API, with deadlines of fedweave's own."""
 
+import math
 import queue
 import time
 from collections import Counter
@@ -133,8 +134,9 @@ def _answer(reply: Any) -> Answer:
     try:
         final, note = reply["final"] is True, reply.get("note", "")
         answer = Answer(reply["blob"], float(reply["seconds"]), reply["refusal"], final, note)
-    except (AttributeError, TypeError, KeyError, ValueError):
+    except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
         return Answer(refusal="its answer is not of fedweave's form", final=False)
-    if not isinstance(answer.blob, bytes) or not all(isinstance(said, str) for said in (answer.refusal, answer.note)):
+    words = all(isinstance(said, str) for said in (answer.refusal, answer.note))
+    if not words or not isinstance(answer.blob, bytes) or not 0 <= answer.seconds < math.inf:
         return Answer(refusal="its answer is not of fedweave's form", final=False)
-    return answer._replace(refusal=answer.refusal[:1000])
+    return answer._replace(refusal="".join(c if c.isprintable() else " " for c in answer.refusal[:1000]))

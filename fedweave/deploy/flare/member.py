@@ -18,7 +18,7 @@ from torch import Tensor
 from fedweave.config import Config, resolve
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.federation import Client, StepInfo, step_info
+from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.alignment import MEETING
@@ -154,7 +154,7 @@ class Member:
         write_table(path, predictions_table([found], data.ids, job.found.labels or data.labels, data.example))
         self._log.info("%d predictions: %s", data.examples, path)
 
-    def _tell(self, asked: dict[str, Any], name: str, told: Tree, sends: dict[str, str]) -> bytes:
+    def _tell(self, asked: dict[str, Any], name: str, told: Tree, sends: Declaration) -> bytes:
         """What the site says of itself, from which its policy has already taken what it denies."""
         if self._job is None:
             raise FedweaveError("nothing may leave before the site has joined a job")

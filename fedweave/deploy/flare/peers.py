@@ -13,6 +13,7 @@ from fedweave.engines.messages import peer_messages
 from fedweave.errors import FedweaveError
 
 _LONGEST = 1 << 20  # characters of a note
+_MOST = 1 << 53  # bytes, versions
 VERSION = "(data)"  # key of a note
 
 
@@ -52,10 +53,10 @@ class Receipt(NamedTuple):
             given = _parsed(note)
             keys = tuple((str(key), str(shape), int(size)) for key, shape, size in given["keys"])
             receipt = cls(keys, int(given["size"]), {p: str(why)[:200] for p, why in given["lost"].items()})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise FedweaveError(f"its receipt is not of fedweave's form ({type(error).__name__})") from error
         sizes = [size for *_, size in receipt.keys]
-        if receipt.size < sum(sizes) or min(sizes, default=0) < 0 or not set(receipt.lost) <= set(peers):
+        if not sum(sizes) <= receipt.size < _MOST or min(sizes, default=0) < 0 or not set(receipt.lost) <= set(peers):
             raise FedweaveError("its receipt contradicts itself")
         if undeclared := [key for key, *_ in receipt.keys if info.covering(key) is None]:
             raise FedweaveError(f"its receipt names {undeclared[:5]}, which the step does not declare")
@@ -121,7 +122,7 @@ def read_version(note: str, before: int) -> int:
     """The version of a site's data that it notes (`VERSION`), which can only rise; `before` from a note without one."""
     try:
         version = _parsed(note).get(VERSION, before)
-        return version if isinstance(version, int) and before < version < 2**53 else before
+        return version if isinstance(version, int) and before < version < _MOST else before
     except (ValueError, AttributeError):
         return before
 
@@ -129,4 +130,7 @@ def read_version(note: str, before: int) -> int:
 def _parsed(note: str) -> Any:
     if len(note) > _LONGEST:
         raise ValueError(f"{len(note)} characters")
-    return json.loads(note)
+    try:
+        return json.loads(note)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

@@ -1,0 +1,79 @@
+"""What a value that leaves a client can be, so that its receiver can refuse what no honest sender sends."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+LARGEST_COUNT = 1 << 32  # examples of one client
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Whole numbers from `least` to `most`, by default counts of a client's examples."""
+
+    least: int = 0
+    most: int = LARGEST_COUNT
+
+    def fault(self, path: str, leaf: Any) -> str:
+        """What is wrong with the `leaf` at `path`; empty if nothing is."""
+        values = _values(leaf)
+        if values is None or not bool((values == values.round()).all()):
+            return f"{path} is not of whole numbers"
+        return _outside(path, values, float(self.least), float(self.most))
+
+
+@dataclass(frozen=True)
+class Real:
+    """Numbers from `least` to `most`, by default those that are not negative, such as losses and norms."""
+
+    least: float = 0.0
+    most: float = math.inf
+
+    def fault(self, path: str, leaf: Any) -> str:
+        """What is wrong with the `leaf` at `path`; empty if nothing is."""
+        values = _values(leaf)
+        return f"{path} is not of numbers" if values is None else _outside(path, values, self.least, self.most)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Additive pairs [S, 2, …] of a sum and a count (`metrics.classification`), by the name of the metric.
+
+    A count is whole and a sum neither negative nor, but for those of `mean` metrics, above its count. Counts of `pairs`
+    metrics are of pairs of examples.
+    """
+
+    mean: tuple[str, ...] = ("loss",)
+    pairs: tuple[str, ...] = ("auc", "group_auc")
+
+    def fault(self, path: str, leaf: Any) -> str:
+        """What is wrong with the `leaf` at `path`; empty if nothing is."""
+        values, name = _values(leaf), path.rpartition("/")[2]
+        if values is None or values.dim() < 2 or values.shape[1] != 2:
+            return f"{path} is not of pairs of a sum and a count"
+        total, count = values.unbind(1)
+        most = LARGEST_COUNT**2 if name in self.pairs else 2 * LARGEST_COUNT
+        if fault := Whole(0, most).fault(f"the count of {path}", count) or _outside(f"the sum of {path}", total, 0.0):
+            return fault
+        allowed = torch.where(count > 0, math.inf, 0.0) if name in self.mean else count
+        return f"{path} counts more than there is" if bool((total > allowed).any()) else ""
+
+
+Range: TypeAlias = Whole | Real | Pairs
+
+
+def _values(leaf: Any) -> Tensor | None:
+    """A leaf as float64, of which int64 beyond 2^53 is rounded; None if it is a string."""
+    return None if isinstance(leaf, str) else torch.as_tensor(leaf).double()
+
+
+def _outside(path: str, values: Tensor, least: float, most: float = math.inf) -> str:
+    """Which of `values` is beyond the limits; empty if none is. Infinite ones are, whatever the limits."""
+    inside = (values >= least) & (values <= most) & values.isfinite()
+    if bool(inside.all()):
+        return ""
+    worst, limits = float(values[~inside][0]), f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+    return f"{path} is {worst:g}, which is not {limits}"
