@@ -62,8 +62,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--methods", nargs="+", default=METHODS)
     given = parser.parse_args()
-    keys = ("local/accuracy", "global/accuracy", "fairness/loss_variance")
-    print("| algorithm | settings | local accuracy | global accuracy | local, to FedAvg | variance of train losses |")
+    keys = ("local/accuracy", "global/accuracy", "fairness/test_loss_variance")
+    print("| algorithm | settings | local accuracy | global accuracy | local, to FedAvg | variance of test losses |")
     print("| --- | --- | --- | --- | --- | --- |")
     base = np.empty(0)
     for name in given.methods:

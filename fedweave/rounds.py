@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 
 from fedweave.core.algorithm import Algorithm, Evaluation, capabilities
-from fedweave.core.graph import SPLITS
+from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, UserError
 from fedweave.metrics import between_groups
@@ -33,6 +33,7 @@ SERVER = "server"
 BEST = "best_val"
 VALIDATION = f"{BEST}/val/accuracy"
 FAIREST = "best_fair"
+TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 
 
@@ -126,12 +127,14 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     own, of_groups = _measured(pairs)
     pooled, groups = _outside(evaluation) or _measured({name: pair.sum(0) for name, pair in pairs.items()})
     after = {f"trained/{name}": value for name, value in values(_pairs(replies, "trained")).items()}
-    fairness, _ = client_fairness(own["loss"][:, 0], own["accuracy"][:, 2], replies.clients)
+    fairness, _ = client_fairness(
+        own["loss"][:, TEST], own["accuracy"][:, TEST], own["loss"][:, TRAIN], replies.clients
+    )
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
     summary |= {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
     summary |= between_groups.summarised(of_groups, groups)
-    single = {("train" if "loss" in name else "test", name): value for name, value in fairness.items()}
+    single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
     rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, facts)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}

@@ -11,9 +11,9 @@ NONE = "-"
 # Which way is better, by the last part of a metric's name; others are not marked.
 HIGHER = (
     *("accuracy", "f1", "macro_f1", "auc", "worst_accuracy", "best_accuracy"),
-    *("loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "pearson"),
+    *("test_loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "pearson"),
 )
-LOWER = ("loss", "loss_variance", "sp", "eo", "equalised_odds")
+LOWER = ("loss", "test_loss_variance", "accuracy_deviation", "sp", "eo", "equalised_odds")
 
 
 @dataclass(frozen=True)

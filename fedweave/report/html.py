@@ -9,7 +9,7 @@ from plotly.graph_objects import Figure
 from plotly.offline import get_plotlyjs
 
 from fedweave.config import dumps
-from fedweave.report import figures, tables
+from fedweave.report import figures, gain, tables
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import between_groups
 from fedweave.report.motifs import drawing
@@ -24,10 +24,11 @@ def render(runs: Sequence[Run]) -> str:
     groups = grouped(runs)
     owners = [(group, run) for group in groups for run in group.runs]
     accuracies = [[run.clients("accuracy") for run in group.runs] for group in groups]
+    gained = gain.gains(groups)
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     return environment.from_string(PAGE).render(
         title=_title(groups),
-        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [],
+        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else gain.sentences(gained),
         warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished],
         style=STYLE,
         script=get_plotlyjs(),
@@ -46,6 +47,8 @@ def render(runs: Sequence[Run]) -> str:
         accuracy=drawn(figures.client_accuracy(groups), "accuracy"),
         accuracy_caption=_accuracy_caption(accuracies),
         extremes=tables.extremes(groups),
+        gain=drawn(gain.figure(gained), "gain"),
+        gains=gain.table(gained),
         incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
         pairs=[
             {"title": group.label if len(groups) > 1 else "", "figure": html, "table": tables.pairs(group.first)}

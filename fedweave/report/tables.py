@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from fedweave.metrics.reward_fairness import pearson, per_group
 from fedweave.report.cells import NONE, Cell, Table, marked, measured, number
 from fedweave.report.disclosure import Disclosure
+from fedweave.report.gain import alone
 from fedweave.report.reading import Group, Run, spread
 
 NOTES = {
@@ -19,8 +20,11 @@ NOTES = {
     "f1": "micro average",
     "macro_f1": "mean over classes",
     "auc": "one class against the rest",
-    "loss_variance": "0 if every client has the same training loss",
-    "loss_entropy": "nats; highest if all training losses are equal",
+    "test_loss_variance": "0 if every client has the same test loss",
+    "test_loss_entropy": "nats; highest if all test losses are equal",
+    "accuracy_deviation": "standard deviation over clients of the test accuracy",
+    "train_loss_variance": "of training losses, FairGFL's definition; small wherever models memorise",
+    "train_loss_entropy": "the same",
     "worst_accuracy": "of the client served worst",
     "best_accuracy": "of the client served best",
     "round": "with the best mean validation accuracy",
@@ -168,14 +172,12 @@ def qualities(run: Run) -> Table:
 def reward_fairness(groups: Sequence[Group]) -> Table:
     """Pearson's correlation of the clients' test accuracies with those of local training on the same split and seed, a
     row for each other run; empty without such a run of `local`."""
-    owners = [(group, run) for group in groups for run in group.runs]
-    alone = [run for _, run in owners if run.summary["algorithm"] == "local"]
     rows = []
-    for group, run in owners:
-        same = [one for one in alone if one is not run and _same_split(one, run)]
-        if not same or run.summary["algorithm"] == "local":
+    for group, run in ((group, run) for group in groups for run in group.runs):
+        reference = alone(run, groups)
+        if reference is None:
             continue
-        one, other = same[0].clients("accuracy"), run.clients("accuracy")
+        one, other = reference.clients("accuracy"), run.clients("accuracy")
         shared = sorted(one.keys() & other.keys())
         found = pearson(np.array([one[c] for c in shared]), np.array([other[c] for c in shared]))
         told = NONE if math.isnan(found.low) else f"{found.low:.3f} to {found.high:.3f}"
@@ -183,13 +185,6 @@ def reward_fairness(groups: Sequence[Group]) -> Table:
         seed = str(run.summary.get("seed", NONE))
         rows.append((Cell(group.label), Cell(seed), Cell(value, repr(found.value)), Cell(told), Cell(str(len(shared)))))
     return Table(("run", "seed", "correlation with local training", "95 % interval", "clients"), tuple(rows), words=2)
-
-
-def _same_split(one: Run, other: Run) -> bool:
-    tables = one.partition, other.partition
-    if tables[0] is None or tables[1] is None:
-        return False
-    return one.summary.get("seed") == other.summary.get("seed") and bool(tables[0].equals(tables[1]))
 
 
 def named_clients(accuracy: Mapping[str, float], value: float) -> str:

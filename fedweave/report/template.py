@@ -130,9 +130,22 @@ clients, or one is unfinished.{% endif %}</p>
 {%- if extremes.rows %}{{ grid(extremes) }}{% endif %}
 </section>
 
+<section id="gain">
+<h2>What joining brings each member</h2>
+{%- if gains.rows %}
+{{ figure(gain, "Test accuracy of each member in the run less what it has by training alone (`local`) with the same seed \
+and split; the first split given. Members stand in the same order for every run, by their mean gain.") }}
+{{ grid(gains) }}
+{%- else %}
+<p>Give a run of `local` with the same seed and split as well, to see what joining brings each member.</p>
+{%- endif %}
+</section>
+
 {%- if fairness.rows %}
 <section id="fairness">
 <h2>Fairness between clients</h2>
+<p class="small">How evenly the final model serves the clients on their test examples. Training losses, by which FairGFL
+defines fairness, are alike wherever models memorise, and are not marked.</p>
 {{ grid(fairness, "narrow") }}
 {%- if alone.rows %}
 <p class="small">Whether clients that do well alone do well together: Pearson's correlation of test accuracies on the

@@ -62,8 +62,8 @@ OURS, NORMALISED, PLAIN, SCALED = "FairGFL", "FairGFL, normalised", "FedAvg", "F
 
 ACCURACY = summarised("global/accuracy", "accuracy")
 LOSS = summarised("global/loss", "loss")
-VARIANCE = summarised("fairness/loss_variance", "variance", digits=5)
-ENTROPY = summarised("fairness/loss_entropy", "entropy", digits=5)
+VARIANCE = summarised("fairness/train_loss_variance", "variance", digits=5, earlier="fairness/loss_variance")
+ENTROPY = summarised("fairness/train_loss_entropy", "entropy", digits=5, earlier="fairness/loss_entropy")
 
 
 def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes: Any) -> Document:

@@ -83,9 +83,14 @@ def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | Non
     return Quantity("MB", lambda run: sent(run, keys) / MB, expected, digits=1)
 
 
-def summarised(name: str, unit: str, digits: int = 4) -> Quantity:
-    """An entry `name` of the summary's metrics (`rounds.RoundResult`)."""
-    return Quantity(unit, lambda run: summary(run)["metrics"].get(name), digits=digits)
+def summarised(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quantity:
+    """An entry `name` of the summary's metrics (`rounds.RoundResult`), which older runs have as `earlier`."""
+
+    def value(run: Path) -> float | None:
+        found = summary(run)["metrics"]
+        return found.get(name, found.get(earlier))
+
+    return Quantity(unit, value, digits=digits)
 
 
 def sent(run: Path, keys: tuple[str, ...], way: str = "") -> int:

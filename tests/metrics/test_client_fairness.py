@@ -15,15 +15,20 @@ LOSSES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30).map(np.array)
 
 
 def test_by_hand() -> None:
-    """Shares 1/4, 1/4, 1/2; mean 4/3."""
-    numbers, names = client_fairness(np.array([1.0, 1, 2]), np.array([0.5, 0.9, 0.2]), ["a", "b", "c"])
+    """Test losses: shares 1/4, 1/4, 1/2; mean 4/3. Training losses: shares 0, 1/2, 1/2; mean 2. Accuracies: mean .5."""
+    numbers, names = client_fairness(
+        np.array([1.0, 1, 2]), np.array([0.5, 0.8, 0.2]), np.array([0.0, 3, 3]), ["a", "b", "c"]
+    )
     assert numbers == pytest.approx(
         {
-            "fairness/loss_variance": 2 / 9,
-            "fairness/loss_entropy": 1.5 * math.log(2),
+            "fairness/test_loss_variance": 2 / 9,
+            "fairness/test_loss_entropy": 1.5 * math.log(2),
+            "fairness/accuracy_deviation": math.sqrt(0.06),
             "fairness/worst_accuracy": 0.2,
-            "fairness/best_accuracy": 0.9,
+            "fairness/best_accuracy": 0.8,
             "fairness/undefined_clients": 0,
+            "fairness/train_loss_variance": 2,
+            "fairness/train_loss_entropy": math.log(2),
         }
     )
     assert names == {"fairness/worst_client": "c", "fairness/best_client": "b"}
@@ -51,14 +56,14 @@ def test_variance_laws(losses: np.ndarray, scale: float, shift: float) -> None:
 
 
 def test_perfect_models_are_equal() -> None:
-    numbers, _ = client_fairness(np.zeros(4), np.ones(4), list("abcd"))
-    assert numbers["fairness/loss_entropy"] == pytest.approx(math.log(4))
-    assert numbers["fairness/loss_variance"] == 0
+    numbers, _ = client_fairness(np.zeros(4), np.ones(4), np.zeros(4), list("abcd"))
+    assert numbers["fairness/test_loss_entropy"] == pytest.approx(math.log(4))
+    assert numbers["fairness/test_loss_variance"] == 0
 
 
 def test_one_client() -> None:
-    numbers, names = client_fairness(np.array([0.7]), np.array([0.5]), ["only"])
-    assert numbers["fairness/loss_entropy"] == numbers["fairness/loss_variance"] == 0
+    numbers, names = client_fairness(np.array([0.7]), np.array([0.5]), np.array([0.1]), ["only"])
+    assert numbers["fairness/test_loss_entropy"] == numbers["fairness/test_loss_variance"] == 0
     assert numbers["fairness/worst_accuracy"] == numbers["fairness/best_accuracy"] == 0.5
     assert set(names.values()) == {"only"}
 
@@ -66,11 +71,11 @@ def test_one_client() -> None:
 def test_clients_that_cannot_be_judged_are_left_out_and_counted() -> None:
     nan = math.nan
     numbers, names = client_fairness(
-        np.array([nan, 1, 3, nan, 2]), np.array([nan, 0.5, nan, 0.1, 0.9]), ["a", "b", "c", "d", "e"]
+        np.array([nan, 1, 3, nan, 2]), np.array([nan, 0.5, nan, 0.1, 0.9]), np.ones(5), ["a", "b", "c", "d", "e"]
     )
     assert numbers["fairness/undefined_clients"] == 3
-    assert numbers["fairness/loss_variance"] == pytest.approx(2 / 3)  # of 1, 3 and 2
-    assert numbers["fairness/loss_entropy"] == entropy(np.array([1.0, 3, 2]))
+    assert numbers["fairness/test_loss_variance"] == pytest.approx(2 / 3)  # of 1, 3 and 2
+    assert numbers["fairness/test_loss_entropy"] == entropy(np.array([1.0, 3, 2]))
     assert (numbers["fairness/worst_accuracy"], numbers["fairness/best_accuracy"]) == (0.1, 0.9)
     assert names == {"fairness/worst_client": "d", "fairness/best_client": "e"}
 
@@ -80,7 +85,7 @@ def test_nobody_to_judge(clients: int) -> None:
     nothing = np.full(clients, math.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        numbers, names = client_fairness(nothing, nothing, ["a", "b"][:clients])
+        numbers, names = client_fairness(nothing, nothing, nothing, ["a", "b"][:clients])
     assert numbers.pop("fairness/undefined_clients") == clients
     assert all(math.isnan(value) for value in numbers.values())
     assert names == {}
@@ -89,18 +94,28 @@ def test_nobody_to_judge(clients: int) -> None:
 def test_infinite_losses_have_no_spread() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        numbers, _ = client_fairness(np.array([math.inf, 1]), np.array([0.1, 0.2]), ["a", "b"])
-    assert math.isnan(numbers["fairness/loss_variance"])
-    assert math.isnan(numbers["fairness/loss_entropy"])
+        numbers, _ = client_fairness(np.array([math.inf, 1]), np.array([0.1, 0.2]), np.ones(2), ["a", "b"])
+    assert math.isnan(numbers["fairness/test_loss_variance"])
+    assert math.isnan(numbers["fairness/test_loss_entropy"])
 
 
 def test_equal_accuracies_name_the_first_client() -> None:
-    _, names = client_fairness(np.ones(3), np.full(3, 0.5), ["a", "b", "c"])
+    _, names = client_fairness(np.ones(3), np.full(3, 0.5), np.ones(3), ["a", "b", "c"])
     assert set(names.values()) == {"a"}
 
 
 def test_bad_input_is_refused() -> None:
     with pytest.raises(DataError, match="3 clients"):
-        client_fairness(np.ones(2), np.ones(2), ["a", "b", "c"])
+        client_fairness(np.ones(2), np.ones(2), np.ones(2), ["a", "b", "c"])
     with pytest.raises(DataError, match="'b' has the loss -1"):
-        client_fairness(np.array([0.5, -1]), np.ones(2), ["a", "b"])
+        client_fairness(np.array([0.5, -1]), np.ones(2), np.ones(2), ["a", "b"])
+    with pytest.raises(DataError, match="'a' has the loss -2"):
+        client_fairness(np.ones(2), np.ones(2), np.array([-2.0, 1]), ["a", "b"])
+
+
+def test_a_model_that_memorises_is_not_fair_for_its_training_losses() -> None:
+    """Alone, each client's training loss is near 0 and so alike, while what it meets afterwards is not."""
+    alone, _ = client_fairness(np.array([0.1, 2.0]), np.array([0.9, 0.3]), np.array([1e-3, 2e-3]), ["a", "b"])
+    together, _ = client_fairness(np.array([0.5, 0.6]), np.array([0.8, 0.7]), np.array([0.2, 0.5]), ["a", "b"])
+    assert alone["fairness/train_loss_variance"] < together["fairness/train_loss_variance"]
+    assert alone["fairness/test_loss_variance"] > together["fairness/test_loss_variance"]

@@ -25,11 +25,11 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.privacy.gaussian import epsilon
-from fedweave.report import figures, tables
-from fedweave.report.cells import measured, number
+from fedweave.report import figures, gain, tables
+from fedweave.report.cells import HIGHER, LOWER, measured, number
 from fedweave.report.disclosure import POOLED, SENSITIVE, disclose
 from fedweave.report.html import render
-from fedweave.report.reading import Run, grouped, read_run, read_runs, spread
+from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
 from fedweave.report.spent import bounds
 
 SMALL = """
@@ -148,7 +148,7 @@ def test_the_numbers_of_one_run_are_those_of_its_files(page: str, runs: dict[str
     shown, found = Page(page), summaries["s0"]["metrics"]
     assert shown.row("summary", "Global accuracy") == [f"{found['global/accuracy']:.4f}"]
     assert shown.row("summary", "Local macro F1") == [f"{found['local/macro_f1']:.4f}"]
-    assert shown.row("fairness", "Loss entropy") == [f"{found['fairness/loss_entropy']:.4f}"]
+    assert shown.row("fairness", "Test loss entropy") == [f"{found['fairness/test_loss_entropy']:.4f}"]
     titles = {attributes.get("title") for _, attributes in shown.elements}
     assert {repr(value) for value in found.values()} <= titles
     split = pq.read_table(runs["s0"] / "partition.parquet").to_pylist()
@@ -180,6 +180,53 @@ def test_seeds_are_grouped_as_mean_and_deviation_and_the_best_is_marked(compared
     ]
     assert exact[int(np.argmin(losses))] in {attributes["title"] for attributes in best}
     assert exact[int(np.argmax(losses))] not in {attributes["title"] for attributes in best}
+
+
+def test_fairness_is_marked_on_test_numbers_alone(compared: Page, page: str, summaries: Any) -> None:
+    found = summaries["s0"]["metrics"]
+    assert Page(page).row("fairness", "Train loss variance") == [number(found["fairness/train_loss_variance"])]
+    starred = {name for name in tables.NOTES if name.startswith(("test_loss", "train_loss", "accuracy_"))}
+    assert {name for name in starred if name in HIGHER + LOWER} == {
+        "test_loss_variance",
+        "test_loss_entropy",
+        "accuracy_deviation",
+    }
+    assert compared.row("fairness", "Test loss variance")[1] == number(
+        summaries["alone"]["metrics"]["fairness/test_loss_variance"]
+    )
+
+
+def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Path], compared: Page) -> None:
+    """Seed 1 has no run of `local` on its split, so no gain either."""
+    one, alone = read_run(runs["s0"]).clients("accuracy"), read_run(runs["alone"]).clients("accuracy")
+    groups = grouped(read_runs(list(runs.values())))
+    [found] = gain.gains(groups)
+    assert found.of_clients == {client: one[client] - alone[client] for client in alone}
+    assert compared.row("gain", "fedavg")[0] == "0"
+    helped = [value for value in found.of_clients.values() if value > 0]
+    assert f"With fedavg, joining helps {len(helped)} of 3 members" in " ".join(compared.texts)
+    assert compared.row("gain", "fedavg")[1] == f"{len(helped)} of 3"
+    assert gain.gains(groups[:1]) == []
+
+
+def gained(label: str, **of_clients: float) -> gain.Gain:
+    """Of a run on some split."""
+    split = pa.table({"client": list("abc")})
+    run = Run(Path(label), {}, {"seed": 0, "algorithm": label}, split, split, split, {}, True, 1, 0.0)
+    return gain.Gain(0, Group(label, (run,)), run, of_clients)
+
+
+def test_members_stand_in_one_order_for_every_run() -> None:
+    found = [gained("one", a=0.2, b=-0.1, c=0.05), gained("two", a=-0.4, b=0.0, c=0.1)]
+    drawn = gain.figure(found)
+    assert drawn is not None
+    assert [list(trace.x) for trace in drawn.data] == [["a", "b", "c"]] * 2  # sums -.2, -.1, .15
+    assert [list(trace.y) for trace in drawn.data] == [[0.2, -0.1, 0.05], [-0.4, 0.0, 0.1]]
+    assert gain.sentences(found) == [
+        "With one, joining helps 2 of 3 members, by 0.125 of accuracy on average; 1 loses 0.100.",
+        "With two, joining helps 1 of 3 members, by 0.100 of accuracy on average; 1 loses 0.400.",
+    ]
+    assert [cell.text for cell in gain.table(found).rows[0]] == ["one", "0", "2 of 3", "-0.1000", "+0.0500", "+0.2000"]
 
 
 def test_only_the_seed_may_differ_in_a_group(runs: dict[str, Path]) -> None:

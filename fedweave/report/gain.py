@@ -1,0 +1,111 @@
+"""What joining brings each member: its test accuracy in a run less what it has by training alone on the same split."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from fedweave.report.cells import NONE, Cell, Table
+from fedweave.report.figures import BARS, COLOURS, NAMED, plain, styled
+from fedweave.report.reading import Group, Run, distinct, spread
+
+ALONE = "local"
+SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Of one run: {client: accuracy less the accuracy alone} of the clients that have both."""
+
+    at: int
+    group: Group
+    run: Run
+    of_clients: dict[str, float]
+
+
+def alone(run: Run, groups: Sequence[Group]) -> Run | None:
+    """The run of `local` on the split and with the seed of `run`; None without one, and for `local` itself."""
+    if run.summary["algorithm"] == ALONE:
+        return None
+    others = (other for group in groups for other in group.runs if other.summary["algorithm"] == ALONE)
+    return next((other for other in others if _same_split(other, run)), None)
+
+
+def gains(groups: Sequence[Group]) -> list[Gain]:
+    """Of every run that has such a run of `local` beside it."""
+    found = []
+    for at, group in enumerate(groups):
+        for run in group.runs:
+            reference = alone(run, groups)
+            before = {} if reference is None else reference.clients("accuracy")
+            own = {
+                client: value - before[client] for client, value in run.clients("accuracy").items() if client in before
+            }
+            if own:
+                found.append(Gain(at, group, run, own))
+    return found
+
+
+def sentences(found: Sequence[Gain]) -> list[str]:
+    """For every group of runs, how many members joining helps, and by how much; all its seeds together."""
+    said = []
+    for group in distinct(found, lambda one, other: one.group is other.group):
+        values = [value for gain in group for value in gain.of_clients.values()]
+        up, down = [value for value in values if value > 0], [value for value in values if value < 0]
+        seeds = f" (all {len(group)} seeds)" if len(group) > 1 else ""
+        words = f"With {group[0].group.label}, joining helps {len(up)} of {len(values)} members{seeds}"
+        words += f", by {spread(up)[0]:.3f} of accuracy on average" if up else ""
+        words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'} {-spread(down)[0]:.3f}" if down else ""
+        said.append(f"{words}.")
+    return said
+
+
+def table(found: Sequence[Gain]) -> Table:
+    """A row per run: how many members gain, the mean, and the members that gain least and most."""
+    rows = []
+    for gain in found:
+        own = gain.of_clients
+        ends = (end(own, key=own.__getitem__) for end in (min, max))
+        named = [Cell(f"{own[client]:+.4f}", repr(own[client]), client) for client in ends]
+        mean = spread(own.values())[0]
+        helped = f"{sum(value > 0 for value in own.values())} of {len(own)}"
+        about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
+        rows.append((*about, Cell(helped), named[0], Cell(f"{mean:+.4f}", repr(mean)), named[1]))
+    return Table(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
+
+
+def figure(found: Sequence[Gain]) -> go.Figure | None:
+    """A dot per member and run, of the runs on the first split: members in the order of their mean gain over these
+    runs, the same for every run."""
+    shown = [gain for gain in found if _same_split(gain.run, found[0].run)]
+    if not shown:
+        return None
+    clients = [client for client in shown[0].of_clients if all(client in gain.of_clients for gain in shown)]
+    order = sorted(clients, key=lambda client: sum(gain.of_clients[client] for gain in shown))
+    drawn = go.Figure()
+    for gain in shown:
+        colour, symbol = (of[gain.at % len(of)] for of in (COLOURS, SYMBOLS))
+        drawn.add_trace(
+            go.Scatter(
+                x=[plain(client) for client in order],
+                y=[gain.of_clients[client] for client in order],
+                name=plain(gain.group.label),
+                mode="markers",
+                marker={"color": colour, "symbol": symbol, "size": 9 if len(order) <= BARS else 4},
+                hovertemplate="%{x}: %{y:+.4f}",
+            )
+        )
+    drawn.add_hline(y=0, line={"color": "#222222", "width": 1, "dash": "dot"})
+    names = len(order) <= NAMED
+    drawn.update_xaxes(
+        type="category", tickangle=-45, showticklabels=names, title_text=None if names else "members, least gain first"
+    )
+    drawn.update_yaxes(title_text="test accuracy, less that alone")
+    return styled(drawn, 340, legend=len(shown) > 1)
+
+
+def _same_split(one: Run, other: Run) -> bool:
+    tables = one.partition, other.partition
+    if tables[0] is None or tables[1] is None:
+        return False
+    return one.summary.get("seed") == other.summary.get("seed") and bool(tables[0].equals(tables[1]))
