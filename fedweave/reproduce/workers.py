@@ -5,6 +5,7 @@ The processes are forked from a server that has imported what a run needs, since
 
 import multiprocessing
 import os
+import runpy
 import sys
 import time
 from collections import deque
@@ -106,7 +107,7 @@ def _start(run: PlannedRun, jobs: int) -> _Worker:
 
 
 def _command(arguments: list[str], log: Path, threads: int, environment: dict[str, str]) -> None:
-    """The command line in a process group of its own: Ctrl-C on the terminal reaches it through us, once."""
+    """`python -m fedweave`, in a process group of its own: Ctrl-C on the terminal reaches it through us, once."""
     os.setpgid(0, 0)
     os.environ.clear()
     os.environ.update(environment)
@@ -115,11 +116,9 @@ def _command(arguments: list[str], log: Path, threads: int, environment: dict[st
             os.dup2(output.fileno(), stream.fileno())
     import torch
 
-    from fedweave.cli import main
-
     torch.set_num_threads(threads)
     sys.argv = ["fedweave", *arguments]
-    main()
+    runpy.run_module("fedweave", run_name="__main__")
 
 
 def _interrupt(active: Sequence[_Worker]) -> None:
