@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from fedweave.algorithms.parts.part import KEEP
+from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
@@ -66,6 +67,11 @@ class Deployable:
         One step does both, because they may depend on the randomness of the call, which the step's name is part of.
         """
         return _kept(client, w) if KEEP in message else score()
+
+    def calls(self, clients: int) -> Calls:
+        """One training step in each round, one score after it."""
+        train, score = self.train, self.score  # type: ignore[attr-defined]
+        return Calls((), (train,), (score,), (score, self.keep_given, self.keep_trained))
 
     def last_trained(self, client: Client) -> Tree | None:
         """The weights after the client's own training, if it ever trained."""

@@ -8,14 +8,14 @@ stays at the client from round to round; all clients start from equal weights, a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedweave.algorithms.local import Local
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
-from fedweave.core.algorithm import Evaluation
+from fedweave.core.algorithm import Calls, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.tree import Tree, map_leaves
 
@@ -45,6 +45,10 @@ class DFedGNN(Local):
         sent = fed.send(self.train, to=ring(fed.clients), shared=state, quorum=self.quorum)
         fed.map(self.mix, received=sent, quorum=self.quorum)
         return state
+
+    def calls(self, clients: int) -> Calls:
+        """Training, then the exchange."""
+        return replace(super().calls(clients), round=(self.train, self.mix))
 
     @on_client(sends={"w": "model weights after local training"}, peers=True)
     def train(self, client: Client, message: Tree) -> Tree:

@@ -21,7 +21,7 @@ from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
-from fedweave.core.algorithm import Capabilities, Evaluation
+from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.arrays import graph_like
 from fedweave.core.federation import DATA, Client, Federation, on_client
 from fedweave.core.model import Model
@@ -141,6 +141,13 @@ class FedAvg(Deployable):
         after, memory = self._stepped(state, round, memory)
         return state | after | {"parts": {n: p.update(memory[n], round) for n, p in self.composed.items()}}
 
+    def calls(self, clients: int) -> Calls:
+        """What the parts exchange before the first round; changed data, and training, in each."""
+        judge = self.score if self._one_model else self.score_personal
+        changed = (self.change,) if self.composed.changes else ()
+        kept = (judge, self.keep_given, self.keep_trained)
+        return Calls(self.composed.setup, (*changed, self.train), (judge,), kept)
+
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """What the parts know of each client (`Part.measures`)."""
         return self.composed.measures(self._memory(state))
@@ -231,8 +238,11 @@ class FedAvg(Deployable):
 
     def global_model(self, state: Tree) -> Tree | None:
         """w; None where some weights stay at clients or every client has weights of its own."""
-        whole = not self.composed.personal and not self.composed.private and self.share == ("*",)
-        return state["w"] if whole else None
+        return state["w"] if self._one_model else None
+
+    @property
+    def _one_model(self) -> bool:
+        return not self.composed.personal and not self.composed.private and self.share == ("*",)
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """What a round sends."""
@@ -252,7 +262,7 @@ class FedAvg(Deployable):
 
     def judging(self, state: Tree) -> Any:
         """`score` where there is a global model, else `score_personal`."""
-        return self.score_personal if self.global_model(state) is None else self.score
+        return self.score if self._one_model else self.score_personal
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The weights that a part has the client use, else those that its training would start from."""

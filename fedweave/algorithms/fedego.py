@@ -17,7 +17,7 @@ What the paper leaves open, or where this differs:
   all its neighbours, not a sample.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -28,7 +28,7 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Evaluation
+from fedweave.core.algorithm import Calls, Evaluation
 from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
@@ -120,6 +120,10 @@ class FedEgo(Deployable):
             raise UserError("no client has two training nodes to mix; give [partition] a larger share of train nodes.")
         labels = torch.full((fed.classes,), 1 / fed.classes, dtype=fed.dtype)
         return {"theta": theta, "phi": phi, "labels": labels, "uploads": uploads}
+
+    def calls(self, clients: int) -> Calls:
+        """Counting, then one training step in each round."""
+        return replace(super().calls(clients), setup=(self.count,))
 
     @on_client(sends={"batches": Sends("the number of the client's train nodes, up to one batch", within=Whole())})
     def count(self, client: Client, message: Tree) -> Tree:

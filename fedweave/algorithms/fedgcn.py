@@ -23,7 +23,7 @@ from fedweave.algorithms.parts import OptimizerName, Part, Training, Uniform
 from fedweave.algorithms.preset import preset
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
-from fedweave.core.federation import DATA, Client, Federation, Placement, on_client
+from fedweave.core.federation import DATA, Client, Federation, Placement, Step, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.replies import Replies
@@ -83,6 +83,11 @@ class NeighbourSums(Part):
 
         fed.replace_data(self.take, each={client: rows(told[client]) for client in told.clients})
         return {}
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """The exchange's three steps."""
+        return (self.tell, self.add_up, self.take) if self.hops else ()
 
     @on_client(sends=_TELLS, ragged=True)
     def tell(self, client: Client, message: Tree) -> Tree:

@@ -40,7 +40,7 @@ from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
 from fedweave.algorithms.vertical.party import PartySteps
 from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
-from fedweave.core.algorithm import Capabilities, Evaluation
+from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.model import Model
 from fedweave.core.ranges import Whole
@@ -174,6 +174,15 @@ class GLASU:
     def store_mask_seed(self, client: Client, message: Tree) -> Tree:
         """The secret of another client."""
         return self.party.release.store_mask_seed(client, message)
+
+    def calls(self, clients: int) -> Calls:
+        """A segment of the model after the other; the mask seeds of a secure sum before the first round."""
+        last, seeds = self.party.split.last, (self.send_mask_seed, self.store_mask_seed)
+        setup = (self.begin, *seeds * self.party.release.turns(clients))
+        forward = (self.sample,) * len(self.party.sampling) + (self.infer,) * last
+        backward = (self.back,) * last if self.backward == "exchanged" else (self.update,)
+        looks = (self.infer_full,) * last
+        return Calls(setup, (*forward, self.pull, *backward), (*looks, self.score), (*looks, self.predict_proba))
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""

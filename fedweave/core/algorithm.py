@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from fedweave.core.federation import Federation
+from fedweave.core.federation import Federation, Step
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 
@@ -60,11 +60,28 @@ def needs(algorithm: Any) -> Capabilities:
     return getattr(algorithm, "needs", capabilities(algorithm))
 
 
+@dataclass(frozen=True)
+class Calls:
+    """The steps that an algorithm runs at one client, in order; one that runs several times stands there as often.
+
+    setup:      before the first round, in `init`.
+    round:      in each round. A client may be left out of some of them, but none comes earlier or more often.
+    evaluation: after a round.
+    prediction: with a finished run's models (`predict` or `deploy`).
+    """
+
+    setup: tuple[Step, ...] = ()
+    round: tuple[Step, ...] = ()
+    evaluation: tuple[Step, ...] = ()
+    prediction: tuple[Step, ...] = ()
+
+
 class Algorithm(Protocol):
     """A frozen dataclass: fields are the paper's hyperparameters with the paper's defaults; the first is the model.
 
     All splits are evaluated in one call, because one forward pass serves them all. What it needs besides training nodes
-    at every client is a class variable `capabilities` (see `Capabilities`).
+    at every client is a class variable `capabilities` (see `Capabilities`). A site takes part in algorithms that have
+    `calls(clients) -> Calls` besides: what it may be asked for in a federation of that many.
     """
 
     model: Any

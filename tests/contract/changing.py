@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.algorithms.scoring import SCORES, score
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Evaluation
+from fedweave.core.algorithm import Calls, Evaluation
 from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
@@ -39,6 +39,9 @@ class Changing:
         replies = fed.map(self.train, {"w": state["w"]})
         share = torch.full((len(replies),), 1 / len(replies))
         return {"w": replies.weighted_sum("w", share), "round": number}
+
+    def calls(self, clients: int) -> Calls:
+        return Calls(round=(self.change, self.train), evaluation=(self.score,))
 
     def change(self, client: Client, message: Tree) -> Tree:
         raise NotImplementedError

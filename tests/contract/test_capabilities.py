@@ -1,33 +1,53 @@
 """What an algorithm declares of itself is what it does."""
 
+from typing import Any
+
 import pytest
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.algorithm import Capabilities, capabilities
-from fedweave.engines.simulation import Simulation
+from fedweave.core.federation import step_name
+from fedweave.engines.invocation import Invocation
 from tests.contract.federations import algorithm, federation
 
 
-def called(fed: Simulation) -> set[str]:
-    """The names of all steps so far."""
-    return set(fed.ledger.table().column("step").to_pylist())
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the steps that ran, in order."""
+    names: list[str] = []
+    honest = Invocation.__init__
+
+    def noting(self: Invocation, step: Any, *rest: Any) -> None:
+        names.append(step_name(step))
+        honest(self, step, *rest)
+
+    monkeypatch.setattr(Invocation, "__init__", noting)
+    return names
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_evaluation_calls_the_steps_that_are_declared_for_it_and_training_none_of_them(name: str) -> None:
+def test_every_step_runs_in_the_order_that_is_declared_for_it(name: str, ran: list[str]) -> None:
+    """A site holds the server to it. Where all clients have labels, `pull` is left out."""
     made, fed = algorithm(name), federation(name=name)
-    declared = {f"{type(made).__name__}.{step}" for step in capabilities(made).evaluation}
+    calls, scores = made.calls(len(fed.clients)), capabilities(made).evaluation
+
+    def check(due: tuple[Any, ...]) -> None:
+        assert [step_name(step) for step in due if step.__name__ != "pull"] == ran
+        ran.clear()
+
     fed.begin(0)
     state = made.init(fed)
+    check(calls.setup)
     fed.begin(1)
     state = made.round(state, fed)
-    trained = called(fed)
-    assert trained
-    assert not trained & declared
+    check(calls.round)
     made.evaluate(state, fed)
-    scored = called(fed) - trained
-    assert scored
-    assert scored <= declared
+    check(calls.evaluation)
+    if capabilities(made).predicts:
+        made.predict(state, fed)
+        check(calls.prediction)
+    assert {step.__name__ for step in calls.evaluation} <= {*scores}
+    assert not {step.__name__ for step in (*calls.setup, *calls.round)} & {*scores}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

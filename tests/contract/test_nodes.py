@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.algorithms.scoring import SCORES, score
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Evaluation
+from fedweave.core.algorithm import Calls, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph, make_graph
 from fedweave.core.model import Model
@@ -48,6 +48,9 @@ class NodeCodes:
         codes = [reply["codes"][reply["real"]].sum(0) for reply in replies]
         share = torch.full((len(replies),), 1 / len(replies))
         return {"w": replies.weighted_sum("w", share), "sum": state["sum"] + torch.stack(codes).sum(0)}
+
+    def calls(self, clients: int) -> Calls:
+        return Calls(round=(self.train, self.keep), evaluation=(self.score,))
 
     @on_client(
         sends={"w": "trained weights", "codes": "a noisy code of every node", "real": "how many nodes there are"},

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.core.arrays import GraphArrays, graph_arrays
-from fedweave.core.federation import Sends
+from fedweave.core.federation import Sends, Step
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary
@@ -118,6 +118,11 @@ class Composition(dict[str, Part]):
         for part in self.values():
             model = part.layers(model, own)
         return model
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """The steps that the parts run before the first round."""
+        return tuple(step for part in self.values() for step in part.setup)
 
     @property
     def private(self) -> tuple[str, ...]:

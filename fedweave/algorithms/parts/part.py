@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core.arrays import GraphArrays
-from fedweave.core.federation import Client, Federation, Sends
+from fedweave.core.federation import Client, Federation, Sends, Step
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
@@ -207,6 +207,11 @@ class Part:
     def vocabulary(self) -> Vocabulary | None:
         """Which motifs of its small graphs a client must know; None if none."""
         return None
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """The steps that `init` runs at clients, in order."""
+        return ()
 
     @property
     def mechanism(self) -> Any:

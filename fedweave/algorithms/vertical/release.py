@@ -62,9 +62,13 @@ class RowRelease:
             return
         if len(fed.clients) < 2:
             raise UserError("secure_sum = true needs at least two clients: the sum of one is what it would hide.")
-        for turn in range(1, secure_sum.turns(len(fed.clients)) + 1):
+        for turn in range(1, self.turns(len(fed.clients)) + 1):
             given = fed.send(send_mask_seed, to=secure_sum.receivers(fed.clients, turn))
             fed.map(store_mask_seed, received=given)
+
+    def turns(self, clients: int) -> int:
+        """How many mask seeds a client gives."""
+        return secure_sum.turns(clients) if self.masked else 0
 
     def sends(self, what: str) -> Mapping[str, Sends]:
         """The declaration of "h" that, sent in the open, is `what`."""
