@@ -28,11 +28,11 @@ from nvflare.job_config.api import FedJob
 
 from fedweave.core.federation import Client, on_client
 from fedweave.core.tree import Tree, encode
+from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import Holdings
-from fedweave.deploy.flare.journal import Journal
+from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
-from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.server import RESULT
 from fedweave.deploy.flare.session import administer
@@ -64,13 +64,18 @@ class Echo(Site):
         folder = Path(tempfile.mkdtemp())
         self._member._job = SimpleNamespace(  # type: ignore[union-attr]
             algorithm=Mirror(),
+            pin="",
+            order=SimpleNamespace(admit=lambda *call: None),
+            enter=lambda *call: None,
+            scores=set(),
+            graph=None,
             store=Store(folder),
             keys=Keys(0),
             draws_as="site",
             rules=Rules(),
-            spent=Spent(),
-            ledger=Journal(folder / "ledger.jsonl"),
-            found=Holdings(graph=None, test=None, data=None),  # type: ignore[arg-type]
+            accounts=Accounts(folder),
+            ledger=Journal(journal_path(folder, "bench")),
+            found=Holdings(graph=None, test=None, data=None, labels=()),  # type: ignore[arg-type]
         )
 
     @collab.publish

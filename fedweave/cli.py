@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from fedweave.attack import attack
 from fedweave.contributions import contributions
+from fedweave.deploy.sites.audit import audit
 from fedweave.deploy.sites.command import sites
 from fedweave.errors import FedweaveError, UserError
 from fedweave.export.command import export
@@ -154,6 +155,7 @@ def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The di
 app.command()(report)
 app.command()(statement)
 app.add_typer(sites, name="sites")
+app.command()(audit)
 app.command()(reproduce)
 app.command()(predict)
 app.command()(export)
@@ -176,4 +178,6 @@ def _described(name: str) -> str:
 def _escaped(text: object) -> str:
     from rich.markup import escape
 
-    return escape(str(text))
+    from fedweave.core.text import printable
+
+    return escape("\n".join(map(printable, str(text).split("\n"))))

@@ -25,6 +25,10 @@ class ReplyRefused(FedweaveError):
     """A client's reply is not a tree of tensors and numbers that may cross the boundary."""
 
 
+class CallRefused(FedweaveError):
+    """A site refuses what a server asks for; names the call and what was expected, and nothing of the site's data."""
+
+
 class ClientsMissing(FedweaveError):
     """Fewer clients replied than the call's quorum asks for; `missing` maps each absent client to its reason."""
 

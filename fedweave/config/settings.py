@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+MOST_THREADS = 1024  # more are a mistake, or meant to exhaust a machine
+
 
 @dataclass(frozen=True)
 class General:
@@ -35,7 +37,7 @@ class SimulationEngine:
     chunk: Annotated[int, Field(ge=0)] = 0
     record: Literal["auto", "always", "never"] = "auto"
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
-    threads: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=0, le=MOST_THREADS)] = 0
     dtype: Literal["float32", "float64"] = "float32"
 
 
@@ -57,7 +59,7 @@ class FlareEngine:
     rejoin_seconds: Annotated[float, Field(ge=0)] = 30.0
     reply_mb: Annotated[float, Field(gt=0)] = 512.0
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
-    threads: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(ge=0, le=MOST_THREADS)] = 0
     dtype: Literal["float32", "float64"] = "float32"
 
 

@@ -25,7 +25,7 @@ def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | N
     if not (directory / CONFIG).exists():
         raise UserError(f"{directory} is not the directory of a run: it has no {CONFIG}. Choose another with --out.")
     saved, wanted = load(directory / CONFIG), config.plain()
-    changed = [key for key in differences(saved, wanted) if key == "engine.dtype" or not _may_change(key)]
+    changed = [key for key in differences(saved, wanted) if not may_change(key)]
     if changed:
         raise UserError(
             f"{directory} holds another run, which differs in {', '.join(changed)} (see its {CONFIG}). Resume it with "
@@ -52,5 +52,6 @@ def check_rounds(done: int, config: Config, directory: Path) -> None:
         raise UserError(f"{directory} has done {done} rounds already, more than the {config.general.rounds} asked for.")
 
 
-def _may_change(key: str) -> bool:
-    return key in ("rounds", "eval_every") or key.split(".")[0] == "engine"
+def may_change(key: str) -> bool:
+    """Whether a run may go on with another value of this setting."""
+    return key in ("rounds", "eval_every") or (key.split(".")[0] == "engine" and key != "engine.dtype")

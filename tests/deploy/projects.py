@@ -1,5 +1,6 @@
 """Real processes of a project, and a link that calls sites in this process."""
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -16,6 +17,7 @@ from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.federation import Answer
 from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.processes import free_port, members, wait_until_open
 from fedweave.deploy.sites.project import Project, read_project
@@ -91,6 +93,25 @@ def bring(project: Path, root: Path) -> Path:
         about = {"path": "data", "labels": ["c0", "c1", "c2"], "normalise": "standard"}
         write_site_file(project / site / SITE_FILE, about)
     return project
+
+
+def join_request(config: Config, run: str = "r1", after: int = -1) -> str:
+    """What an honest server asks first."""
+    about = {"sites": SITES, "versions": versions()}
+    return json.dumps({"kind": "join", "run": run, "document": config.plain(), "round": after} | about)
+
+
+def call_request(config: Config, step: str, round: int = 1, kind: str = "step", **more: object) -> str:
+    """What an honest server asks then."""
+    about = {
+        "kind": kind,
+        "pin": pin(config.plain(), list(SITES)),
+        "step": step,
+        "round": round,
+        "again": 0,
+        "saved": -1,
+    }
+    return json.dumps(about | more)
 
 
 class InProcess:

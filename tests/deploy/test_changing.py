@@ -1,7 +1,6 @@
 """Sites whose data a run changes: it stays with them, goes back when the server does, and is missed when it is lost."""
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +29,7 @@ from tests.contract.changing import KINDS
 from tests.contract.federations import distance
 from tests.contract.test_crossing import NeighbourSums
 from tests.contract.test_nodes import NodeCodes
-from tests.deploy.projects import SITES, InProcess, experiment
+from tests.deploy.projects import SITES, InProcess, experiment, join_request
 
 CLIENTS = dict(zip(SITES, ("client-0", "client-1", "client-2"), strict=True))
 
@@ -117,7 +116,7 @@ def test_data_survives_the_site(project: Path) -> None:
     steps = train(algorithm, fed, 4)
     next(steps), next(steps)
     fresh = InProcess(project).members["bank-b"]
-    fresh.answer(json.dumps({"kind": "join", "run": "r1", "document": config.plain(), "round": 2}), b"")
+    fresh.answer(join_request(config, after=2), b"")
     fed._link.members["bank-b"] = fresh  # type: ignore[attr-defined]
     *_, last = steps
     expected, sim = simulated(config, 4)
@@ -156,6 +155,7 @@ def test_a_refused_graph_stops_its_site_alone_and_is_described_to_its_owner(
     graph = fed._link.members["bank-c"]._job.graph  # type: ignore[attr-defined]
     size = int(graph.real.sum())
     monkeypatch.setattr(changing, "graph_like", spoiled)
+    fed.begin(1)
     replies = fed.replace_data(algorithm.change, {"by": 0.1})
     assert list(replies.missing) == ["bank-c"]
     assert "77" not in replies.missing["bank-c"]

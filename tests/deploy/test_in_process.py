@@ -1,6 +1,5 @@
 """Members and the server's federation without NVFlare between them: what is sent, kept, refused and counted."""
 
-import json
 import os
 import re
 import shutil
@@ -31,7 +30,7 @@ from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
 from fedweave.rounds import train
 from tests.contract.federations import distance
-from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, experiment
+from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, experiment, join_request
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
 APART = {"cffl"}  # its server needs examples of its own, which the digits leave it none of
@@ -58,6 +57,7 @@ def joined(
     fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, test=test, held=held, **options)
     replies = fed.join(config.plain(), run, after, vertical)
     features, fed.classes = widest(replies), replies["bank-a"]["classes"]
+    fed.begin(max(after, 0) + 1)
     return fed, config.algorithm.make(config.model.make().build(features, fed.classes)), link
 
 
@@ -143,9 +143,7 @@ def test_private_state_survives_the_site_and_equals_the_simulations(project: Pat
     steps = train(algorithm, fed, 4)
     next(steps), next(steps)
     fresh = InProcess(project)
-    fresh.members["bank-b"].answer(
-        json.dumps({"kind": "join", "run": "r1", "document": config.plain(), "round": 2}), b""
-    )
+    fresh.members["bank-b"].answer(join_request(config, after=2), b"")
     link.members["bank-b"] = fresh.members["bank-b"]
     list(steps)
     _, sim = simulated(config)
@@ -277,7 +275,8 @@ def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path, monkeypatch:
     reached = []
     for run in ("r1", "r2"):
         fed, algorithm, _ = joined(project, config, run=run, quorum=0.6)
-        for _ in range(2):
+        for number in (1, 2):
+            fed.begin(number)
             replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
             reached.append("bank-b" in replies.clients)
     assert reached == [True, True, False, False]
@@ -326,10 +325,9 @@ def test_a_step_that_raises_keeps_its_words_at_home(project: Path, monkeypatch: 
 def test_only_marked_steps_can_be_called(project: Path) -> None:
     _, algorithm, link = joined(project, experiment("fedavg"))
     for name in ("FedAvg.round", "FedAvg._loss", "FedAvg.__class__", "os.system", "exec"):
-        request = {"kind": "step", "step": name, "round": 1, "again": 0, "saved": -1}
         member = InProcess(fed_project(link)).members["bank-a"]
-        member.answer(json.dumps({"kind": "join", "run": "r9", "document": experiment().plain(), "round": -1}), b"")
-        assert member.answer(json.dumps(request), encode({})).refusal
+        assert not member.answer(join_request(experiment(), "r9"), b"").refusal
+        assert "no step" in member.answer(call_request(experiment(), name), encode({})).refusal
     assert algorithm.train
 
 

@@ -49,7 +49,8 @@ def journal(project: Path, site: str = "bank-b") -> list[Entry]:
 
 
 def lied(project: Path, site: str = "bank-b") -> bool:
-    text = (project / site / "ledgers/r1.jsonl").read_text()
+    lines = (project / site / "ledgers/r1.jsonl").read_text().splitlines()
+    text = "".join(line for line in lines if "note" not in json.loads(line))
     return any(word in text for word in ("sigma 9", "9.0", "secure", "mixup", "gaussian", "protect"))
 
 
@@ -94,10 +95,15 @@ def test_a_server_that_runs_another_algorithm_than_the_sites_agreed_to(
     deny(cut_again(project, config), policy)
     fed, algorithm, _ = joined(project, config)
     lying = replace(algorithm, **claimed)
-    with pytest.raises(ClientsMissing, match=rf"bank-b: the policy of the site forbids it: policy.{policy.split()[0]}"):
+    rule = rf"bank-b: the policy of the site forbids it: policy.{policy.split()[0]}"
+    setup = "bank-b: the site refuses it: GLASU.send_mask_seed, .* is out of the algorithm's order"
+    with pytest.raises(ClientsMissing, match=setup if "secure_sum" in claimed else rule):
         list(train(lying, fed, 1))
     assert not [line for entry in journal(project) for line in entry.keys if line.key == "h"]
-    [told] = {line.applied for entry in journal(project, "bank-a") for line in entry.keys if line.key == "h"}
+    told, *others = {
+        line.applied for entry in journal(project, "bank-a") for line in entry.keys if line.key == "h"
+    } or {None}
+    assert not others
     assert ((told and read_applied(told).mechanisms) or ()) == algorithm.party.release.rows.mechanisms
 
 

@@ -21,7 +21,7 @@ from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.rounds import train
 from fedweave.runs.files import LEDGER, read_table
 from tests.contract.federations import distance
-from tests.deploy.projects import SITES, experiment
+from tests.deploy.projects import SITES, call_request, experiment
 from tests.deploy.test_in_process import deny, joined, project, simulated
 from tests.deploy.test_sites import Watcher
 
@@ -115,10 +115,11 @@ def test_the_policy_holds_for_peers(project: Path, policy: str, said: str) -> No
 
 def test_a_server_that_asks_for_what_is_for_peers_is_refused(project: Path) -> None:
     fed, algorithm, link = joined(project, experiment("dfedgnn"))
-    asked = {"kind": "step", "step": "DFedGNN.train", "round": 1, "again": 0, "saved": -1}
-    honest = asked | {"kind": "send", "to": {"bank-b": []}}
+    config = experiment("dfedgnn")
+    asked = call_request(config, "DFedGNN.train")
+    honest = call_request(config, "DFedGNN.train", kind="send", to={"bank-b": []})
     refused, told = (
-        link.members[site].answer(json.dumps(request), encode(algorithm.init(fed)))
+        link.members[site].answer(request, encode(algorithm.init(fed)))
         for site, request in (("bank-a", asked), ("bank-b", honest))
     )
     assert (refused.blob, refused.final) == (b"", True)

@@ -92,6 +92,7 @@ def test_a_step_that_scores_instead_leaves_the_site_with_its_scores(project: Pat
     fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
     fed.join(config.plain(), "r1", ROUNDS, predict=True)
     fed.restore({"round": ROUNDS})
+    fed.begin(ROUNDS)
     fed.map(algorithm.score, *algorithm.told(state, fed))
     assert not (project / "bank-a/runs/r1/predictions.parquet").exists()
     assert any(str(row["key"]).startswith("own/") for row in fed.ledger.table().to_pylist())

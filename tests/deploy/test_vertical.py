@@ -1,6 +1,5 @@
 """Parties of a vertical federation as sites: what each gets, how they find their common nodes, and what is refused."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from fedweave.deploy.sites.splitting import split
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.rounds import train
 from tests.contract.federations import distance
-from tests.deploy.projects import SITES, InProcess, bring, experiment, tables
+from tests.deploy.projects import SITES, InProcess, bring, call_request, experiment, join_request, tables
 from tests.deploy.test_in_process import cut_again, deny, joined, private, project, renamed, simulated
 
 __all__ = ["project"]
@@ -232,15 +231,15 @@ def test_wrong_data_of_a_party_is_for_its_owner_alone(
     assert any(said in record.getMessage() for record in caplog.records)
 
 
-def ask(link: InProcess, kind: str, message: Tree, **more: Any) -> Any:
-    request = {"kind": kind, "round": 1, "step": "GLASU.begin", "again": 0, "saved": -1} | more
-    return link.members["bank-a"].answer(json.dumps(request), encode(message))
+def ask(link: InProcess, kind: str, message: Tree, config: Any) -> Any:
+    request = call_request(config, "GLASU.begin", 0 if kind == "step" else -1, kind)
+    return link.members["bank-a"].answer(request, encode(message))
 
 
 def test_a_server_cannot_ask_a_party_for_what_is_not_its_turn(project: Path, tmp_path: Path) -> None:
     tables(tmp_path / "data")
     bring(project, tmp_path / "data")
-    own = {"run": "r1", "document": experiment("glasu").plain()}
+    config = experiment("glasu")
     stranger = hashes(["stranger"], KEY, "r1")
     for kind, message in (
         ("step", {}),
@@ -249,10 +248,10 @@ def test_a_server_cannot_ask_a_party_for_what_is_not_its_turn(project: Path, tmp
         ("align", {}),
     ):
         link = InProcess(project)
-        assert not ask(link, "join", {}, **own, round=-1).refusal
-        assert ask(link, kind, message).refusal
+        assert not link.members["bank-a"].answer(join_request(config), b"").refusal
+        assert ask(link, kind, message, config).refusal
     link, _ = met(project)
-    assert ask(link, "align", {"width": 3, "ids": stranger}).refusal  # once it has begun
+    assert ask(link, "align", {"width": 3, "ids": stranger}, config).refusal  # once it has begun
 
 
 def test_every_party_is_needed_and_nobody_holds_all(project: Path) -> None:

@@ -42,12 +42,12 @@ def rows_of(common: Tensor, ids: Sequence[str], own: Tensor) -> np.ndarray:
     as text.
 
     Raises:
-        FedweaveError: the server named one that is not the site's own.
+        FedweaveError: the server named one that is not the site's own, or one twice.
     """
     place = {tuple(pair): row for row, pair in enumerate(own.tolist())}
     wanted = [place.get(tuple(pair)) for pair in common.tolist()]
-    if None in wanted or not wanted:
-        raise FedweaveError("the server names common nodes that this site does not have, or none.")
+    if None in wanted or not wanted or len(set(wanted)) < len(wanted):
+        raise FedweaveError("the server names common nodes that this site does not have, or none, or one twice.")
     return np.array(sorted((row for row in wanted if row is not None), key=lambda row: ids[row]), np.int64)
 
 

@@ -21,6 +21,7 @@ from fedweave.deploy.flare.alignment import MEETING, align
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.peers import Receipt, read_faults, read_version
+from fedweave.deploy.flare.requests import pin, versions
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
@@ -92,6 +93,7 @@ class Flare:
         self._keys = Keys(seed)
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
+        self._pin = ""
         self._faults: Counter[tuple[str, str]] = Counter()
         self._log = logging.getLogger("fedweave.server")
         self._versions: dict[str, int] = {}
@@ -124,13 +126,16 @@ class Flare:
         Raises:
             ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
         """
-        more = {"round": after, "predict": predict, "data": data or {}}
-        request = {"kind": "join", "run": run, "document": document} | more
+        more = {"round": after, "predict": predict}
+        sites = list(self.clients)
+        about = {"sites": sites, "versions": versions(), "data": data or {}}
+        request = {"kind": "join", "run": run, "document": document} | about | more
+        self._pin = pin(document, sites)
         here = self._open(self.clients)
         replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, here, {})
         if not vertical:
             return self._alike(replies)
-        return self._arrive(ALIGN, JOINING, {"kind": "align"} | more, replies.clients, align(replies))
+        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, replies.clients, align(replies))
 
     def _arrive(
         self, name: str, tells: Declaration, request: dict[str, Any], here: Sequence[str], message: Tree
@@ -245,7 +250,8 @@ class Flare:
 
     def _request(self, kind: str, name: str) -> dict[str, Any]:
         again = self._keys.occurrence(name)
-        return {"kind": kind, "step": name, "round": self.round, "again": again, "saved": self._saved}
+        call = {"round": self.round, "again": again, "saved": self._saved}
+        return {"kind": kind, "pin": self._pin, "step": name} | call
 
     def _step(
         self,

@@ -4,13 +4,16 @@ import itertools
 import json
 import math
 import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, read_applied
+from fedweave.deploy.flare.private import private_file, private_folder
 from fedweave.errors import FedweaveError
 
 
@@ -18,29 +21,49 @@ class Journal(Ledger):
     """A `Ledger` kept in a file of JSON lines.
 
     What crossed a wire cannot be taken back, so what was recorded after the last checkpoint stays when a run resumes:
-    rounds that are done again stand twice. last: the entry recorded last.
+    rounds that are done again stand twice. last: the entry recorded last. notes: what else the file said when it was
+    opened.
     """
 
     last: Entry
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for entry in entries(path):
+        private_folder(path.parent)
+        records = read(path)
+        for entry in records.entries:
             super().add(entry)
+        self.path, self.notes = path, records.notes
         _end_last_line(path)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        self._file = open(path, "a", encoding="utf-8", opener=private_file)  # noqa: SIM115
 
     def add(self, entry: Entry) -> None:
         """See `Ledger.add`; the entry is on the disk when this returns, and outlasts a loss of power."""
         super().add(entry)
         self.last = entry
-        self._file.write(json.dumps(vars(entry), ensure_ascii=False) + "\n")
-        self._file.flush()
+        self._write(vars(entry))
         os.fsync(self._file.fileno())
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Write down what is no entry, with the time; it outlasts the process and, once an entry follows, power."""
+        self._write({"note": kind, "at": now(), **fields})
+
+    def _write(self, fields: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+        self._file.flush()
 
     def restore(self, table: pa.Table) -> None:
         """Nothing to do: the file has all rows of `table` and those after it."""
+
+
+class Records(NamedTuple):
+    """What a journal's file holds: entries, other notes (`Journal.note`), the numbers of damaged lines, and the byte
+    behind the last whole line."""
+
+    entries: list[Entry]
+    notes: list[dict[str, Any]]
+    damaged: list[int]
+    end: int
 
 
 def journal_path(folder: Path, run: str) -> Path:
@@ -53,31 +76,66 @@ def journals(folder: Path) -> list[Path]:
     return sorted(journal_path(folder, "*").parent.glob("*.jsonl"))
 
 
+def now() -> str:
+    """The time, for a note."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def append_note(path: Path, kind: str, **fields: Any) -> None:
+    """As `Journal.note`, in a file that nobody has open; on the disk when this returns."""
+    _end_last_line(path)
+    with open(path, "a", encoding="utf-8", opener=private_file) as file:
+        file.write(json.dumps({"note": kind, "at": now(), **fields}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def entries(path: Path) -> list[Entry]:
-    """The entries in a journal's file; a last line that a killed process left half-written is skipped.
+    """The entries in a journal's file (see `read`)."""
+    return read(path).entries
+
+
+def read(path: Path, start: int = 0) -> Records:
+    """What a journal's file holds from byte `start` on; a last line that is half-written is skipped.
 
     Raises:
         FedweaveError: a line states a mechanism that is not known here; names file and line.
     """
     if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    found = []
-    for number, text in enumerate(lines, 1):
+        return Records([], [], [], 0)
+    with open(path, "rb") as file:
+        file.seek(start)
+        whole = file.read()
+    records = Records([], [], [], start + whole.rfind(b"\n") + 1)
+    for number, text in enumerate(whole.split(b"\n")[:-1], 1):
         try:
-            found += [_entry(json.loads(text))] if text else []
+            fields = json.loads(text) if text else {"note": ""}
+            records.notes.append(_note(fields)) if "note" in fields else records.entries.append(_entry(fields))
         except FedweaveError as error:
             raise FedweaveError(f"{path}, line {number}: {error}") from error
-    return found
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            records.damaged.append(number)
+    return records
+
+
+def _note(fields: dict[str, Any]) -> dict[str, Any]:
+    if not all(isinstance(fields[key], str) for key in ("note", "at") if fields["note"]):
+        raise TypeError("a note's kind and time are words")
+    return fields
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
+    kinds = {"step": str, "direction": str, "round": int, "call": int, "size": int}
+    if any(type(fields[name]) is not kind for name, kind in kinds.items()):
+        raise TypeError("a step is a word, a round a whole number")
     keys = tuple(_line(own) for own in fields["keys"])
     return Entry(**fields | {"clients": tuple(fields["clients"]), "keys": keys, "to": tuple(fields.get("to", ()))})
 
 
 def _line(own: list[Any]) -> Line:
     found = Line(*own)
+    if not all(isinstance(said, str) for said in (found.key, found.mechanism)):
+        raise TypeError("a key is a word")
     if len(own) < len(Line._fields):  # of a version that had mechanisms in words alone
         return found._replace(applied=Applied(found.key.split("/")[0], mechanisms_in(found.mechanism)).text())
     if found.applied is not None:

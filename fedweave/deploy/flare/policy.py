@@ -1,29 +1,31 @@
 """A site's policy, enforced on the site before anything is sent."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from fedweave.core.federation import StepInfo
+from fedweave.core.graph import SPLITS, Graph
 from fedweave.core.ledger import Entry
 from fedweave.core.mechanism import Account, Applied, Gaussian, Mechanism, Mixup, SecureSum, read_applied
 from fedweave.core.tree import Tree, leaves
 from fedweave.deploy.flare.sitefile import Rules
-from fedweave.errors import FedweaveError
+from fedweave.errors import CallRefused
 from fedweave.privacy.gaussian import total_epsilon
 
 DELTA = 1e-5  # of the ε of Gaussian noise
 
 
-class PolicyViolation(FedweaveError):
+class PolicyViolation(CallRefused):
     """The site's policy forbids a message; names the rule, never a value of the message."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What has left the site over all runs: bytes, and what it costs in privacy."""
+    """What has left the site over all runs: bytes, what it costs in privacy, and how often each step replied."""
 
     bytes: int = 0
     account: Account = field(default_factory=Account)
+    calls: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "Spent":
@@ -43,14 +45,17 @@ class Spent:
         stated = dict.fromkeys(own.applied for own in entry.keys if own.applied is not None)
         bare = dict.fromkeys(own.key.split("/")[0] for own in entry.keys if own.applied is None)
         applied = [*map(read_applied, stated), *(Applied(key, ()) for key in bare)]
-        return self.after(entry.size * len(entry.clients), applied)
+        spent = self.after(entry.size * len(entry.clients), applied)
+        if entry.direction != "up":
+            return spent
+        return replace(spent, calls={**self.calls, entry.step: self.calls.get(entry.step, 0) + 1})
 
     def after(self, size: int, applied: Iterable[Applied]) -> "Spent":
         """What will have left after one more message of `size` bytes to which that was `applied`."""
         account = self.account
         for release in applied:
             account = account.after(release)
-        return Spent(self.bytes + size, account)
+        return replace(self, bytes=self.bytes + size, account=account)
 
 
 def check_algorithm(rules: Rules, name: str) -> None:
@@ -61,6 +66,45 @@ def check_algorithm(rules: Rules, name: str) -> None:
     """
     if rules.algorithms and name not in rules.algorithms:
         raise PolicyViolation(f"policy.algorithms: {name} is not among {', '.join(rules.algorithms)}")
+
+
+def check_calls(rules: Rules, spent: Spent, step: str) -> None:
+    """Refuse a call of a step that has replied as often as it may: its own name, or with that of its algorithm.
+
+    Raises:
+        PolicyViolation: names the step and how often.
+    """
+    short = step.rpartition(".")[2].strip("()")
+    for name, most in rules.calls.items():
+        done = spent.calls.get(step, 0) if name == step else 0
+        if name == short:
+            done = sum(times for other, times in spent.calls.items() if other.rpartition(".")[2].strip("()") == short)
+        if name in (step, short) and done >= most:
+            raise PolicyViolation(f"policy.calls: {name} has replied {done} times, and may {most} times")
+
+
+def check_aligned(rules: Rules, nodes: int) -> None:
+    """Refuse an alignment to fewer `nodes` than the policy allows.
+
+    Raises:
+        PolicyViolation: names how many it allows.
+    """
+    if nodes < rules.min_nodes:
+        raise PolicyViolation(f"policy.min_nodes: fewer than {rules.min_nodes} nodes are named as common to all")
+
+
+def check_crowd(rules: Rules, graph: Graph) -> None:
+    """Refuse data of so few nodes that numbers on them tell of single ones; none at all tell nothing.
+
+    Raises:
+        PolicyViolation: names what there are too few of, not how many.
+    """
+    counts = dict(zip(SPLITS, graph.masks.sum(1).tolist(), strict=True)) | {"all": int(graph.real.sum())}
+    if few := [name for name, count in counts.items() if 0 < count < rules.min_nodes]:
+        raise PolicyViolation(
+            f"policy.min_nodes: the site has fewer than {rules.min_nodes} nodes ({few[0]}), on which nothing is "
+            "trained or scored"
+        )
 
 
 def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepInfo) -> None:

@@ -1,5 +1,6 @@
 """What a site publishes: to the server one function, which takes and gives bytes, and to other sites a letterbox."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ class Site:
     @collab.init
     def begin(self) -> None:
         """Find the site's folder; its data is read when the server asks to join."""
+        os.umask(0o077)  # what the site keeps is its owner's
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
         self._member = Member(folder, collab.site_name, _post)

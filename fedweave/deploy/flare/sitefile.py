@@ -51,6 +51,12 @@ class Rules:
     epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
     bytes:      cap on the bytes that ever left the site.
+    calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
+                "join" and "align" are for jobs.
+    min_nodes:  fewest nodes that are aligned, trained on or scored; 1 allows single ones.
+    round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
+                them as they are.
+    max_change: largest L2 norm of the change of a step's message from one call to the next. None allows any.
     """
 
     algorithms: tuple[str, ...] = ()
@@ -61,6 +67,10 @@ class Rules:
     epsilon: Annotated[float, Field(gt=0)] | None = None
     unbounded: tuple[str, ...] = ()
     bytes: Annotated[int, Field(gt=0)] | None = None
+    calls: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
+    min_nodes: Annotated[int, Field(ge=1)] = 10
+    round_scores: Annotated[int, Field(ge=1)] = 1
+    max_change: Annotated[float, Field(gt=0)] | None = None
 
 
 def read_site_file(path: Path) -> tuple[SiteData, Rules]:

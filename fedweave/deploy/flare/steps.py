@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedweave.core.federation import Step
-from fedweave.errors import FedweaveError
+from fedweave.errors import CallRefused
 
 
 def find_step(algorithm: Any, name: str) -> Step:
     """The step that `core.federation.step_name` calls `name`.
 
     Raises:
-        FedweaveError: the algorithm has no such step; nothing else can be called over the wire.
+        CallRefused: the algorithm has no such step; nothing else can be called over the wire.
     """
     owner, _, method = name.rpartition(".")
     places = [part for part in _parts(algorithm) if type(part).__name__ == owner]
@@ -23,7 +23,7 @@ def find_step(algorithm: Any, name: str) -> Step:
         step: Any = getattr(place, method, None)
         if isinstance(getattr(step, "on_client", None), tuple):
             return step
-    raise FedweaveError(
+    raise CallRefused(
         f"{type(algorithm).__name__} has no step {name!r} marked @on_client. "
         "Install the same version of fedweave on the server and on all sites."
     )

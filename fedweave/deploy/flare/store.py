@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from fedweave.core.tree import Tree, decode, encode
+from fedweave.deploy.flare.private import private_folder
 from fedweave.runs.files import write
 
 
@@ -16,7 +17,7 @@ class Store:
 
     def __init__(self, folder: Path, name: str = "state", before: str = "before-") -> None:
         self._folder, self._prefix = folder, before
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._state = folder / f"{name}.safetensors"
         self.tree: Tree = decode(self._state.read_bytes()) if self._state.exists() else {}
         self._round = max(self._rounds(), default=-1)
@@ -59,4 +60,5 @@ class Store:
         return self._folder / f"{self._prefix}{round}"
 
     def _rounds(self) -> list[int]:
-        return [int(path.name.removeprefix(self._prefix)) for path in self._folder.glob(f"{self._prefix}*")]
+        names = (path.name.removeprefix(self._prefix) for path in self._folder.glob(f"{self._prefix}*"))
+        return [int(name) for name in names if name.isdecimal()]

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedweave.config.settings import MOST_THREADS
+from fedweave.core.text import printable
 from fedweave.predict import Chosen
 
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
@@ -59,14 +61,23 @@ def init(
 def start(
     directory: Directory,
     only: Only = None,
-    threads: Annotated[int, typer.Option(help="Threads that each process may use; 0 leaves the default.")] = 0,
+    threads: Annotated[
+        int, typer.Option(min=0, max=MOST_THREADS, help="Threads that each process may use; 0 leaves the default.")
+    ] = 0,
 ) -> None:
     """Start the server and the sites whose folders are on this machine."""
-    from fedweave.deploy.sites.processes import members, wait_until_open
+    from fedweave.deploy.flare.keys import read_checked
+    from fedweave.deploy.flare.sitefile import SITE_FILE
+    from fedweave.deploy.sites.processes import check_port, members, wait_until_open
     from fedweave.deploy.sites.project import read_project
 
-    project = read_project(directory)
-    for member in members(directory, tuple(only or ())):
+    project, here = read_project(directory), members(directory, tuple(only or ()))
+    for member in here:  # before any of them is started
+        if member.kind == "server":
+            check_port(member, project.port)
+        else:
+            read_checked(member.folder / SITE_FILE)
+    for member in here:
         typer.echo(f"{member.folder.name}: process {member.start(threads)}")
         if member.kind == "server":
             wait_until_open(member, project.host, project.port)
@@ -156,5 +167,5 @@ class Teller:
         elif now["status"] == "running":
             accuracy = (now["summary"] or {}).get("global/accuracy")
             shown = "" if accuracy is None else f"  accuracy {accuracy:.4f}"
-            lost = "".join(f"  {site}: {why}" for site, why in (now["lost"] or {}).items())
+            lost = "".join(f"  {site}: {printable(why)}" for site, why in (now["lost"] or {}).items())
             typer.echo(f"round {now['round']}/{now['rounds']}  {now['seconds']:.1f} s{shown}{lost}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from fedweave.deploy.flare.private import private_file
 from fedweave.deploy.flare.provision import settle
 from fedweave.errors import FedweaveError, UserError
 
@@ -67,7 +68,8 @@ class SiteProcess:
         ]
         words += ["config_folder=config", *([] if self.kind == "server" else [f"uid={self.folder.name}"])]
         environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-        with open(where / OUTPUT, "ab") as output:
+        where.chmod(0o700)
+        with open(where / OUTPUT, "ab", opener=private_file) as output:
             started = subprocess.Popen(
                 [sys.executable, "-u", *words],
                 cwd=where,
@@ -76,6 +78,7 @@ class SiteProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=0o077,  # what a site or server writes is its owner's
             )
         (where / PID).write_text(str(started.pid))
         while self.pid() is None and started.poll() is None:  # the system has yet to show its command
@@ -144,6 +147,25 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def check_port(server: SiteProcess, port: int) -> None:
+    """Refuse to start a server on a port that another process listens on.
+
+    Raises:
+        UserError: names the port.
+    """
+    if server.pid() is not None:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what an ended server left closing is no obstacle
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise UserError(
+                f"port {port} of this machine cannot be listened on ({error.strerror}). End the process that does, or "
+                "provision the project with another --port."
+            ) from error
 
 
 def wait_until_open(server: SiteProcess, host: str, port: int, seconds: float = 60.0) -> None:

@@ -1,0 +1,63 @@
+"""What a site checks of a message before a step sees it."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedweave.core.tree import Tree, leaves
+from fedweave.deploy.flare.policy import PolicyViolation
+from fedweave.deploy.flare.store import Store
+from fedweave.errors import CallRefused
+
+
+class Downloads:
+    """The last message of each step of a run, kept where the policy bounds how much the next one may differ.
+
+    folder: of the run. bound: the largest L2 norm of a change; None keeps nothing.
+    """
+
+    def __init__(self, folder: Path, bound: float | None) -> None:
+        self._bound = bound
+        self._last = Store(folder, "download", "download-before-") if bound is not None else None
+
+    def go_back(self, round: int) -> None:
+        """Continue from what was last received up to `round`."""
+        if self._last is not None:
+            self._last.go_back(round)
+
+    def check(self, step: str, message: Tree, round: int, saved: int) -> None:
+        """Refuse a message of `step` that is not finite, or too far from the one before.
+
+        Raises:
+            CallRefused: names the leaf. PolicyViolation: names the bound.
+        """
+        for path, leaf in leaves(message):
+            # What is not finite shows in the sum, which is quicker; large numbers alone make it overflow too.
+            if isinstance(leaf, Tensor) and leaf.is_floating_point() and not (leaf.sum().isfinite() or _finite(leaf)):
+                raise CallRefused(f"{path} of what {step} is sent holds numbers that are not finite")
+        if self._last is None or self._bound is None:
+            return
+        before = self._last.tree.get(step)
+        if before is not None and change(before, message) > self._bound:
+            raise PolicyViolation(
+                f"policy.max_change: what {step} is sent has changed by more than {self._bound:g} since its last call"
+            )
+        self._last.enter(round, saved)
+        self._last.keep({**self._last.tree, step: message})
+
+
+def _finite(leaf: Tensor) -> bool:
+    return bool(leaf.isfinite().all())
+
+
+def change(before: Tree, after: Tree) -> float:
+    """L2 norm of the change of all floating point tensors; infinite where one has come, gone or got another shape."""
+    old, new = _floats(before), _floats(after)
+    if {path: leaf.shape for path, leaf in old.items()} != {path: leaf.shape for path, leaf in new.items()}:
+        return torch.inf
+    return float(sum(((new[path].double() - old[path].double()) ** 2).sum() for path in new) ** 0.5) if new else 0.0
+
+
+def _floats(tree: Tree) -> dict[str, Tensor]:
+    return {path: leaf for path, leaf in leaves(tree) if isinstance(leaf, Tensor) and leaf.is_floating_point()}

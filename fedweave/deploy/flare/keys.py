@@ -1,0 +1,77 @@
+"""Which keys of replies an algorithm that is installed here may send, so that a policy can be held against them."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedweave.algorithms import ALGORITHMS, PARTS
+from fedweave.config.names import check_name
+from fedweave.core.federation import StepInfo, step_info, step_name
+from fedweave.deploy.flare.alignment import MEETING
+from fedweave.deploy.flare.holdings import JOINING
+from fedweave.deploy.flare.sitefile import Rules, SiteData, read_site_file
+from fedweave.errors import ConfigError
+from fedweave.models import MODELS
+
+
+def read_checked(path: Path) -> tuple[SiteData, Rules]:
+    """A site's file (`sitefile.read_site_file`), whose policy names only algorithms and keys that there are: a rule for
+    another would protect nothing.
+
+    Raises:
+        ConfigError: it cannot be read, or is not valid; names the key and what is.
+    """
+    data, rules = read_site_file(path)
+    for name in rules.algorithms:
+        check_name(f"{path}: policy.algorithms", name, ALGORITHMS)
+    for step in rules.calls:
+        check_name(f"{path}: policy.calls", step, known_steps())
+    for rule in ("deny", "mixup", "noise", "secure_sum", "unbounded"):
+        for key in getattr(rules, rule):
+            if not any(_within(key, sent) or _within(sent, key) for sent in known()):
+                heads = sorted({sent.split("/")[0] for sent in known()})
+                raise ConfigError(f"{path}: policy.{rule}: no algorithm sends {key!r}; they send {', '.join(heads)}")
+    return data, rules
+
+
+@cache
+def known_steps() -> tuple[str, ...]:
+    """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
+    steps = {step_name(step) for kind in ALGORITHMS.values() for step in _steps(_made(kind))}
+    return ("join", "align", *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
+
+
+@cache
+def known() -> frozenset[str]:
+    """All declared keys of replies, of algorithms and parts with their default settings."""
+    found = {*JOINING, *MEETING}
+    for kind in ALGORITHMS.values():
+        for step in _steps(_made(kind)):
+            found |= step_info(step).sends.keys()
+    for part in PARTS.values():
+        found |= StepInfo.of(part().sends).sends.keys()
+    return frozenset(found)
+
+
+def _within(path: str, key: str) -> bool:
+    return f"{path}/".startswith(f"{key}/")
+
+
+def _made(kind: Any) -> Any:
+    """An algorithm with its defaults and the first model that it takes."""
+    for model in MODELS.values():
+        try:
+            return kind(model().build(4, 2))
+        except (ValueError, TypeError):
+            continue
+    raise ConfigError(f"{kind.__name__} takes no model with its default settings, so that what it sends is not known")
+
+
+def _steps(algorithm: Any) -> list[Any]:
+    places = [algorithm, *getattr(algorithm, "composed", {}).values()]
+    marked = [(place, name) for place in places for name, own in _members(place) if hasattr(own, "on_client")]
+    return [getattr(place, name) for place, name in marked]
+
+
+def _members(place: Any) -> list[tuple[str, Any]]:
+    return [item for kind in type(place).__mro__ for item in vars(kind).items()]

@@ -1,0 +1,153 @@
+"""What a site holds while it takes part in a run."""
+
+from pathlib import Path
+from typing import Any
+
+from fedweave.config import Config
+from fedweave.core.graph import Graph
+from fedweave.core.tree import Tree
+from fedweave.deploy.flare.accounts import Accounts
+from fedweave.deploy.flare.downloads import Downloads
+from fedweave.deploy.flare.holdings import Holdings
+from fedweave.deploy.flare.journal import Journal, journal_path
+from fedweave.deploy.flare.order import Order
+from fedweave.deploy.flare.party import PartyData
+from fedweave.deploy.flare.peers import VERSION, Inbox
+from fedweave.deploy.flare.policy import check_crowd
+from fedweave.deploy.flare.private import private_folder
+from fedweave.deploy.flare.requests import Call, Join, pin, versions
+from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.store import Store
+from fedweave.engines.calls import Keys
+from fedweave.engines.data import ClientData, accepted
+from fedweave.errors import CallRefused, FedweaveError
+
+RUNS = "runs"
+
+
+class Participation:
+    """A site's part in one job of a run: data, state, ledger, and how far the job has come.
+
+    found: what it has of the run's data; of a `PartyData` no step can be run until `begin`. pin: what every call has to
+    carry (`requests.pin`).
+    """
+
+    algorithm: Any = None
+
+    def __init__(
+        self, folder: Path, asked: Join, config: Config, found: Holdings | PartyData, rules: Rules, draws_as: str
+    ) -> None:
+        engine, own = config.engine.values, folder / RUNS / asked.run
+        self.asked, self.run, self.inbox = asked, asked.run, Inbox(int(engine["reply_mb"] * 1e6))
+        # Half of what the server waits, so that a peer that cannot be reached does not make its senders late.
+        self.patience = engine["timeout"] / 2
+        self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as
+        self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
+        self.accounts = Accounts(folder)
+        with self.accounts.open():
+            self.ledger = Journal(journal_path(folder, asked.run))
+            self._saved = self._check_history()
+            what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
+            self.ledger.note("joined", **what, pin=self.pin, **versions())
+            self.accounts.skip(self.ledger)
+        private_folder(own.parent)
+        self.store, self._replaced = Store(own), Store(own, "data", "data-before-")
+        self.downloads = Downloads(own, rules.max_change)
+
+    def _check_history(self) -> int:
+        """The round of the server's last checkpoint, as far as it told the site.
+
+        Raises:
+            CallRefused: the run began with another configuration, or the server is to go on from a round of which the
+                site keeps no state any more.
+        """
+        joined = [note for note in self.ledger.notes if note["note"] == "joined"]
+        if joined and joined[0].get("pin") != self.pin:
+            raise CallRefused(
+                f"the run {self.run} was begun with another configuration, other sites or other versions of fedweave "
+                "or torch; start a new run"
+            )
+        saved = max((note["round"] for note in self.ledger.notes if note["note"] == "saved"), default=-1)
+        if self.asked.round < saved:
+            raise CallRefused(
+                f"the run {self.run} is to go on from round {self.asked.round}, but its server has said that it holds "
+                f"a checkpoint of round {saved}, and the site keeps no state from before; start a new run"
+            )
+        return int(saved)
+
+    @property
+    def begun(self) -> tuple[int, bool]:
+        """The round to go on from, and whether the job is one of prediction, as the server said at joining."""
+        return self.asked.round, self.asked.predict
+
+    def go_back(self) -> None:
+        """Continue from the state and the data after the round that the server names.
+
+        Raises:
+            FedweaveError: the data is older than the version that the server knows.
+        """
+        round = self.asked.round
+        self.downloads.go_back(round)
+        self.store.go_back(round)
+        self._replaced.go_back(round)
+
+    def check_version(self, known: int) -> None:
+        """Refuse to go on with data older than the version that the server has `known`."""
+        own = self._replaced.tree.get("version", 0)
+        if own < known:
+            raise FedweaveError(
+                f"the site's data in the run {self.run} is of version {own}, but was of version {known} after round "
+                f"{self.asked.round}. Bring back its folder {RUNS}/{self.run}, or start the run anew."
+            )
+
+    def begin(self, found: Holdings, width: int) -> None:
+        """Make the model, for graphs of `width` features, and take up the data as the run has changed it, unless what
+        was loaded is wanted."""
+        self.algorithm = self.config.algorithm.make(self.config.model.make().build(width, found.classes))
+        if not hasattr(self.algorithm, "calls"):
+            raise FedweaveError(
+                f"{self.config.algorithm.name} does not say in which order it calls its steps: give it a method "
+                "`calls` (fedweave.core.algorithm.Calls)."
+            )
+        calls = self.algorithm.calls(len(self.asked.sites))
+        self.scores = {step.__name__ for step in calls.evaluation}
+        self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
+        self.found = found
+        self._data = ClientData({self.draws_as: found.graph}, found.classes)
+        if self._replaced.tree and not self.asked.predict:
+            self._data.load({self.draws_as: self._replaced.tree})
+        check_crowd(self.rules, self.graph)
+
+    def enter(self, call: Call, message: Tree) -> None:
+        """See that a call may be answered with its `message`, and keep the state from before its round.
+
+        Raises:
+            CallRefused: it may not.
+        """
+        check_crowd(self.rules, self.graph)
+        if not self._saved <= call.saved <= call.round:
+            raise CallRefused(
+                f"the server says that its last checkpoint is of round {call.saved}; it was of round {self._saved}, "
+                f"and the call is of round {call.round}"
+            )
+        if call.saved > self._saved:
+            with self.accounts.open(self.ledger):
+                self.ledger.note("saved", round=call.saved)
+            self._saved = call.saved
+        self.downloads.check(call.step, message, call.round, call.saved)
+        self.store.enter(call.round, call.saved)
+
+    @property
+    def graph(self) -> Graph:
+        """The site's data now."""
+        return self._data.graphs[self.draws_as]
+
+    def replace(self, made: Any, call: Call) -> dict[str, int]:
+        """Keep the data that a step made, if it made any; what the server hears of it."""
+        graph = (
+            None if made is None else accepted(made, self.graph, self._data.classes, f"the graph that {call.step} made")
+        )
+        self._data.replace(self.draws_as, graph)
+        self._replaced.enter(call.round, call.saved)
+        self._replaced.keep(self._data.dump()[self.draws_as])
+        return {VERSION: self._data.versions[self.draws_as]}

@@ -1,0 +1,141 @@
+"""The form of what a server asks of a site, and the fingerprint of what both agreed to."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Annotated, Any, Literal, TypeAlias
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedweave.config import Document
+from fedweave.errors import CallRefused
+from fedweave.runs.resuming import may_change
+
+_Count = Annotated[int, Field(ge=0, lt=2**31)]
+_Mark = Annotated[int, Field(ge=-1, lt=2**31)]  # a round, -1 before the first
+_Name = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
+_Run = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,64}$")]  # it names a folder
+
+
+@dataclass(frozen=True)
+class Version:
+    """Of a site's data."""
+
+    version: _Count
+
+
+@dataclass(frozen=True)
+class Join:
+    """Take part in a run of these sites, from the state after `round`; with `predict`, for its models to predict.
+
+    data: the versions of the sites' data then.
+    """
+
+    kind: Literal["join"]
+    run: _Run
+    document: dict[str, Any]
+    round: _Mark
+    sites: list[_Name]
+    versions: dict[str, str]
+    predict: bool = False
+    data: dict[_Name, Version] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Align:
+    """Keep the nodes that all parties have."""
+
+    kind: Literal["align"]
+    pin: str
+    round: _Mark
+    predict: bool = False
+
+
+@dataclass(frozen=True)
+class Received:
+    """Which call left what a step is to find of its peers."""
+
+    step: _Name
+    again: _Count
+    sources: dict[_Name, list[_Name]]
+    clients: list[_Name]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Run a step for the `again`-th further time in a round. saved: the round of the server's last checkpoint. to: the
+    peers that each site sends to."""
+
+    kind: Literal["step", "send", "replace"]
+    pin: str
+    step: _Name
+    round: _Count
+    again: _Count
+    saved: _Mark
+    to: dict[_Name, list[_Name]] = field(default_factory=dict)
+    received: Received | None = None
+
+
+Request: TypeAlias = Join | Align | Call
+_FORMS: dict[str, TypeAdapter[Any]] = {"join": TypeAdapter(Join), "align": TypeAdapter(Align)}
+_FORMS |= dict.fromkeys(("step", "send", "replace"), TypeAdapter(Call))
+
+
+def read_request(text: str) -> Request:
+    """What a server asks for, every number and name of the right kind; what no form has is left out.
+
+    Raises:
+        CallRefused: it is of no such form; names the field.
+    """
+    try:
+        found: Request = _FORMS[json.loads(text)["kind"]].validate_json(text, strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise CallRefused(f"the request is not of fedweave's form: {where}: {problem['msg']}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CallRefused(f"the request is not of fedweave's form ({type(error).__name__})") from error
+    return found
+
+
+def described(asked: Request) -> str:
+    """A request in words, for the owner."""
+    if not isinstance(asked, Call):
+        return asked.kind
+    return f"{asked.kind} {asked.step}, occurrence {asked.again + 1} in round {asked.round}"
+
+
+def versions() -> dict[str, str]:
+    """What a server and its sites must have alike: releases of fedweave and torch."""
+    return {"fedweave": version("fedweave"), "torch": torch.__version__.partition("+")[0]}
+
+
+def check_versions(theirs: dict[str, str]) -> None:
+    """Refuse a server with other versions.
+
+    Raises:
+        CallRefused: names both.
+    """
+    own = versions()
+    if odd := [name for name in own if theirs.get(name) != own[name]]:
+        raise CallRefused(
+            f"the site has {odd[0]} {own[odd[0]]}, the server {theirs.get(odd[0], 'none')[:40]}. Install the same "
+            "versions at the server and at all sites."
+        )
+
+
+def pin(document: Document, sites: list[str]) -> str:
+    """A fingerprint of a run's sites, of the versions here and of all settings that a run keeps for as long as it lasts
+    (`runs.resuming.may_change`)."""
+    kept = {key: value for key, value in _flat(document).items() if not may_change(key)}
+    told = json.dumps([kept, sites, versions()], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _flat(document: Document, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found

@@ -1,0 +1,67 @@
+"""The command `fedweave audit`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fedweave.deploy.flare.audit import Run
+
+
+def audit(
+    directory: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="The folder of a site.")],
+) -> None:
+    """Show a site's owner what was asked, what left to whom, what it cost in ε, and what was refused."""
+    from fedweave.deploy.flare.audit import audit as read
+    from fedweave.deploy.flare.audit import spelt
+    from fedweave.deploy.flare.policy import DELTA
+    from fedweave.report.terminal import screen
+
+    found, console = read(directory), screen()
+    for run in found.runs:
+        console.print(f"[bold]{_safe(run.name)}[/]", highlight=False)
+        for line in _told(run):
+            console.print(line, highlight=False, soft_wrap=True)
+        if run.releases:
+            console.print(_table(run))
+    cost = spelt(found.spent.account)
+    told = f"all runs: {found.spent.bytes:,} bytes have left; they cost {cost} at δ = {DELTA:g}"
+    console.print(told, highlight=False, soft_wrap=True)
+
+
+def _told(run: "Run") -> list[str]:
+    """Jobs, refusals and damage, a line each."""
+    told = []
+    for note in run.joined:
+        where = "from the start" if note.get("after") == -1 else f"from round {note.get('after')}"
+        what = "prediction" if note.get("predict") else "training"
+        versions = f"fedweave {note.get('fedweave')}, torch {note.get('torch')}"
+        config = f"configuration {str(note.get('pin'))[:12]}"
+        told.append(
+            _safe(f"{note['at']}  the server began {what}, {where}: {note.get('algorithm')}, {config}, {versions}")
+        )
+    for note in run.refused:
+        told.append(f"[red]{_safe(note['at'])}  refused[/] {_safe(note.get('asked'))}: {_safe(note.get('why'))}")
+    if run.damaged:
+        told.append(f"[red]{run.damaged} damaged lines[/]: what they say has left is counted nowhere")
+    return told
+
+
+def _table(run: "Run") -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table("asked", "to", "what left", "times", "bytes", "mechanism", "ε", "reveals", box=SIMPLE_HEAD)
+    for own in run.releases:
+        words = (own.step, own.to, own.key, f"{own.times:,}", f"{own.bytes:,}", own.mechanism, own.cost, own.reveals)
+        table.add_row(*map(_safe, words))
+    return table
+
+
+def _safe(text: object) -> str:
+    from rich.markup import escape
+
+    from fedweave.core.text import printable
+
+    return escape(printable(str(text)))

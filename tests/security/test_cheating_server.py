@@ -1,0 +1,283 @@
+"""A server that does not follow the protocol, and a site that holds it to what was agreed (docs/security.md)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.algorithms import parts
+from fedweave.config import resolve
+from fedweave.core.mechanism import LDP
+from fedweave.datasets.npz import SPLIT
+from fedweave.deploy.flare.order import Order
+from fedweave.deploy.flare.requests import pin
+from fedweave.errors import CallRefused
+from tests.contract.federations import algorithm
+from tests.deploy.projects import SITES, bring, experiment, join_request, tables
+from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
+
+Plan = list[tuple[str, int, int]]  # step, round, occurrence
+
+
+# --- the algorithm's order
+
+
+@pytest.mark.parametrize(
+    ("honest", "cheat"),
+    [
+        ([], ("train", 0, 0)),  # nothing is set up
+        ([], ("train", 1, 1)),  # FedAvg trains once a round
+        ([("train", 1, 0)], ("train", 1, 0)),
+        ([("train", 2, 0)], ("train", 1, 0)),
+        ([("train", 1, 0), ("score", 1, 0)], ("score", 1, 0)),
+        ([("score", 1, 0)], ("train", 1, 0)),
+        ([("train", 1, 0)], ("keep_trained", 1, 0)),  # a step of prediction
+        ([("train", 4, 0)], ("train", 5, 0)),  # four rounds were agreed
+    ],
+)
+def test_a_call_out_of_order_is_refused_and_in_the_journal(project: Path, honest: Plan, cheat: Any) -> None:
+    server = Cheat(project)
+    assert not server.join().refusal
+    for step, round, again in honest:
+        reply(server.call(f"FedAvg.{step}", round, again=again))
+    left = len(server.records().entries)
+    step, round, again = cheat
+    answer = server.call(f"FedAvg.{step}", round, again=again)
+    assert (answer.blob, answer.final) == (b"", True)
+    assert f"FedAvg.{step}, occurrence {again + 1} in round {round}, is out of the algorithm's order" in answer.refusal
+    assert "expected is" in answer.refusal
+    [noted] = server.refusals()
+    assert noted["asked"] == f"step FedAvg.{step}, occurrence {again + 1} in round {round}"
+    assert "expected is" in noted["why"]
+    assert server.call("FedAvg.train", 4).refusal == answer.refusal  # the site's part in the job is over
+    assert len(server.records().entries) == left
+
+
+def test_nothing_is_answered_before_joining_nor_a_second_join(project: Path) -> None:
+    server = Cheat(project)
+    assert "before the site had joined" in server.call("FedAvg.train").refusal
+    assert [note["asked"] for note in server.refusals("no-run")] == ["step FedAvg.train, occurrence 1 in round 1"]
+    server = Cheat(project)
+    assert not server.join().refusal
+    assert "a job joins once" in server.join().refusal
+
+
+def test_set_up_runs_once_and_each_segment_as_often_as_the_model_has_it() -> None:
+    """GLASU with a secure sum: a set-up step called again with another share would open the sum."""
+    calls = algorithm("glasu", secure_sum=True).calls(3)
+    order = Order(calls, -1, 9)
+    for name in ("begin", "send_mask_seed", "store_mask_seed"):
+        order.admit(f"GLASU.{name}", 0, 0)
+    for name, *cheat in (("begin", 0, 0), ("begin", 0, 1), ("send_mask_seed", 0, 1), ("begin", 1, 0)):
+        with pytest.raises(CallRefused, match=f"GLASU.{name}"):
+            order.admit(f"GLASU.{name}", *cheat)
+    infers = sum(step.__name__ == "infer" for step in calls.round)
+    for again in range(infers):
+        order.admit("GLASU.infer", 1, again)
+    with pytest.raises(CallRefused, match=r"expected is GLASU\.pull or GLASU\.update"):
+        order.admit("GLASU.infer", 1, infers)
+    predicting = Order(calls, 9, 9, predict=True)
+    predicting.admit("GLASU.infer_full", 9, 0)
+    for step in ("begin", "infer", "score"):
+        with pytest.raises(CallRefused):
+            predicting.admit(f"GLASU.{step}", 9, 0)
+
+
+# --- what was agreed
+
+
+def test_the_configuration_is_pinned(project: Path) -> None:
+    server, other = Cheat(project), agreed(algorithm_settings={"local_steps": 9})
+    assert not server.join().refusal
+    assert "another configuration" in server.call("FedAvg.train", pin=pin(other.plain(), [*SITES])).refusal
+    began = "the run r1 was begun with another configuration"
+    assert began in Cheat(project, other).join().refusal
+    assert began in Cheat(project).join(sites=[*SITES, "bank-d"]).refusal
+    longer = resolve(agreed().plain() | {"rounds": 9})
+    assert not Cheat(project, longer).join().refusal  # what a resumed run may change
+
+
+@pytest.mark.parametrize("name", ["fedweave", "torch"])
+def test_other_versions_are_refused(project: Path, name: str) -> None:
+    theirs = json.loads(join_request(agreed()))["versions"] | {name: "0.0.1"}
+    assert f"the site has {name} " in Cheat(project).join(versions=theirs).refusal
+    assert "the server none" in Cheat(project).join(versions={}).refusal
+
+
+def test_a_run_goes_back_only_to_what_the_site_itself_kept(project: Path) -> None:
+    server = Cheat(project)
+    server.join()
+    for round in (1, 2, 3, 4):
+        reply(server.call("FedAvg.train", round, saved=2 if round == 4 else -1))
+    assert "keeps no state from before" in Cheat(project).join(after=1).refusal
+    assert "out of the algorithm's order" in ahead(project, after=2, round=2).refusal
+    assert not ahead(project, after=2, round=3).refusal
+    assert "keeps no state from before" in Cheat(project).join(after=-1).refusal
+
+
+def ahead(project: Path, after: int, round: int) -> Any:
+    server = Cheat(project)
+    assert not server.join(after=after).refusal
+    return server.call("FedAvg.train", round, saved=after)
+
+
+def test_a_checkpoint_that_the_server_takes_back_is_refused(project: Path) -> None:
+    server = Cheat(project)
+    server.join()
+    reply(server.call("FedAvg.train", 3, saved=2))
+    assert "last checkpoint is of round 1; it was of round 2" in server.call("FedAvg.train", 4, saved=1).refusal
+
+
+def test_a_new_job_of_a_run_ends_the_one_before(project: Path) -> None:
+    """Two jobs of one run at a time would answer each round twice."""
+    first, second = Cheat(project), Cheat(project)
+    first.join()
+    reply(first.call("FedAvg.train"))
+    assert not second.join().refusal
+    assert "another job has joined the run r1" in first.call("FedAvg.train", 2).refusal
+    reply(second.call("FedAvg.train"))
+    assert len(first.refusals()) == 1
+
+
+# --- few people, crafted weights
+
+
+@pytest.mark.parametrize("row", [0, 1], ids=["train", "val"])
+def test_nothing_is_trained_or_scored_on_a_few_nodes(project: Path, row: int) -> None:
+    path = project / SITE / "data.npz"
+    arrays = dict(np.load(path))
+    arrays[SPLIT[row]] = arrays[SPLIT[row]][:9]
+    np.savez(path, **arrays)
+    answer = Cheat(project).join()
+    assert "policy.min_nodes" in answer.refusal
+    assert answer.blob == b""
+    assert " 9 " not in answer.refusal
+    set_policy(project, "min_nodes = 9")
+    assert not Cheat(project).join().refusal
+
+
+@pytest.mark.parametrize("what", ["few", "one, often", "enough"])
+def test_no_crowd_is_aligned_that_is_too_small(project: Path, tmp_path: Path, what: str) -> None:
+    """A server that names one hash learns whether, and with which label and edges, one person is there."""
+    sections: Any = tables(tmp_path / "data", SITES)
+    bring(project, tmp_path / "data")
+    (project / SITE / "ids.key").touch(mode=0o600)
+    (project / SITE / "ids.key").write_text("0" * 64)
+    config = experiment("glasu", **sections)
+    server = Cheat(project, config)
+    own = reply(server.join())["ids"]
+    chosen = {"few": own[:9], "one, often": own[:1].expand(20, -1).contiguous(), "enough": own}[what]
+    asked = json.dumps({"kind": "align", "pin": pin(config.plain(), [*SITES]), "round": -1})
+    answer = server.say(asked, {"width": 3, "ids": chosen})
+    if what == "enough":
+        assert reply(answer)["nodes"] == len(own)
+        assert "aligns its nodes once" in server.say(asked, {"width": 3, "ids": own[:40]}).refusal
+    else:
+        assert answer.refusal
+        assert answer.blob == b""
+        assert ("policy.min_nodes" in answer.refusal) == (what == "few")
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_reach_no_step(project: Path, value: float) -> None:
+    server = Cheat(project)
+    server.join()
+    weights = server.weights()
+    weights["w"]["0"]["weight"][0, 0] = value
+    assert "not finite" in server.call("FedAvg.train", message=weights).refusal
+    assert not (project / SITE / "runs/r1/state.safetensors").exists()
+
+
+def test_weights_that_jump_are_refused_where_the_policy_bounds_them(project: Path) -> None:
+    assert trained(project, 1.0, 1e3).blob
+    set_policy(project, "max_change = 0.5")
+    assert trained(project, 1.0, 1.001, run="r2").blob
+    assert "policy.max_change" in trained(project, 1.0, 1e3, run="r3").refusal
+    after = Cheat(project, run="r3")  # nor does another job of the run begin afresh
+    after.join(after=1)
+    assert "policy.max_change" in after.call("FedAvg.train", 2, after.weights(1e3), saved=1).refusal
+
+
+def trained(project: Path, *scales: float, run: str = "r1") -> Any:
+    """The answer to the last of several rounds."""
+    server = Cheat(project, run=run)
+    assert not server.join().refusal
+    return [server.call("FedAvg.train", i, server.weights(scale)) for i, scale in enumerate(scales, 1)][-1]
+
+
+def histogram(server: Cheat) -> list[float]:
+    """How many test nodes are of each class, by weights that put every node into class k."""
+    found = []
+    for k in range(3):
+        weights = server.weights(0.0)
+        weights["w"]["1"]["bias"] = torch.eye(3)[k]
+        found.append(float(reply(server.call("FedAvg.score", k + 1, weights))["own"]["accuracy"][2, 0]))
+    return found
+
+
+def test_rounded_scores_give_no_exact_counts_of_classes(project: Path) -> None:
+    server = Cheat(project)
+    server.join()
+    exact = histogram(server)
+    told = reply(server.call("FedAvg.score", 4))["own"]
+    assert sum(exact) == told["accuracy"][2, 1]  # an honest site's answers give them away
+    assert told["f1"].any()
+    set_policy(project, 'round_scores = 10\ndeny = ["labels"]')
+    server = Cheat(project, run="r2")
+    server.join()
+    coarse = histogram(server)
+    assert coarse == [round(count / 10) * 10 for count in exact] != exact
+    told = reply(server.call("FedAvg.score", 4))["own"]
+    assert not any(told[name].any() for name in told if name not in ("loss", "accuracy"))
+
+
+# --- caps
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ('epsilon = 3.5\nunbounded = ["n"]', "policy.epsilon: ε = 3 is spent"),
+        ("calls = {train = 3}", "policy.calls: train has replied 3 times"),
+        ('calls = {"FedAvg.train" = 3}', "policy.calls: FedAvg.train has replied 3 times"),
+    ],
+)
+def test_caps_are_shared_by_jobs_that_run_at_the_same_time(
+    project: Path, monkeypatch: pytest.MonkeyPatch, policy: str, said: str
+) -> None:
+    """Each job by itself stays below them."""
+    monkeypatch.setattr(parts.BySize, "mechanism", LDP(1.0, "client"))
+    set_policy(project, policy)
+    jobs = [Cheat(project, run=run) for run in ("r1", "r2")]
+    for server in jobs:
+        assert not server.join().refusal
+    answers = [server.call("FedAvg.train", round) for round in (1, 2) for server in jobs]
+    assert [bool(answer.refusal) for answer in answers] == [False, False, False, True]
+    assert said in answers[-1].refusal
+
+
+def test_bytes_of_all_jobs_count(project: Path) -> None:
+    first = Cheat(project, run="r0")
+    first.join()
+    first.call("FedAvg.train")
+    joining, training = (entry.size for entry in first.records().entries)
+    set_policy(project, f"bytes = {3 * joining + 3 * training - 1}")
+    one, other = Cheat(project, run="r1"), Cheat(project, run="r2")
+    one.join()
+    other.join()
+    assert one.call("FedAvg.train").blob
+    assert "policy.bytes" in other.call("FedAvg.train").refusal
+
+
+def test_what_a_site_keeps_is_its_owners(project: Path) -> None:
+    server = Cheat(project)
+    server.join()
+    reply(server.call("FedAvg.train"))
+    for name in ("ledgers", "runs", "runs/r1"):
+        assert (project / SITE / name).stat().st_mode & 0o777 == 0o700
+    assert (project / SITE / "ledgers/r1.jsonl").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,249 @@
+"""What locked a site out, exhausted it, or spoke to its owner's terminal (docs/security.md)."""
+
+import json
+import logging
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.cli import app
+from fedweave.config import resolve
+from fedweave.core.text import printable
+from fedweave.deploy.flare.keys import known, read_checked
+from fedweave.deploy.flare.logs import log_to
+from fedweave.deploy.sites import processes
+from fedweave.deploy.sites.command import Teller
+from fedweave.deploy.sites.processes import SiteProcess
+from fedweave.deploy.sites.project import Project
+from fedweave.errors import ConfigError
+from tests.deploy.projects import SITES, call_request
+from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
+
+ROOT = Path(__file__).parents[2]
+runner = CliRunner()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"round": 1.5},
+        {"round": "1"},
+        {"round": True},
+        {"round": -7},
+        {"round": 10**30},
+        {"again": None},
+        {"saved": 1.5},
+        {"step": ["FedAvg.train"]},
+        {"step": "../../x"},
+        {"received": {"step": "FedAvg.train"}},
+        {"to": {"bank-b": "bank-a"}},
+        {"kind": "exec"},
+    ],
+)
+def test_a_request_of_another_form_is_refused_and_harms_no_later_job(project: Path, lie: dict[str, Any]) -> None:
+    server = Cheat(project)
+    server.join()
+    answer = server.say(call_request(server.config, "FedAvg.train"), server.weights(), **lie)
+    assert "not of fedweave's form" in answer.refusal
+    reply(after_all(project))
+
+
+@pytest.mark.parametrize("text", ["", "[" * 10**5, "null", '"join"', '{"kind": ["join"]}', '{"kind": 1e400}'])
+def test_no_text_raises_anything(project: Path, text: str) -> None:
+    answer = Cheat(project).member.answer(text, b"")
+    assert "not of fedweave's form" in answer.refusal
+
+
+@pytest.mark.parametrize("run", ["../x", "a/b", "", "a" * 65, "no-run", "é"])
+def test_a_runs_name_is_no_path(project: Path, run: str) -> None:
+    server = Cheat(project, run=run)
+    assert server.join().refusal
+    assert not (project / SITE / "runs").exists()
+
+
+def after_all(project: Path) -> Any:
+    """The answer to an honest server's first round."""
+    server = Cheat(project)
+    assert not server.join().refusal
+    return server.call("FedAvg.train")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"\xff\xfe\x00",
+        b"[[[[",
+        b"null",
+        b"7",
+        b'{"note": 3}',
+        b'{"round": 1.5, "call": 0, "step": "FedAvg.train", "clients": ["bank-b"], "direction": "up", "keys": [],'
+        b' "size": 9, "seconds": 0.0, "to": []}',
+        b'{"round": 1, "call": 0, "step": "FedAvg.train", "clients": 3, "direction": "up", "keys": [[]], "size": 9}',
+    ],
+)
+def test_a_damaged_line_of_a_journal_is_said_and_left_out(
+    project: Path, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Cheat(project)
+    server.join()
+    path, count = project / SITE / "ledgers/r1.jsonl", len(server.records().entries)
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    (project / SITE / "runs/r1/before-1.5").touch()
+    with caplog.at_level(logging.WARNING):
+        reply(after_all(project))
+    assert any("r1.jsonl: 1 damaged lines" in record.getMessage() for record in caplog.records)
+    assert len(server.records().entries) == count + 2
+    shown = runner.invoke(app, ["audit", str(project / SITE)])
+    assert "1 damaged lines" in shown.output
+    assert shown.exit_code == 0
+
+
+def test_a_job_cannot_ask_for_a_million_threads(project: Path) -> None:
+    document = agreed().plain()
+    with pytest.raises(ConfigError, match=r"engine\.threads"):
+        resolve(document | {"engine": document["engine"] | {"threads": 10**6}})
+    lie = document | {"engine": document["engine"] | {"threads": 10**6}}
+    assert "ConfigError" in Cheat(project).join(document=lie).refusal
+    assert runner.invoke(app, ["sites", "start", str(project), "--threads", "1000000"]).exit_code == 2
+
+
+# --- policies
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ('deny = ["lables"]', "policy.deny: no algorithm sends 'lables'"),
+        ("noise = {updates = 1.0}", "policy.noise: no algorithm sends 'updates'"),
+        ('unbounded = ["own/nothing", "owner"]', "policy.unbounded: no algorithm sends 'owner'"),
+        ("calls = {trian = 9}", "policy.calls: there is no 'trian'.*Did you mean 'train'"),
+        ('algorithms = ["fedavgg"]', "policy.algorithms: there is no 'fedavgg'.*Did you mean 'fedavg"),
+    ],
+)
+def test_a_rule_for_what_no_algorithm_has_is_refused(project: Path, policy: str, said: str) -> None:
+    set_policy(project, policy)
+    with pytest.raises(ConfigError, match=said):
+        read_checked(project / SITE / "site.toml")
+    assert "ConfigError" in Cheat(project).join().refusal
+
+
+def test_the_keys_of_every_algorithm_are_known(project: Path) -> None:
+    assert {"update", "w", "h", "theta", "egos/label", "gradient", "own", "trained", "labels", "ids", "n"} <= known()
+    keys, calls = 'deny = ["egos", "update/0/weight", "own/auc"]', 'calls = {join = 9, "GLASU.infer" = 9}'
+    set_policy(project, f"{keys}\n{calls}\nalgorithms = {json.dumps([*ALGORITHMS])}")
+    assert read_checked(project / SITE / "site.toml")[1].deny == ("egos", "update/0/weight", "own/auc")
+
+
+# --- messages from others
+
+
+EVIL = "\x1b[2J\x9b31m[bold]ok[/bold]\u202e\ud800\x07"
+
+
+def test_nothing_that_others_say_steers_a_terminal(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def harmless(text: str) -> bool:
+        return not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
+
+    assert harmless(printable(EVIL))
+    assert printable("ε = 1, “ü”") == "ε = 1, “ü”"
+    Teller()({"status": "running", "round": 1, "rounds": 2, "seconds": 1.0, "summary": {}, "lost": {"a": EVIL}})
+    shown = capsys.readouterr().out
+    assert "ok" in shown
+    assert harmless(shown)
+    logger = logging.getLogger("fedweave")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", True)
+    log_to(tmp_path / "fedweave.log")
+    logging.getLogger("fedweave.site.x").error("refused what %s sent", EVIL)
+    assert harmless((tmp_path / "fedweave.log").read_text())
+    assert (tmp_path / "fedweave.log").stat().st_mode & 0o777 == 0o600
+    monkeypatch.undo()
+    Cheat(project).member.answer(json.dumps({"kind": EVIL}), b"")
+    server = Cheat(project)
+    server.join()
+    server.member.answer(call_request(server.config, "x", 1) + EVIL.encode("ascii", "ignore").decode(), b"")
+    told = runner.invoke(app, ["audit", str(project / SITE)]).output
+    assert harmless(told)
+
+
+# --- processes
+
+
+def test_start_says_that_the_port_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "server/startup").mkdir(parents=True)
+    (tmp_path / "server/startup/fed_server.json").touch()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        Project(SITES, "localhost", port).save(tmp_path)
+        result = runner.invoke(app, ["sites", "start", str(tmp_path)])
+    assert result.exit_code == 2
+    assert f"port {port} " in result.stderr
+    assert "process" not in result.stdout
+    processes.check_port(SiteProcess(tmp_path / "server"), port)  # free again
+
+
+def test_what_a_sites_process_writes_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real process in NVFlare's place."""
+    site = tmp_path / "bank-a"
+    site.mkdir(mode=0o755)
+    (tmp_path / "writes.py").write_text("import os; os.makedirs('made'); open('made/file', 'w')")
+    monkeypatch.setitem(processes._MODULES, "client", "writes")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(processes, "check_certificate", lambda path: None)
+    SiteProcess(site).start()
+    while not (site / "made/file").exists():
+        pass
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (site, *site.rglob("*"))}
+    assert modes["bank-a"] == modes["made"] == 0o700
+    assert modes["file"] == modes["process.log"] == 0o600
+    assert sys.executable
+
+
+# --- what the owner sees
+
+
+def test_the_audit_shows_what_was_asked_what_left_what_it_cost_and_what_was_refused(project: Path) -> None:
+    server = Cheat(project)
+    server.join()
+    reply(server.call("FedAvg.train"))
+    reply(server.call("FedAvg.score"))
+    server.call("FedAvg.score")
+    told = " ".join(runner.invoke(app, ["audit", str(project / SITE)]).output.split())
+    for words in (
+        "training, from the start: fedavg, configuration ",
+        "refused step FedAvg.score, occurrence 1 in round 1: CallRefused: FedAvg.score",
+        "FedAvg.train server update 1 ",
+        "change of the model weights by local training",
+        "(join) server labels 1 ",
+        "no bound",
+        "all runs: ",
+    ):
+        assert words in told
+    assert runner.invoke(app, ["audit", str(project)]).exit_code == 2
+
+
+def test_every_test_here_stands_in_the_threat_model() -> None:
+    """docs/security.md names the test of each promise, and no other."""
+    written = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/security.md").read_text()))
+    files = [*Path(__file__).parent.glob("test_*.py"), *(ROOT / "tests").rglob("test_*.py")]
+    there = {name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)}
+    here = {
+        name
+        for file in Path(__file__).parent.glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    assert written <= there
+    assert here - written == {"test_every_test_here_stands_in_the_threat_model"}
