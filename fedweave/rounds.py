@@ -15,7 +15,7 @@ from fedweave.core.algorithm import Algorithm, Evaluation, capabilities
 from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, UserError
-from fedweave.metrics import between_groups
+from fedweave.metrics import between_groups, reference
 from fedweave.metrics.classification import values
 from fedweave.metrics.client_fairness import client_fairness
 
@@ -37,6 +37,19 @@ TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 
 
+class Summary(dict[str, float]):
+    """What one evaluation measured; empty in a round without one, where asking for a number is an error."""
+
+    def __init__(self, round: int, measured: Mapping[str, float] | None = None) -> None:
+        super().__init__(measured or {})
+        self.round = round
+
+    def __missing__(self, name: str) -> float:
+        """Refuse a number that was not measured."""
+        why = f"it has {', '.join(self)}" if self else "this round was not evaluated (eval_every)"
+        raise KeyError(f"{name!r} is not in the summary of round {self.round}: {why}")
+
+
 @dataclass
 class RoundResult:
     """What one round left.
@@ -44,15 +57,20 @@ class RoundResult:
     round:   rounds done. state: the server's state after it.
     metrics: rows measured after it (`METRICS_SCHEMA`), or None: those of an evaluation, and what the server knows of
              each client, whose split is "server".
-    summary: "global/accuracy", "local/accuracy", "trained/accuracy", "fairness/…" of the last evaluation, test split,
-             "best_val/…" (see `best_validated`) and, where the data has a sensitive attribute, "groups/…" (see
-             `metrics.between_groups`) and "best_fair/…" (see `fairest`).
+    summary: "global/accuracy", "local/accuracy", "trained/accuracy", "fairness/…" of this round's evaluation, test
+             split, "best_val/…" (see `best_validated`) and, where the data has a sensitive attribute, "groups/…" (see
+             `metrics.between_groups`) and "best_fair/…" (see `fairest`); empty in a round without evaluation.
     """
 
     round: int
     state: Tree
     metrics: pa.Table | None = None
     summary: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the summary has this round's evaluation."""
+        return bool(self.summary)
 
 
 def train(
@@ -77,20 +95,20 @@ def train(
     if state is None:
         fed.begin(0)
         state = algorithm.init(fed)
-    summary = dict(summary or {})
+    before: dict[str, float] = dict(summary or {})
     for number in range(done + 1, rounds + 1):
         fed.begin(number)
         state = algorithm.round(state, fed)
-        metrics = of_server(number, algorithm, state, fed)
+        metrics, found = of_server(number, algorithm, state, fed), Summary(number)
         if number == rounds or (eval_every and number % eval_every == 0):
             rows, measured = measure(number, algorithm.evaluate(state, fed))
-            best = best_validated(number, rows, measured, summary) | fairest(
-                number, rows, measured, summary, fair_margin
-            )
-            summary = measured | best
+            best = best_validated(number, rows, measured, before)
+            best |= fairest(number, rows, measured, before, fair_margin)
+            before = measured | best
+            found = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
             _refuse_divergence(number, state)
-        yield RoundResult(number, state, metrics, summary)
+        yield RoundResult(number, state, metrics, found)
 
 
 def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Any) -> pa.Table | None:
@@ -120,12 +138,15 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
 
     "local" is the mean over clients of their own test examples, "trained" the same of the models that their own
     training left. "global" is the global test set (the mean over clients where each has its own model) or, without one,
-    all clients' test examples pooled.
+    all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
+    training examples, for "local" of the client's own.
     """
     replies = evaluation.clients
     pairs, facts = _pairs(replies, "own"), _pairs(replies, "facts")
-    own, of_groups = _measured(pairs)
-    pooled, groups = _outside(evaluation) or _measured({name: pair.sum(0) for name, pair in pairs.items()})
+    own, of_groups = _measured(pairs, _majority(pairs))
+    everyone = {name: pair.sum(0) for name, pair in pairs.items()}
+    common = _majority(everyone)
+    pooled, groups = _outside(evaluation, common) or _measured(everyone, common)
     after = {f"trained/{name}": value for name, value in values(_pairs(replies, "trained")).items()}
     fairness, _ = client_fairness(
         own["loss"][:, TEST], own["accuracy"][:, TEST], own["loss"][:, TRAIN], replies.clients
@@ -192,19 +213,28 @@ def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:
 Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 
 
-def _measured(pairs: dict[str, np.ndarray]) -> Measured:
-    """The metrics of all people, and those that compare groups of them."""
+def _majority(pairs: dict[str, np.ndarray]) -> np.ndarray | None:
+    """The most frequent class of training; None where classes were not counted."""
+    return reference.majority_classes(pairs["classes"]) if "classes" in pairs else None
+
+
+def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured:
+    """The metrics of all people, with those of always predicting the class `majority`, and those that compare groups of
+    them."""
     found = values(pairs)
+    if majority is not None and "classes" in pairs:
+        found |= reference.references(pairs["classes"], majority)
     return found, between_groups.measures(pairs, found.get("accuracy"), found.get("auc"))
 
 
-def _outside(evaluation: Evaluation) -> Measured | None:
+def _outside(evaluation: Evaluation, majority: np.ndarray | None) -> Measured | None:
     if evaluation.server is not None:
-        return _measured({name: pair.numpy() for name, pair in evaluation.server.items()})
+        return _measured({name: pair.numpy() for name, pair in evaluation.server.items()}, majority)
     if not (personal := _pairs(evaluation.clients, "global_test")):
         return None
     plain, groups = (
-        {name: np.apply_along_axis(_mean, 0, value) for name, value in found.items()} for found in _measured(personal)
+        {name: np.apply_along_axis(_mean, 0, value) for name, value in found.items()}
+        for found in _measured(personal, majority)
     )
     return plain, groups
 

@@ -54,6 +54,17 @@ def test_every_clients_trained_model_is_judged_beside_the_global_one() -> None:
     assert rows(last, "train", "trained/loss") != rows(last, "train", "loss")
 
 
+def test_a_round_without_evaluation_has_no_numbers() -> None:
+    steps = list(train(FedAvg(model()), federation(), 5, eval_every=2))
+    assert [step.evaluated for step in steps] == [False, True, False, True, True]
+    assert [set(step.summary) == set(steps[-1].summary) for step in steps] == [step.evaluated for step in steps]
+    with pytest.raises(KeyError, match=r"global/accuracy.*round 3: this round was not evaluated \(eval_every\)"):
+        steps[2].summary["global/accuracy"]
+    with pytest.raises(KeyError, match=r"'acuracy' is not in the summary of round 4: it has global/"):
+        steps[3].summary["acuracy"]
+    assert steps[-1].summary["best_val/round"] in (2, 4, 5)  # the best of all evaluations, not of the last
+
+
 @dataclass(frozen=True)
 class Counted(Part):
     """How often each client was called; undefined for the first."""

@@ -273,7 +273,7 @@ class GLASU:
         """Joint inference on the full graph up to the next aggregated layer."""
         return self.party.infer_full(client, message)
 
-    @on_client(sends={"own": SCORES["own"]})
+    @on_client(sends={name: SCORES[name] for name in ("own", "own/classes")})
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's prediction, where it sees labels."""
         graph = client.graph

@@ -15,6 +15,10 @@ SCORES: Declaration = {
     "own": Sends(
         "the model's loss and hits on the client's examples, and how many of each class it has", within=Pairs()
     ),
+    "own/classes": Sends(
+        "how often the model predicts each class on the client's examples, and how many of each class it has",
+        within=Whole(),
+    ),
     "own/groups": Sends(
         "how many of the client's examples of each sensitive group have which label and prediction", within=Whole()
     ),
@@ -27,6 +31,11 @@ SCORES: Declaration = {
 PERSONAL_SCORES: Declaration = {
     **SCORES,
     "global_test": Sends("the loss and hits of the client's own model on the global test graph", within=Pairs()),
+    "global_test/classes": Sends(
+        "how often the client's own model predicts each class on the global test graph, and how many of each class that "
+        "has",
+        within=Whole(),
+    ),
     "global_test/groups": Sends(
         "how many examples of the global test graph of each sensitive group have which label and prediction by the "
         "client's own model",

@@ -9,7 +9,8 @@ from fedweave.core.tree import Tree
 
 
 class Evaluation(NamedTuple):
-    """What `evaluate` measured, as additive (sum, count) pairs (see `metrics.classification.counts`).
+    """What `evaluate` measured, as additive (sum, count) pairs (see `metrics.classification.counts`,
+    which "own" and "global_test" have in whole).
 
     clients: each client's reply {"own": pairs [3, 2, …] on its train, val and test nodes}, where clients train also
              {"trained": such pairs} of its own model right after its training (all zero if it never trained) and, where

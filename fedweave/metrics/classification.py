@@ -18,11 +18,11 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
 from fedweave.ops.tape import kernel
 
-ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts with and without the AUC
+ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
 GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
 
 
-def counts(logits: Tensor, y: Tensor, masks: Tensor, auc: bool = True) -> Tree:
+def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree:
     """What one client contributes to every metric, for S sets of examples.
 
     logits [n, c]; y int64 [n], -1 where unlabelled; masks bool [S, n], False where unlabelled. Returns float64 pairs:
@@ -30,8 +30,11 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, auc: bool = True) -> Tree:
     "loss" [S, 2]:     sum of cross-entropies (nats), examples.
     "accuracy" [S, 2]: correct, examples.
     "f1" [S, 2, c]:    per class 2 tp, predicted + true.
+    "classes" [S, 2, c]: how often each class is predicted, and how often it is the label.
     "auc" [S, 2, c]:   per class against the rest: pairs (positive, negative) that log-probability of the class orders
-                       correctly, ties counted half, and all such pairs; left out with `auc=False` (it costs most).
+                       correctly, ties counted half, and all such pairs.
+
+    The last two are left out with `whole=False` (the AUC costs most).
 
     Works under `torch.func.vmap`.
     """
@@ -42,12 +45,13 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, auc: bool = True) -> Tree:
     loss = -log_p.gather(-1, y.clamp(min=0)[:, None])[:, 0].to(torch.float64)
     loss = torch.where(masks, torch.round(loss / GRID) * GRID, 0.0)
     truth, guess = y[:, None] == classes, predicted[:, None] == classes
+    held, guessed, hit = (_per_class(masks, member) for member in (truth, guess, truth & guess))
     out = {
         "loss": _pair(loss.sum(-1), examples),
         "accuracy": _pair((masks & (predicted == y)).sum(-1), examples),
-        "f1": _pair(2 * _per_class(masks, truth & guess), _per_class(masks, truth) + _per_class(masks, guess)),
+        "f1": _pair(2 * hit, held + guessed),
     }
-    return out | {"auc": ordered_pairs(log_p, truth, masks)} if auc else out
+    return out | {"classes": _pair(guessed, held), "auc": ordered_pairs(log_p, truth, masks)} if whole else out
 
 
 def _pair(total: Tensor, count: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The report's figures: plotly figures in colours that colour-blind readers can tell apart and that print well."""
 
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -13,6 +14,7 @@ from fedweave.report.reading import Group, Run, spread
 
 # Okabe and Ito 2008, "Color universal design", without the yellow that paper does not show.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+LOCAL = "Local test accuracy, mean over clients"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 # Tol 2021, "Colour schemes", muted: for classes, which are more than the runs.
 CLASSES = ("#332288", "#88CCEE", "#44AA99", "#117733", "#999933", "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB")
@@ -22,14 +24,16 @@ BARS = 50  # clients that get a bar each
 COLUMNS = 500  # clients that get a column each in a heat map
 ESTIMATED = "_estimated"  # how names of estimated matrices end
 BINS = 20  # of a histogram over [0, 1]
+MAJORITY = {"color": "#8A8A8A", "width": 1.5, "dash": "dot"}  # the accuracy of always predicting one class
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
 def curves(groups: Sequence[Group]) -> go.Figure | None:
-    """Global and local test accuracy and training loss by round; mean and a band of one deviation over seeds."""
+    """Global and local test accuracy and training loss by round; mean and a band of one deviation over seeds. Dotted:
+    always predicting the most frequent class."""
     wanted = {
         "Global test accuracy": ("accuracy", "test", True),
-        "Local test accuracy, mean over clients": ("accuracy", "test", False),
+        LOCAL: ("accuracy", "test", False),
         "Training loss, mean over clients": ("loss", "train", False),
     }
     found = {title: [[run.curve(*which) for run in group.runs] for group in groups] for title, which in wanted.items()}
@@ -37,10 +41,12 @@ def curves(groups: Sequence[Group]) -> go.Figure | None:
     if not found:
         return None
     figure = make_subplots(1, len(found), subplot_titles=list(found), horizontal_spacing=0.07)
-    for column, lines in enumerate(found.values(), 1):
+    for column, (title, lines) in enumerate(found.items(), 1):
         for at, (group, seeds) in enumerate(zip(groups, lines, strict=True)):
             for trace in _line(group.label, at, seeds, legend=column == 1):
                 figure.add_trace(trace, 1, column)
+        for height in _constants(groups, title):
+            figure.add_hline(height, row=1, col=column, line=MAJORITY)
         figure.update_xaxes(title_text="round", rangemode="tozero", col=column)
     return styled(figure, 330, legend=len(groups) > 1)
 
@@ -60,9 +66,11 @@ def client_accuracy(groups: Sequence[Group]) -> go.Figure | None:
     figure = make_subplots(
         rows, columns, subplot_titles=titles, horizontal_spacing=0.09, vertical_spacing=0.3 / rows + 0.02
     )
-    for place, (at, _, seeds) in enumerate(found):
+    for place, (at, group, seeds) in enumerate(found):
         where = (place // columns + 1, place % columns + 1)
         figure.add_trace(_distribution(seeds, COLOURS[at % len(COLOURS)]), *where)
+        if not is_histogram(seeds) and len(seeds) == 1 and (constant := group.first.clients("majority")):
+            figure.add_trace(_marks(constant), *where)
         if is_histogram(seeds):
             figure.update_xaxes(range=[0, 1], title_text="test accuracy", row=where[0], col=where[1])
             figure.update_yaxes(title_text="share of clients", tickformat=".0%", row=where[0], col=where[1])
@@ -148,6 +156,13 @@ def plain(name: Any) -> str:
     return escape(str(name), quote=False)
 
 
+def _constants(groups: Sequence[Group], title: str) -> list[float]:
+    """The different accuracies of always predicting the most frequent class, for curves called `title`."""
+    name = {"Global test accuracy": "global/majority", LOCAL: "local/majority"}.get(title, "")
+    means = [spread(group.values(name))[0] for group in groups]
+    return sorted({round(mean, 4) for mean in means if math.isfinite(mean)})
+
+
 def _line(label: str, at: int, seeds: list[dict[int, float]], legend: bool) -> list[go.Scatter]:
     common = sorted(set.intersection(*(set(seed) for seed in seeds)))
     colour, name = COLOURS[at % len(COLOURS)], plain(label)
@@ -197,6 +212,14 @@ def _distribution(seeds: list[dict[str, float]], colour: str) -> go.Bar:
     hover = "client of rank %{x}: %{y:.4f}<extra></extra>"
     ranks = np.arange(1, ranked.shape[1] + 1)
     return go.Bar(x=ranks, y=ranked.mean(axis=0), error_y=error, marker_color=colour, hovertemplate=hover)
+
+
+def _marks(constant: dict[str, float]) -> go.Scatter:
+    """A stroke per client at the accuracy of always predicting its most frequent class of training."""
+    marker = {"symbol": "line-ew", "size": 12, "line": {"color": MAJORITY["color"], "width": 2}}
+    hover = "%{x}, its most frequent class: %{y:.4f}<extra></extra>"
+    names = [plain(client) for client in constant]
+    return go.Scatter(x=names, y=list(constant.values()), mode="markers", marker=marker, hovertemplate=hover)
 
 
 def _stacked(run: Run, names: list[str], labels: np.ndarray) -> go.Figure:

@@ -13,6 +13,7 @@ from fedweave.report import figures, gain, tables
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import between_groups
 from fedweave.report.motifs import drawing
+from fedweave.report.notes import notes
 from fedweave.report.reading import Group, Run, distinct, grouped
 from fedweave.report.template import PAGE, STYLE
 
@@ -29,7 +30,8 @@ def render(runs: Sequence[Run]) -> str:
     return environment.from_string(PAGE).render(
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else gain.sentences(gained),
-        warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished],
+        warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished]
+        + [f"{run.directory}: {note}" for _, run in owners for note in notes(run.summary["metrics"])],
         style=STYLE,
         script=get_plotlyjs(),
         version=version("fedweave"),
@@ -100,6 +102,8 @@ def drawn(figure: Figure | None, name: str) -> str:
 def _accuracy_caption(groups: Sequence[Sequence[dict[str, float]]]) -> str:
     drawn = [seeds for seeds in groups if all(seeds)]
     captions = ["Test accuracy of the final model on each client's own test examples."]
+    if any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):
+        captions.append("A grey stroke is that of always predicting the client's most frequent class of training.")
     if any(figures.is_histogram(seeds) for seeds in drawn):
         captions.append("Histogram: share of clients in steps of 0.05, all seeds together.")
     if any(len(seeds) > 1 and not figures.is_histogram(seeds) for seeds in drawn):

@@ -20,6 +20,8 @@ NOTES = {
     "f1": "micro average",
     "macro_f1": "mean over classes",
     "auc": "one class against the rest",
+    "majority": "accuracy of always predicting the most frequent class of training",
+    "classes_predicted": "how many classes the model predicts",
     "test_loss_variance": "0 if every client has the same test loss",
     "test_loss_entropy": "nats; highest if all test losses are equal",
     "accuracy_deviation": "standard deviation over clients of the test accuracy",
@@ -33,6 +35,7 @@ NOTES = {
     "eo": "equal opportunity gap; 0 is fair",
     "pearson": "correlation of contribution and reward",
 }
+COUNTED = ("undefined_clients", "round", "classes_predicted")
 PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
 
 
@@ -98,7 +101,7 @@ def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
     rows = []
     for name in names:
         family, last = name.partition("/")[0], name.rpartition("/")[2]
-        form = (lambda value: f"{value:.10g}") if last in ("undefined_clients", "round") else number
+        form = (lambda value: f"{value:.4g}") if last in COUNTED else number
         cells = [measured(group.values(name), form) for group in groups]
         if comparable(groups):
             cells = marked(cells, [spread(group.values(name))[0] for group in groups], last)
@@ -173,7 +176,7 @@ def reward_fairness(groups: Sequence[Group]) -> Table:
     """Pearson's correlation of the clients' test accuracies with those of local training on the same split and seed, a
     row for each other run; empty without such a run of `local`."""
     rows = []
-    for group, run in ((group, run) for group in groups for run in group.runs):
+    for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         reference = alone(run, groups)
         if reference is None:
             continue

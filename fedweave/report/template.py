@@ -119,7 +119,8 @@ clients, or one is unfinished.{% endif %}</p>
 
 <section id="curves">
 <h2>Learning curves</h2>
-{{ figure(curves, "Bands: mean ± one sample standard deviation over seeds." if seeds else "") }}
+{{ figure(curves, "Dotted: always predicting the most frequent class of the training examples." ~
+(" Bands: mean ± one sample standard deviation over seeds." if seeds else "")) }}
 {%- if not curves %}<p>No accuracy or loss was measured.</p>{% endif %}
 </section>
 
@@ -133,8 +134,8 @@ clients, or one is unfinished.{% endif %}</p>
 <section id="gain">
 <h2>What joining brings each member</h2>
 {%- if gains.rows %}
-{{ figure(gain, "Test accuracy of each member in the run less what it has by training alone (`local`) with the same seed \
-and split; the first split given. Members stand in the same order for every run, by their mean gain.") }}
+{{ figure(gain, "Test accuracy of each member in the run less what it has by training alone (`local`) with the same \
+seed and split; the first split given. Members stand in the same order for every run, by their mean gain.") }}
 {{ grid(gains) }}
 {%- else %}
 <p>Give a run of `local` with the same seed and split as well, to see what joining brings each member.</p>

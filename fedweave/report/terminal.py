@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.config import Config
+from fedweave.report.notes import notes
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
@@ -34,7 +35,7 @@ class Terminal:
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._rounds = self._done = 0
-        self._seconds = 0.0
+        self._accuracy = ""  # of the last evaluation
 
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
@@ -46,9 +47,9 @@ class Terminal:
         graphs = f"{built.data.examples:,} graphs, " if built.data.example == "graph" else ""
         parts = [
             f"[bold]{built.data.name}[/] ({graphs}{built.data.nodes:,} nodes)",
-            f"{len(built.fed.clients):,} clients by {config.partition.name}",
-            f"[bold]{config.algorithm.name}[/]",
-            config.model.name,
+            f"{len(built.fed.clients):,} clients by {config.partition.label}",
+            f"[bold]{config.algorithm.label}[/]",
+            config.model.label,
             f"{engine['name']} ({engine['mode']}, {engine['dtype']})",
             f"seed {config.general.seed}",
         ]
@@ -70,6 +71,9 @@ class Terminal:
         accuracy = {name: reached.summary.get(f"{name}/accuracy") for name in ("global", "local")}
         if known := [f"{name} {value:.4f}" for name, value in accuracy.items() if value is not None]:
             note += f", accuracy {', '.join(known)}"
+            self._accuracy = f", accuracy after round {reached.round} {', '.join(known)}"
+        else:
+            note += self._accuracy
         if self._bar is not None:
             self._bar.update(self._task, completed=reached.round, note=note)
         elif reached.round == self._rounds or reached.round % max(1, self._rounds // LINES) == 0:
@@ -94,7 +98,7 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     table = Table("test split", box=SIMPLE_HEAD)
     for heading in kinds:
         table.add_column(heading, justify="right")
-    for name in names:
+    for name in [name for name in names if name != "classes_predicted"]:
         table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
     if "best_val/round" in metrics:
         best = (_number(metrics.get(f"best_val/{kind}/accuracy")) for kind in kinds)
@@ -106,6 +110,8 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         for name, value in fairness.items():
             tables[1].add_row(name, _number(value))
     console.print(Columns(tables))
+    for note in notes(metrics):
+        console.print(f"[bold yellow]note: {note}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
         console.print(_between_groups(metrics))
     cost = f"{summary['rounds']} rounds in {summary['seconds']:.1f} s ({summary['seconds_per_round']:.3g} s each)"

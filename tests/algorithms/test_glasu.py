@@ -218,7 +218,7 @@ def test_what_the_server_learns_is_in_the_ledger() -> None:
     assert not any(step == "update" for step, _ in up)
 
 
-OWN = ("own/loss", "own/accuracy", "own/f1", "own/auc")
+OWN = ("own/loss", "own/accuracy", "own/f1", "own/classes", "own/auc")
 
 
 def test_without_exchange_nothing_but_scores_leaves() -> None:

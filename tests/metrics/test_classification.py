@@ -95,6 +95,7 @@ def test_by_hand() -> None:
     assert got["loss"][0, 0].item() == pytest.approx(-2 * math.log(0.75) - math.log(0.25), abs=2e-9)
     assert got["accuracy"].tolist() == [[2, 3], [1, 1], [0, 0]]
     assert got["f1"].tolist() == [[[2, 2], [3, 3]], [[0, 2], [0, 2]], [[0, 0], [0, 0]]]
+    assert got["classes"].tolist() == [[[2, 1], [1, 2]], [[0, 1], [0, 1]], [[0, 0], [0, 0]]]
     assert got["auc"].tolist() == [[[1.5, 1.5], [2, 2]], [[0, 0], [0, 0]], [[0, 0], [0, 0]]]
     read = values(got)
     assert read["f1"][0] == pytest.approx(2 / 3)
@@ -170,10 +171,10 @@ def test_one_model_on_a_batch_of_masks_and_its_gradient_path() -> None:
         assert all(torch.equal(batched[name][i], alone[name]) for name in alone)
 
 
-def test_without_auc() -> None:
+def test_without_auc_and_classes() -> None:
     case = drawn(0, 20, 3)
-    cheap, whole = counts(*case, auc=False), counts(*case)
-    assert cheap.keys() == whole.keys() - {"auc"}
+    cheap, whole = counts(*case, whole=False), counts(*case)
+    assert cheap.keys() == whole.keys() - {"auc", "classes"}
     assert "auc" not in values(cheap)
     assert all(torch.equal(cheap[name], whole[name]) for name in cheap)
 

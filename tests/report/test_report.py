@@ -229,6 +229,19 @@ def test_members_stand_in_one_order_for_every_run() -> None:
     assert [cell.text for cell in gain.table(found).rows[0]] == ["one", "0", "2 of 3", "-0.1000", "+0.0500", "+0.2000"]
 
 
+def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> None:
+    directory = copied()
+    summary = json.loads((directory / "summary.json").read_text())
+    summary["metrics"] |= {"global/accuracy": 0.25, "global/classes_predicted": 1.0, "global/majority": 0.5}
+    (directory / "summary.json").write_text(json.dumps(summary))
+    run = read_run(directory)
+    said = " ".join(Page(render([run])).texts)
+    assert said.count("predicts one class for all test examples; it is right for 25.0%") == 1
+    drawn = figures.curves(grouped([run]))
+    assert drawn is not None
+    assert 0.5 in {shape.y0 for shape in drawn.layout.shapes}
+
+
 def test_only_the_seed_may_differ_in_a_group(runs: dict[str, Path]) -> None:
     first, second = read_run(runs["s0"]), read_run(runs["s1"])
     other = {**second.config, "algorithm": {**second.config["algorithm"], "lr": 0.5}}

@@ -13,6 +13,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import SCHEMA, Ledger
 from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.report import terminal
+from fedweave.runs.checkpoint import Checkpoint
 
 SUMMARY: dict[str, Any] = {
     "rounds": 30,
@@ -51,6 +52,27 @@ def test_result_stands_side_by_side_in_80_columns() -> None:
         "30 rounds in 12.0 s (0.4 s each), 475 MB at peak",
         "clients sent 629.8 kB, received 1.2 MB",
         "files: runs/one",
+    ]
+
+
+def test_a_model_below_the_constant_prediction_is_loud() -> None:
+    console = Console(width=80, file=io.StringIO(), record=True)
+    metrics = SUMMARY["metrics"] | {"global/majority": 0.6, "global/classes_predicted": 2.0}
+    terminal.show_result(console, SUMMARY | {"metrics": metrics}, Path("runs/one"))
+    assert "note: the accuracy on all test examples, 0.557, is below 0.600" in console.export_text()
+
+
+def test_an_accuracy_is_told_with_the_round_that_it_is_of() -> None:
+    shown = io.StringIO()
+    watch = terminal.Terminal(Console(width=160, file=shown))
+    watch._rounds = 4
+    for number, summary in ((1, {}), (2, {"global/accuracy": 0.5}), (3, {}), (4, {"global/accuracy": 0.75})):
+        watch.step(Checkpoint(number, float(number), summary=summary))
+    assert shown.getvalue().splitlines() == [
+        "round 1/4  1 s/round",
+        "round 2/4  1 s/round, accuracy global 0.5000",
+        "round 3/4  1 s/round, accuracy after round 2 global 0.5000",
+        "round 4/4  1 s/round, accuracy global 0.7500",
     ]
 
 

@@ -1,0 +1,33 @@
+"""What a model is to be compared with: always predicting the class that is most frequent in training."""
+
+import numpy as np
+
+from fedweave.core.graph import TRAIN
+from fedweave.metrics.classification import ratio
+
+PREDICTED, TRUE = 0, 1
+
+
+def majority_classes(classes: np.ndarray) -> np.ndarray:
+    """int64 [...]: the most frequent class of the training examples, the first of equally frequent ones; -1 without
+    examples. classes: float64 [..., 3, 2, c] as `classification.counts` has them."""
+    trained = classes[..., TRAIN, TRUE, :]
+    return np.where(trained.sum(-1) > 0, trained.argmax(-1), -1)
+
+
+def references(classes: np.ndarray, majority: np.ndarray) -> dict[str, np.ndarray]:
+    """Of every set of examples, float64 [..., S], NaN where it is empty:
+
+    "majority": the accuracy of always predicting the class `majority` int64 [...]; NaN where that is -1.
+    "classes_predicted": how many classes the model predicts.
+
+    classes: float64 [..., S, 2, c], how often each class is predicted and true.
+    """
+    true = classes[..., TRUE, :]
+    at = np.broadcast_to(np.maximum(majority, 0)[..., None, None], (*true.shape[:-1], 1))
+    share = ratio(np.take_along_axis(true, at, -1)[..., 0], true.sum(-1))
+    predicted = (classes[..., PREDICTED, :] > 0).sum(-1).astype(np.float64)
+    return {
+        "majority": np.where((majority >= 0)[..., None], share, np.nan),
+        "classes_predicted": np.where(predicted > 0, predicted, np.nan),
+    }

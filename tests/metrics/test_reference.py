@@ -1,0 +1,71 @@
+"""The references by hand: what always predicting the most frequent class of training reaches."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.dummy import DummyClassifier
+
+from fedweave.algorithms import FedAvg
+from fedweave.metrics.classification import counts
+from fedweave.metrics.reference import majority_classes, references
+from fedweave.report.notes import notes
+from fedweave.rounds import train
+from tests.contract.federations import federation, model
+
+nan = math.nan
+
+
+def test_the_majority_is_of_training_and_judged_on_each_split() -> None:
+    """Training labels 1, 1, 0; test labels 1, 0, 0, 2; class 1 is right for one of four. The model says 0 and 2."""
+    y = torch.tensor([1, 1, 0, 1, 0, 0, 2])
+    logits = torch.zeros(7, 3).index_put((torch.arange(7), torch.tensor([0, 0, 0, 0, 0, 2, 2])), torch.tensor(1.0))
+    masks = torch.tensor([[True] * 3 + [False] * 4, [False] * 7, [False] * 3 + [True] * 4])
+    classes = counts(logits, y, masks)["classes"].numpy()
+    assert classes.tolist() == [[[3, 0, 0], [1, 2, 0]], [[0] * 3, [0] * 3], [[2, 0, 2], [2, 1, 1]]]
+    assert majority_classes(classes) == 1
+    found = references(classes, majority_classes(classes))
+    np.testing.assert_equal(found["majority"], [2 / 3, nan, 0.25])
+    np.testing.assert_equal(found["classes_predicted"], [1, nan, 2])
+
+
+def test_without_training_examples_there_is_no_majority() -> None:
+    classes = np.zeros((2, 3, 2, 2))
+    classes[:, 2] = 1
+    classes[1, 0, 1, 1] = 1
+    assert majority_classes(classes).tolist() == [-1, 1]
+    np.testing.assert_equal(references(classes, majority_classes(classes))["majority"][:, 2], [nan, 0.5])
+
+
+def test_a_run_says_what_the_constant_reaches() -> None:
+    """Against scikit-learn's DummyClassifier on the same examples."""
+    fed = federation()
+    *_, last = train(FedAvg(model()), fed, 1)
+    labels = [[graph.y[mask].numpy() for mask in graph.masks] for graph in fed._graphs.values()]
+    own = [constant(fitted, test) for fitted, _, test in labels if len(fitted) and len(test)]
+    assert last.summary["local/majority"] == pytest.approx(np.mean(own))
+    fitted, _, test = (np.concatenate(each) for each in zip(*labels, strict=True))
+    if fed.test is not None:
+        test = fed.test.y[fed.test.masks[2]].numpy()
+    assert last.summary["global/majority"] == pytest.approx(constant(fitted, test))
+    assert 1 <= last.summary["global/classes_predicted"] <= 3
+
+
+def constant(fitted: np.ndarray, test: np.ndarray) -> float:
+    """Accuracy on labels `test` of the most frequent of `fitted`."""
+    dummy = DummyClassifier(strategy="most_frequent").fit(np.zeros((len(fitted), 1)), fitted)
+    return float(dummy.score(np.zeros((len(test), 1)), test))
+
+
+def test_notes_say_what_is_no_better_than_a_constant() -> None:
+    fine = {"global/accuracy": 0.8, "global/majority": 0.4, "global/classes_predicted": 3.0, "local/accuracy": 0.8}
+    assert notes(fine) == []
+    assert notes({"global/accuracy": None, "global/majority": None}) == []
+    assert notes(fine | {"global/accuracy": 1.0, "global/classes_predicted": 1.0}) == []
+    [one] = notes(fine | {"global/classes_predicted": 1.0})
+    assert "predicts one class for all test examples; it is right for 80.0%" in one
+    [below] = notes(fine | {"global/accuracy": 0.26})
+    assert "0.260, is below 0.400" in below
+    [alone] = notes(fine | {"local/majority": 0.9})
+    assert "0.800, is below 0.900" in alone
