@@ -13,23 +13,55 @@ Nothing is imported before it is used, so that the command line starts quickly.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedweave import algorithms, datasets, metrics, models, partition
+    from fedweave.build import client_graphs, global_test_graph
+    from fedweave.engines.simulation import Simulation
+    from fedweave.loading import load_run
+    from fedweave.rounds import train
+
+    __version__: str
+
+__all__ = [
+    "Simulation",
+    "__version__",
+    "algorithms",
+    "client_graphs",
+    "datasets",
+    "global_test_graph",
+    "load_run",
+    "metrics",
+    "models",
+    "partition",
+    "train",
+]
 
 _HOME = {
     "Simulation": "fedweave.engines.simulation",
     "client_graphs": "fedweave.build",
     "global_test_graph": "fedweave.build",
+    "load_run": "fedweave.loading",
     "train": "fedweave.rounds",
 }
-_MODULES = ("algorithms", "datasets", "metrics", "models", "partition")
-
-__all__ = [*_HOME, *_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    if name in _MODULES:
-        return import_module(f"fedweave.{name}")
-    raise AttributeError(f"module 'fedweave' has no attribute {name!r}; it has {', '.join(__all__)}")
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__
+
+
+if not TYPE_CHECKING:  # to a type checker the names are those imported above, and no others
+
+    def __getattr__(name):
+        """Import a public name when it is first used."""
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("fedweave")
+        if name in _HOME:
+            return getattr(import_module(_HOME[name]), name)
+        if name in __all__:
+            return import_module(f"fedweave.{name}")
+        raise AttributeError(f"module 'fedweave' has no attribute {name!r}; it has {', '.join(__all__)}")

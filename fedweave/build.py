@@ -67,7 +67,7 @@ def build(config: Config) -> Built:
         pairs={name: torch.from_numpy(matrix) for name, matrix in seen.pairs.items()},
         places=placements(data, seen) if capabilities(config.algorithm.kind).ids else None,
         seed=seed,
-        mode=engine.mode,
+        mode="loop" if any(layer.runs_alone for layer in model) else engine.mode,
         chunk=engine.chunk,
         record=engine.record,
     )

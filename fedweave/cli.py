@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from fedweave.attack import attack
+from fedweave.contract.command import contract
 from fedweave.contributions import contributions
 from fedweave.deploy.sites.audit import audit
 from fedweave.deploy.sites.command import sites
@@ -53,7 +54,12 @@ class Kind(StrEnum):
 
 SECTIONS = {kind: kind.removesuffix("s") for kind in Kind} | {Kind.datasets: "data"}
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def say(message: str) -> None:
@@ -90,18 +96,21 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Where to write (runs/<experiment>-<algorithm>-s<seed>).")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and notices.")] = False,
 ) -> None:
     """Run an experiment and write its metrics, ledger, checkpoint and summary."""
     from fedweave.config import read
 
+    if resume and overwrite:
+        raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
     chosen, dropped = read(config, settings or [], algorithm)
     if dropped:
         numbers = {key: value for key, value in chosen.algorithm.values.items() if isinstance(value, int | float | str)}
         kept = ", ".join(f"{key} = {value}" for key, value in numbers.items())
-        say(f"note: {chosen.algorithm.name} does not take {', '.join(dropped)}; dropped from [bold]\\[algorithm][/]")
+        say(f"note: {chosen.algorithm.label} does not take {', '.join(dropped)}; dropped from [bold]\\[algorithm][/]")
         say(f"note: it runs with {kept}")
-    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}"
+    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.label}-s{chosen.general.seed}"
 
     from fedweave.report.terminal import Terminal, screen, show_result
     from fedweave.runs import run as runs
@@ -112,7 +121,7 @@ def run(
         show_result(console, done, directory)
         return
     try:
-        summary = runs.run(chosen, directory, Terminal(console), resume)
+        summary = runs.run(chosen, directory, Terminal(console), resume, overwrite=overwrite)
     except runs.Interrupted as error:
         again = [
             config,
@@ -128,6 +137,7 @@ def run(
 @app.command("list")
 def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with its parameters.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show parameters, defaults and meanings.")] = False,
 ) -> None:
     """List the algorithms, their parts, datasets, partitions, models or engines there are."""
@@ -137,10 +147,12 @@ def list_(
 
     section = SECTIONS[kind]
     rows = []
-    for name, plugin in config.registry(section).items():
-        about = _described(name) if section == "data" else one_line(plugin)
-        rows.append(Row(name, about, config.parameters(section, plugin), meanings(plugin)))
-    show_list(screen(), rows, verbose)
+    for each, plugin in (
+        config.registry(section).items() if name is None else [config.lookup(f"list {kind}", section, name)]
+    ):
+        about = _described(each) if section == "data" else one_line(plugin)
+        rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin)))
+    show_list(screen(), rows, verbose or name is not None)
 
 
 @app.command()
@@ -161,6 +173,7 @@ app.command()(predict)
 app.command()(export)
 app.command()(contributions)
 app.command()(attack)
+app.command()(contract)
 
 
 def main() -> NoReturn:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from fedweave.algorithms import FedAvg
@@ -19,7 +20,10 @@ def code(document: str) -> str:
     return block
 
 
-def test_the_readme_trains_and_shows_the_ledger(capsys: Any) -> None:
+def test_the_readme_trains_and_shows_the_ledger_from_any_folder(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     exec(code("README.md"), {})
     *rounds, _ = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\d+ 0\.\d+", line)]
     assert len(rounds) == 9

@@ -2,7 +2,8 @@
 
 from fedweave.config.choice import Choice
 from fedweave.config.experiment import Config, read, resolve, with_algorithm
-from fedweave.config.plugins import Parameter, own_parameters, parameters, registry
+from fedweave.config.names import check_name
+from fedweave.config.plugins import Parameter, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import ENGINES, General, SimulationEngine
 from fedweave.config.toml import Document, differences, dumps, load, override
 
@@ -14,9 +15,11 @@ __all__ = [
     "General",
     "Parameter",
     "SimulationEngine",
+    "check_name",
     "differences",
     "dumps",
     "load",
+    "lookup",
     "override",
     "own_parameters",
     "parameters",

@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedweave.config.names import check_keys, check_name
-from fedweave.config.plugins import Parameter, own_parameters
+from fedweave import outside
+from fedweave.config.names import check_keys
+from fedweave.config.plugins import Parameter, lookup, own_parameters
 from fedweave.config.toml import Document
 from fedweave.errors import ConfigError
 
@@ -24,17 +25,25 @@ class Choice:
     kind: type
     values: dict[str, Any]
 
+    @property
+    def label(self) -> str:
+        """What results call it: the class of a plug-in from a file, else its name."""
+        return outside.label(self.name)
+
     def make(self, *given: Any) -> Any:
         """The plug-in itself; `given` are the leading fields that the program provides.
 
         Raises:
             ConfigError: the plug-in refuses the values.
         """
-        values = {key: _made(value) for key, value in self.values.items()}
         try:
-            return self.kind(*given, **values)
+            return self.kind(*given, **self.made_values())
         except ValueError as error:
             raise ConfigError(f"{self.path}: {error}") from error
+
+    def made_values(self) -> dict[str, Any]:
+        """The values, with parts made."""
+        return {key: _made(value) for key, value in self.values.items()}
 
     def plain(self) -> Document:
         """The TOML table that resolves to this choice; None has no TOML form and is left out, being a default."""
@@ -107,9 +116,8 @@ def _part(path: str, value: Any, family: Mapping[str, Any]) -> Any:
     table = value if isinstance(value, dict) else {"name": value}
     if "name" not in table:
         raise ConfigError(f"{path}: {value!r} has no name; choose one of {', '.join(family)}")
-    name = table["name"]
-    check_name(path, name, family)
-    choice = choose(path, name, family[name], own_parameters(family[name]), table)
+    name, kind = lookup(path, "part", table["name"])
+    choice = choose(path, name, kind, own_parameters(kind), table)
     choice.make()
     return choice
 

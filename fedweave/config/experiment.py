@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedweave.config.choice import Choice, accepts, checked_values, choose
-from fedweave.config.names import check_keys, check_name
-from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, own_parameters, parameters, registry, resolved
+from fedweave.config.names import check_keys
+from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import General
 from fedweave.config.toml import Document, load, override, section
 from fedweave.errors import ConfigError
@@ -69,9 +69,8 @@ def with_algorithm(document: Document, name: str) -> tuple[Document, tuple[str, 
     """
     table = section(document, "algorithm")
     _chosen("algorithm", table)
-    kinds, name = registry("algorithm"), resolved("algorithm", name)
-    check_name("--algorithm", name, kinds)
-    own = parameters("algorithm", kinds[name])
+    name, kind = lookup("--algorithm", "algorithm", name)
+    own = parameters("algorithm", kind)
     kept = {key: value for key, value in table.items() if key in own and accepts(own[key], value)}
     dropped = tuple(key for key in table if key not in kept and key != "name")
     return {**document, "algorithm": {"name": name, **kept}}, dropped
@@ -91,7 +90,7 @@ def resolve(document: Document) -> Config:
     if folder is not None and (not isinstance(folder, str) or not folder):
         raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}")
     if folder is not None:
-        data.setdefault("name", "folder")
+        data.setdefault("name", "npz" if folder.endswith(".npz") else "folder")
     sections = {name: _chosen(name, data if name == "data" else section(document, name)) for name in REGISTRIES}
     for key in section(document, "privacy"):
         raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
@@ -100,15 +99,15 @@ def resolve(document: Document) -> Config:
 
 def _chosen(path: str, table: Document) -> Choice:
     """The plug-in that a section chooses."""
-    kinds = registry(path)
-    name = resolved(path, table.get("name", DEFAULT_NAMES.get(path)))
+    name = table.get("name", DEFAULT_NAMES.get(path))
     if name is None:
         raise ConfigError(
-            f"{path}.name: is missing; choose one of {', '.join(kinds)}, or give your own folder as {path}.path"
+            f"{path}.name: is missing; choose one of {', '.join(registry(path))}, or give your own folder as "
+            f"{path}.path"
         )
-    check_name(f"{path}.name", name, kinds)
+    name, kind = lookup(f"{path}.name", path, name)
     more = ["path"] if path == "data" else []
-    choice = choose(path, name, kinds[name], parameters(path, kinds[name]), table, more)
+    choice = choose(path, name, kind, parameters(path, kind), table, more)
     if path != "algorithm":  # an algorithm is given its model, so `build` checks it
         choice.make()
     return choice

@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from fedweave import outside
+from fedweave.config.names import check_name
+from fedweave.errors import ConfigError
+
 # Where each section's names come from; imported only when needed, so that the command line starts quickly.
 REGISTRIES = {
     "data": ("fedweave.datasets", "DATASETS"),
@@ -16,6 +20,14 @@ REGISTRIES = {
 }
 PARTS = "parts"  # the key of [algorithm] that lists parts by name
 _PARTS_FROM = ("fedweave.algorithms", "PARTS")
+_METHODS = {
+    "data": ("load",),
+    "partition": ("cut",),
+    "model": ("build",),
+    "algorithm": ("init", "round", "evaluate"),
+    "part": ("init", "start", "weigh"),
+}
+_NOUNS = {"data": "data set"}
 DEFAULT_NAMES = {"partition": "louvain", "model": "gcn", "algorithm": "fedavg", "engine": "simulation"}
 
 
@@ -33,13 +45,65 @@ class Parameter:
 
 
 def registry(section: str) -> Mapping[str, type]:
-    """The plug-ins that a section chooses from, by name; "part": the parts of an algorithm."""
+    """The plug-ins that a section chooses from, by name, with those of installed packages; "part": the parts of an
+    algorithm.
+
+    Raises:
+        ConfigError: an installed package's has the name of another, cannot be loaded or is no plug-in.
+    """
     module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
-    return getattr(importlib.import_module(module), attribute)
+    own: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
+    more = {name: usable(section, name, kind) for name, kind in outside.announced(section).items()}
+    if taken := sorted(own.keys() & more.keys()):
+        raise ConfigError(
+            f"{outside.GROUPS[section]}: an installed package announces {taken[0]!r}, which is fedweave's."
+        )
+    return {**own, **more} if more else own
+
+
+def lookup(path: str, section: str, name: Any) -> tuple[str, Any]:
+    """A plug-in by its name, another name of it, or "file.py:Name": the name to keep, and the plug-in.
+
+    Raises:
+        ConfigError: there is none; messages begin with `path`.
+    """
+    if outside.is_file(name):
+        try:
+            return outside.absolute(name), usable(section, name, outside.load(name))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+    kinds, name = registry(section), resolved(section, name)
+    check_name(path, name, kinds)
+    return name, kinds[name]
+
+
+def usable(section: str, name: str, kind: Any) -> Any:
+    """What a plug-in from outside is used as: itself, or what makes a model of a `torch.nn.Module`.
+
+    Raises:
+        ConfigError: it is neither a dataclass nor a preset with what the section asks for.
+    """
+    if section == "model" and isinstance(kind, type) and not dataclasses.is_dataclass(kind):
+        from torch import nn
+
+        from fedweave.models.module import ModuleKind
+
+        if issubclass(kind, nn.Module):
+            return ModuleKind(kind)
+    methods = _METHODS[section]
+    made_of_parts = section == "algorithm" and hasattr(kind, "fields")
+    if not made_of_parts and not (dataclasses.is_dataclass(kind) and all(hasattr(kind, one) for one in methods)):
+        also = {"algorithm": ", or a preset", "model": ", or a torch.nn.Module"}.get(section, "")
+        raise ConfigError(
+            f"{name} is no {_NOUNS.get(section, section)}: it must be a dataclass with {', '.join(methods)}{also}."
+        )
+    return kind
 
 
 def resolved(section: str, name: Any) -> Any:
     """The registered name that another name of a plug-in stands for; any other `name` as it is."""
+    if section not in REGISTRIES:
+        return name
     aliases: Mapping[str, str] = getattr(importlib.import_module(REGISTRIES[section][0]), "ALIASES", {})
     return aliases.get(name, name) if isinstance(name, str) else name
 

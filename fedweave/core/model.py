@@ -21,12 +21,14 @@ class Layer(NamedTuple):
     by_feature:  names of the weights [in, ...] whose row j meets the layer's input only as column j of `h @ weight`.
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
+    runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
     """
 
     init: Callable[[Tensor], Tree]
     apply: Callable[[Tree, Graph, Any, Tensor | None], Any]
     by_feature: tuple[str, ...] = ()
     operator: str | None = None
+    runs_alone: bool = False
 
 
 Model = tuple[Layer, ...]

@@ -4,12 +4,16 @@ import json
 import math
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedweave.errors import UserError
 from fedweave.predict import Chosen, Client
+
+if TYPE_CHECKING:
+    from fedweave.core.tree import Tree
+    from fedweave.datasets import Dataset
 
 KNOWN = ("gcn", "gat", "sage", "gin", "mlp")
 
@@ -39,19 +43,10 @@ def export(
     folder = out or directory / "export"
     if folder.exists():
         raise UserError(f"{folder} exists; name another folder with --out, or remove it.")
-    run, which, weights = chosen(directory, None if model is None else str(model), client)
-    about = {
-        "model": run.config.model.name,
-        "features": run.built.data.features,
-        "classes": run.built.data.classes,
-        "settings": run.config.model.values,
-        "columns": run.built.data.columns,
-        "labels": run.built.data.labels,
-        "scaling": _scaling(run.config),
-    }
+    about, weights, which, data = described(directory, None if model is None else str(model), client)
     name = "weights.safetensors" if form == Format.safetensors else "weights.pt"
     size = sum(leaf.numel() for leaf in weights.values())
-    text = card(read_run(directory), run.built.data, which, client, size, name)
+    text = card(read_run(directory), data, which, client, size, name)
     folder.mkdir(parents=True)
     for file, content in (
         (name, _packed(weights, form)),
@@ -61,6 +56,27 @@ def export(
     ):
         write(folder / file, lambda at, content=content: at.write(content))  # type: ignore[misc]
     typer.echo(f"{which} model: {folder}")
+
+
+def described(directory: Path, model: str | None, client: str | None) -> "tuple[dict[str, Any], Tree, str, Dataset]":
+    """What `pyg.build` needs to know of a run's model, its weights under PyTorch Geometric's names, which model it is,
+    and the run's data.
+
+    Raises:
+        UserError: see `chosen`.
+    """
+    run, which, weights = chosen(directory, model, client)
+    data = run.built.data
+    about = {
+        "model": run.config.model.name,
+        "features": data.features,
+        "classes": data.classes,
+        "settings": run.config.model.values,
+        "columns": data.columns,
+        "labels": data.labels,
+        "scaling": _scaling(run.config),
+    }
+    return about, weights, which, data
 
 
 def chosen(directory: Path, model: str | None, client: str | None) -> tuple[Any, str, dict[str, Any]]:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedweave import outside
 from fedweave.config import Document, differences, load
 from fedweave.errors import UserError
 from fedweave.metrics.between_groups import MEASURED
@@ -219,7 +220,7 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
     for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
         sent[row["direction"]] = row["bytes_sum"]
     return {
-        "algorithm": config.get("algorithm", {}).get("name"),
+        "algorithm": outside.label(config.get("algorithm", {}).get("name")),
         "dataset": config.get("data", {}).get("name"),
         "clients": len(pc.unique(last.filter(pc.field("client") != GLOBAL)["client"])),
         "rounds": done,

@@ -135,7 +135,7 @@ def _resolved(document: Document, folder: Path) -> PlannedRun:
     config = resolve(document)
     alike = {key: value for key, value in config.plain().items() if key != "seed"}
     digest = hashlib.sha256(json.dumps(alike, sort_keys=True).encode()).hexdigest()[:10]
-    name = f"{config.algorithm.name}-{config.data.name}-s{config.general.seed}-{digest}"
+    name = f"{config.algorithm.label}-{config.data.label}-s{config.general.seed}-{digest}"
     return PlannedRun(name, config, folder / name)
 
 

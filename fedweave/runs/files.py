@@ -23,6 +23,8 @@ CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metric
 MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
+OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY)
+OF_COMMANDS = (CONTRIBUTIONS, "report.html", "predictions.parquet")
 
 _LATER = ("to", "applied")  # columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`
 
@@ -115,6 +117,12 @@ def remove_leftovers(directory: Path) -> None:
     """Remove what a killed run was about to write."""
     for stray in [*directory.glob(".*.tmp"), *directory.glob("checkpoint/.*.tmp")]:
         stray.unlink()
+
+
+def remove_run(directory: Path) -> None:
+    """Remove what a run wrote, and what commands wrote of it: all their files would be of another run."""
+    for name in (*OF_A_RUN, *OF_COMMANDS):
+        (directory / name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | N
         return None
     if not resume:
         raise UserError(
-            f"{directory} is not empty. Continue its run with --resume, or choose another directory with --out."
+            f"{directory} is not empty. Continue its run with --resume, replace it with --overwrite, or choose another "
+            "directory with --out."
         )
     if not (directory / CONFIG).exists():
         raise UserError(f"{directory} is not the directory of a run: it has no {CONFIG}. Choose another with --out.")
@@ -40,6 +41,15 @@ def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | N
         raise damaged(directory / SUMMARY, f"{type(error).__name__} {error}") from error
     check_rounds(done, config, directory)
     return summary if done == config.general.rounds else None
+
+
+def check_replaceable(directory: Path) -> None:
+    """Raise UserError unless `directory` is a run's, or has nothing in it."""
+    if is_used(directory) and not (directory / CONFIG).exists():
+        raise UserError(
+            f"{directory} is not the directory of a run: it has no {CONFIG}. --overwrite replaces runs alone; choose "
+            "another directory with --out."
+        )
 
 
 def check_rounds(done: int, config: Config, directory: Path) -> None:

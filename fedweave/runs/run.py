@@ -39,11 +39,12 @@ from fedweave.runs.files import (
     locked,
     read_table,
     remove_leftovers,
+    remove_run,
     write,
     write_arrays,
     write_table,
 )
-from fedweave.runs.resuming import check_rounds, examine
+from fedweave.runs.resuming import check_replaceable, check_rounds, examine
 from fedweave.runs.stopping import Interrupted, Stop
 
 
@@ -54,7 +55,7 @@ class RunObserver(Protocol):
         """Training is about to start after `done` rounds."""
 
     def step(self, reached: Checkpoint) -> None:
-        """A round is done; `reached` has its number, the seconds so far and the last evaluation's summary."""
+        """A round is done; `reached` has its number, the seconds so far and the summary of its evaluation, if any."""
 
     def stopping(self, number: int) -> None:
         """Signal `number` asked to stop; the round is being finished."""
@@ -109,20 +110,32 @@ class RunBackend:
 
 
 def run(
-    config: Config, directory: Path, watch: RunObserver, resume: bool = False, here: RunBackend | None = None
+    config: Config,
+    directory: Path,
+    watch: RunObserver,
+    resume: bool = False,
+    here: RunBackend | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Run `config`, or continue it, and return the content of summary.json; a finished run is left as it is.
+
+    overwrite: remove the run that `directory` holds, once everything for the new one is at hand.
 
     Raises:
         UserError: `directory` holds something else or is being written; nothing has been written then.
         Interrupted: SIGINT or SIGTERM came; the round was finished and saved, unless the signal came twice.
     """
-    if finished := examine(config, directory, resume):
+    if overwrite:
+        check_replaceable(directory)
+    elif finished := examine(config, directory, resume):
         return finished
     here = here or RunBackend()
     built = here.build(config)
     with locked(directory):
-        examine(config, directory, resume)  # again: now nobody else writes
+        if overwrite:
+            remove_run(directory)
+        else:
+            examine(config, directory, resume)  # again: now nobody else writes
         start, metrics = _prepare(config, built, directory, here)
         watch.begin(config, built, directory, start.round)
         files = _Files(directory, built, metrics, start.round)
@@ -208,7 +221,7 @@ def _train(
         files.add(here.noted(built.fed, step.round))
         seconds = time.monotonic() - began
         last = Checkpoint(step.round, seconds, summary=step.summary or last.summary, state=step.state)
-        watch.step(last)
+        watch.step(replace(last, summary=step.summary))
         if stop.signal is not None or step.round == general.rounds or time.monotonic() >= due:
             files.save(last)
             due = time.monotonic() + every
@@ -219,7 +232,7 @@ def _train(
 
 def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
     return {
-        "algorithm": config.algorithm.name,
+        "algorithm": config.algorithm.label,
         "dataset": built.data.name,
         "clients": len(built.fed.clients),
         "rounds": last.round,

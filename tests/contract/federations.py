@@ -1,4 +1,4 @@
-"""The small federation that the contract runs on, and an engine that only lets bytes pass."""
+"""The small federation that the contract runs on."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -10,13 +10,12 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.config import own_parameters
+from fedweave.contract.wire import BytesEngine as BytesEngine
 from fedweave.core.algorithm import capabilities
-from fedweave.core.arrays import graph_tree, tree_graph
-from fedweave.core.federation import DATA, Client, Placement, Sent, Step
+from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Model
-from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, decode, encode, leaves
+from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
 from tests.contract import small_graphs
@@ -152,49 +151,6 @@ def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch
         held["validation"] = options["test"]
     options.setdefault("held", held)
     return engine(clients, classes=small_graphs.CLASSES if small else classes(name), **options)
-
-
-class BytesEngine(Simulation):
-    """Serialises and parses every message, reply and private state; `passed` counts the bytes, those between clients
-    where they arrive."""
-
-    def __init__(self, clients: Mapping[str, Graph], **options: Any) -> None:
-        self.passed = {"up": 0, "down": 0, "peer": 0}
-        super().__init__(clients, **(options | {"mode": "loop"}))
-
-    def map(self, step: Step, *args: Any, **options: Any) -> Replies:
-        return super().map(self._wired(step), *args, **options)
-
-    def send(self, step: Step, *args: Any, **options: Any) -> Sent:
-        return super().send(self._wired(step, to_server=False), *args, **options)
-
-    def replace_data(self, step: Step, *args: Any, **options: Any) -> Replies:
-        return super().replace_data(self._wired(step), *args, **options)
-
-    def _wired(self, step: Step, to_server: bool = True) -> Step:
-        def wired(client: Client, message: Tree) -> Tree:
-            came = {key: message.pop(key) for key in ("received", "present") if key in message}
-            peers = {name: encode(tree) for name, tree in came.get("received", {}).items()}
-            down = encode(message)
-            client.state = decode(encode(client.state))
-            came |= {"received": {name: decode(blob) for name, blob in peers.items()}} if came else {}
-            reply = step(client, decode(down) | came)
-            made = reply.pop(DATA, None)
-            up = encode(reply)
-            client.state = decode(encode(client.state))
-            self.passed["up"] += len(up if to_server else encode({}))
-            self.passed["down"] += len(down)
-            self.passed["peer"] += sum(map(len, peers.values()))
-            return decode(up) | ({} if made is None else {DATA: _stored(made)})
-
-        wired.__name__ = step.__name__
-        wired.__self__ = step.__self__  # type: ignore[attr-defined]
-        wired.on_client = step.on_client  # type: ignore[attr-defined]
-        return wired
-
-
-def _stored(graph: Graph) -> Graph:
-    return tree_graph(decode(encode(graph_tree(graph))), graph.x.shape[1])
 
 
 def distance(a: Tree, b: Tree) -> float:

@@ -1,0 +1,1 @@
+"""What every algorithm owes its users, as laws that can be tried on one from outside the package."""

@@ -1,0 +1,68 @@
+"""The command `fedweave contract`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from fedweave.errors import ConfigError, FedweaveError
+
+
+def contract(
+    name: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="An algorithm from a file, or a registered one.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="key=value", help="Change one of its settings; repeatable.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--law", metavar="LAW", help="Try this law alone; repeatable.")
+    ] = None,
+) -> None:
+    """Try on an algorithm what every algorithm owes: the same numbers however it is run, and nothing crosses unseen.
+
+    A class says what does not hold for it, and why: does_not_owe = {"one_client_is_ordinary_training": "momentum"}.
+    """
+    from fedweave.config import check_name
+    from fedweave.contract.laws import LAWS
+    from fedweave.contract.subject import Subject
+
+    subject = Subject(*_chosen(name, settings or []))
+    if unknown := sorted(subject.not_owed.keys() - LAWS.keys()):
+        raise ConfigError(f"{name}: does_not_owe names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
+    broken = []
+    for law in only or ():
+        check_name("--law", law, LAWS)
+    for law in only or LAWS:
+        said = verdict(subject, law)
+        word, _, why = said.partition(" ")
+        typer.echo(f"{word:<8} {law.replace('_', ' ')}{why}")
+        broken += [law] if said.startswith("BROKEN") else []
+    if broken:
+        raise FedweaveError(f"{name}: {len(broken)} of {len(only or LAWS)} laws do not hold.")
+
+
+def verdict(subject: Any, law: str) -> str:
+    """ "holds", "declared: why" or "BROKEN: why", for one law."""
+    from fedweave.contract.laws import LAWS, Broken
+
+    if law in subject.not_owed:
+        return f"declared : does not hold, {subject.not_owed[law]}"
+    try:
+        LAWS[law](subject)
+    except ConfigError:
+        raise
+    except Broken as error:
+        return f"BROKEN : {error}"
+    except Exception as error:  # whatever an algorithm from outside does wrong
+        return f"BROKEN : {type(error).__name__}: {error}"
+    return "holds"
+
+
+def _chosen(name: str, settings: list[str]) -> tuple[Any, dict[str, Any]]:
+    """The algorithm and its settings, checked; a relative file is looked for in the folder one is in."""
+    from fedweave.config import override, resolve
+
+    document: dict[str, Any] = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
+    for text in settings:
+        override(document, f"algorithm.{text}")
+    given = {key: value for key, value in document["algorithm"].items() if key != "name"}
+    choice = resolve(document).algorithm
+    return choice.kind, {key: value for key, value in choice.made_values().items() if key in given}

@@ -1,0 +1,91 @@
+"""A run's directory from Python: its tables, its configuration, and the models that it left."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fedweave.config import Config, read
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
+from fedweave.runs.files import read as content
+
+if TYPE_CHECKING:  # looking into a run's tables should start quickly
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """What `fedweave run` wrote into `directory`. Tables are Arrow's: `run.metrics.to_pandas()` with pandas.
+
+    config:    resolved. summary: content of summary.json, {} of a run that is not finished.
+    metrics:   columns round, client ("global" for all), split, metric, value; a row per number.
+    ledger:    a row for everything that crossed a boundary. partition: a row per client.
+    """
+
+    directory: Path
+    config: Config
+    summary: Mapping[str, Any]
+    metrics: pa.Table
+    ledger: pa.Table
+    partition: pa.Table
+
+    def weights(self, model: str = "global", client: str | None = None) -> Tree:
+        """The weights of the `model` "global", or of the `client`'s "personal" or "trained" one, as trees of tensors.
+
+        Raises:
+            UserError: the run is not finished, was made between sites, or has no such model.
+        """
+        from fedweave.runs.trained import MODELS, finished, trained
+
+        if model not in MODELS:
+            raise UserError(f"there is no model {model!r}; choose one of {', '.join(MODELS)}.")
+        if (client is None) != (model == "global"):
+            raise UserError("name a client of the run for its personal or trained model, and none for the global one.")
+        run = trained(self.directory, finished(self.directory), "Its models are at the sites.")
+        return run.model_of(model, client or run.built.fed.clients[0])
+
+    def module(self, model: str | None = None, client: str | None = None) -> "nn.Module":
+        """The same as a module of PyTorch Geometric's, ready to predict: `module(x, edge_index)` gives logits.
+
+        model: the global one where there is one. See `export.pyg`.
+
+        Raises:
+            UserError: see `export.command.chosen`.
+        """
+        from fedweave.export.command import described
+        from fedweave.export.pyg import build
+
+        about, weights, _, _ = described(self.directory, model, client)
+        module = build(about)
+        module.load_state_dict(weights)
+        return module.eval()
+
+
+def load_run(directory: str | Path) -> SavedRun:
+    """Read the directory of a run, finished or not.
+
+    Raises:
+        UserError: it is not the directory of a run, or no round of it is saved yet.
+        FedweaveError: a file is damaged.
+    """
+    folder = Path(directory).expanduser()
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"{folder} is not the directory of a run: it has no {CONFIG}. Give the --out of `fedweave run`."
+        )
+    tables = (read_table(folder, name) for name in (METRICS, LEDGER, PARTITION))
+    return SavedRun(folder, read(folder / CONFIG)[0], _summary(folder / SUMMARY), *tables)
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(content(path)))
+    except (ValueError, TypeError) as error:
+        raise damaged(path, f"{type(error).__name__} {error}") from error

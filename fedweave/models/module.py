@@ -1,0 +1,122 @@
+"""A user's own `torch.nn.Module` as a model of one layer, by `torch.func.functional_call`.
+
+Its constructor takes the numbers of features and classes, then settings with types and defaults. `forward(x,
+edge_index)` takes x float [n, features] and edge_index int64 [2, E], both directions of every edge, and returns logits
+[n, classes]. It runs for one client after the other (`runs_alone`), which takes longer than the models here. Dropout
+and first weights are drawn from the run's keys.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from fedweave.core.graph import Graph
+from fedweave.core.model import Layer, Model
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.ops.sparse import Sparse
+
+
+@dataclass(frozen=True)
+class ModuleKind:
+    """Makes models of one class of modules: called with values for its settings, it is a plug-in like `models.GCN`."""
+
+    module: type[nn.Module]
+
+    def __call__(self, **values: Any) -> "OwnModule":
+        """The plug-in with these settings."""
+        return OwnModule(self.module, values)
+
+    @property
+    def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":
+        """The settings: the constructor's parameters after the first two.
+
+        Raises:
+            ConfigError: one has neither type nor default, or there are no two before it.
+        """
+        given = list(inspect.signature(self.module).parameters.values())
+        if len(given) < 2 or any(one.annotation is one.empty for one in given[2:]):
+            raise ConfigError(
+                f"{self.module.__name__}: its constructor must take (features, classes) and then settings with types."
+            )
+        missing = inspect.Parameter.empty
+        return {
+            one.name: dataclasses.field() if one.default is missing else dataclasses.field(default=one.default)
+            for one in given[2:]
+        }
+
+    @property
+    def hints(self) -> Mapping[str, Any]:
+        """The settings' types."""
+        return get_type_hints(self.module.__init__, include_extras=True)
+
+    @property
+    def documents(self) -> tuple[type, ...]:
+        """The class whose docstring says what the settings mean."""
+        return (self.module,)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        """What the module says of itself."""
+        return self.module.__doc__
+
+
+@dataclass(frozen=True)
+class OwnModule:
+    """A module and its settings."""
+
+    module: type[nn.Module]
+    values: Mapping[str, Any]
+
+    def build(self, features: int, classes: int) -> Model:
+        """The model.
+
+        Raises:
+            ConfigError: the module refuses its settings, or has buffers, which nobody averages.
+        """
+        try:
+            with _seeded(0):
+                module = self.module(features, classes, **self.values)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"model {self.module.__name__}: {error}") from error
+        if buffers := [name for name, _ in module.named_buffers()]:
+            raise ConfigError(
+                f"model {self.module.__name__} has buffers ({', '.join(buffers)}), which are no weights and would stay "
+                "as they began; take layers without any, such as LayerNorm for BatchNorm."
+            )
+
+        def init(key: Tensor) -> Tree:
+            with _seeded(int(key)):
+                fresh = self.module(features, classes, **self.values)
+            return {name: value.detach() for name, value in fresh.named_parameters()}
+
+        def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+            x, edges = _dense(h), _edge_index(graph)
+            module.train(key is not None)
+            with _seeded(0 if key is None else int(key)):
+                return torch.func.functional_call(module, w, (x, edges))
+
+        return (Layer(init, apply, runs_alone=True),)
+
+
+def _dense(h: "Tensor | Sparse") -> Tensor:
+    return torch.from_numpy(h.blocks.members[0].scipy().toarray()).to(h.dtype) if isinstance(h, Sparse) else h
+
+
+def _edge_index(graph: Graph) -> Tensor:
+    [own] = graph.own_edges.members
+    return torch.from_numpy(own.index)
+
+
+@contextmanager
+def _seeded(seed: int) -> Any:
+    """PyTorch's own generator at `seed`, and afterwards where it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

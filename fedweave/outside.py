@@ -1,0 +1,93 @@
+"""Plug-ins from outside the package: named by file and class, "my_file.py:FedAvgM", or announced by installed packages
+as entry points in the groups `GROUPS`.
+"""
+
+import hashlib
+import importlib.util
+import re
+import sys
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import ConfigError
+
+GROUPS = {
+    "algorithm": "fedweave.algorithms",
+    "part": "fedweave.parts",
+    "model": "fedweave.models",
+    "data": "fedweave.datasets",
+    "partition": "fedweave.partitions",
+}
+_NAMED = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+
+
+def is_file(name: Any) -> bool:
+    """Whether `name` is of the form "file.py:Name"."""
+    return isinstance(name, str) and _NAMED.fullmatch(name) is not None
+
+
+def absolute(name: str) -> str:
+    """The same with the file's absolute path, so that it means the same in any folder."""
+    file, _, own = name.rpartition(":")
+    return f"{Path(file).expanduser().resolve()}:{own}"
+
+
+def label(name: str) -> str:
+    """What to call a plug-in in results: the class of one from a file, else its name."""
+    return name.rpartition(":")[2] if is_file(name) else name
+
+
+def load(name: str) -> Any:
+    """What "file.py:Name" names; the file is run once.
+
+    Raises:
+        ConfigError: there is no such file, it cannot be run, or it has no such name.
+    """
+    file, _, own = absolute(name).rpartition(":")
+    module = _module(Path(file))
+    if not hasattr(module, own):
+        there = [key for key, value in vars(module).items() if _origin(value) == module.__name__]
+        raise ConfigError(f"{name}: {file} has no {own}; it defines {', '.join(there) or 'nothing'}.")
+    return getattr(module, own)
+
+
+def _origin(value: Any) -> str:
+    """The module that a class, a function or the class behind a preset is from."""
+    return getattr(getattr(value, "paper", value), "__module__", "")
+
+
+@cache
+def announced(section: str) -> dict[str, Any]:
+    """{name: plug-in} of the entry points of a section's group.
+
+    Raises:
+        ConfigError: one cannot be loaded; names the package.
+    """
+    found = {}
+    for entry in entry_points(group=GROUPS[section]) if section in GROUPS else ():
+        try:
+            found[entry.name] = entry.load()
+        except Exception as error:
+            package = entry.dist.name if entry.dist else "a package"
+            raise ConfigError(f"{GROUPS[section]}: {entry.name!r} of {package} cannot be loaded: {error}") from error
+    return found
+
+
+@cache
+def _module(file: Path) -> Any:
+    if not file.is_file():
+        raise ConfigError(f"there is no file {file}; name a plug-in as file.py:Name, from the folder you are in.")
+    name = f"fedweave_outside_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file} cannot be imported.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their annotations up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,144 @@
+"""Plug-ins as users write them in a file of their own."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedweave.algorithms.fedopt import ServerMomentum
+from fedweave.algorithms.parts import Context, Part
+from fedweave.algorithms.preset import preset
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.datasets.base import Dataset
+from fedweave.partition.base import Part as Share
+from fedweave.partition.base import Partition
+
+
+@preset
+@dataclass(frozen=True)
+class FedAvgM:
+    """FedAvg with momentum at the server.
+
+    beta: how much of the last step is kept.
+    """
+
+    beta: float = 0.5
+
+    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step has momentum"}
+
+    def parts(self) -> tuple[Part, ...]:
+        return (ServerMomentum(momentum=self.beta),)
+
+
+@preset
+@dataclass(frozen=True)
+class Undeclared:
+    """The same momentum, which says nothing of what does not hold."""
+
+    def parts(self) -> tuple[Part, ...]:
+        return (ServerMomentum(momentum=0.5),)
+
+
+@dataclass(frozen=True)
+class Hidden(Part):
+    """Steps whose length depends on a number that is in no state: a run again, or a resumed one, is another."""
+
+    calls: ClassVar[list[int]] = []
+
+    def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
+        self.calls.append(1)
+        return map_leaves(lambda w, d: w + (1 + len(self.calls) % 7 / 10) * d, w, delta), {}
+
+
+@dataclass(frozen=True)
+class Peeking(Part):
+    """Clients that report what any client in the process had before them."""
+
+    seen: ClassVar[list[Tensor]] = []
+    sends: ClassVar[dict[str, str]] = {"seen": "the examples of others"}
+
+    def report(self, ctx: Context) -> Tree:
+        self.seen.append(ctx.client.graph.x.double().sum())
+        return {"seen": torch.stack(self.seen[-2:]).sum()}
+
+
+@preset
+@dataclass(frozen=True)
+class Dishonest:
+    """FedAvg that remembers what it should not."""
+
+    def parts(self) -> tuple[Part, ...]:
+        return (Hidden(), Peeking())
+
+
+@dataclass(frozen=True)
+class Thirds:
+    """Three clients, by the remainder of the node's number."""
+
+    def cut(self, data: Dataset, seed: int) -> Partition:
+        held = [np.arange(data.nodes)[i::3] for i in range(3)]
+        return Partition(tuple(Share(own, np.arange(3)[:, None] == np.arange(len(own)) % 3) for own in held))
+
+
+@dataclass(frozen=True)
+class Path:
+    """A path of nodes, whose class is where they stand.
+
+    nodes: how many.
+    """
+
+    nodes: int = 30
+
+    def load(self, root: object, seed: int) -> Dataset:
+        at = np.arange(self.nodes)
+        ends = np.stack([at[:-1], at[1:]])
+        edges = np.unique(np.concatenate([ends, ends[::-1]], 1), axis=1)
+        x = np.stack([at / self.nodes, np.ones(self.nodes)], 1).astype(np.float32)
+        return Dataset("path", x, edges, (at >= self.nodes // 2).astype(np.int64), 2)
+
+
+class Convolution(nn.Module):
+    """D~^-1/2 (A + I) D~^-1/2 X W + b (Kipf and Welling 2017), edge by edge."""
+
+    def __init__(self, features: int, out: int) -> None:
+        super().__init__()
+        self.lin = nn.Linear(features, out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        loops = torch.arange(len(x))
+        source, target = torch.cat([edge_index, torch.stack([loops, loops])], 1)
+        degree = torch.bincount(target, minlength=len(x)).to(x.dtype)
+        h = (x @ self.lin.weight.T)[source] / (degree[source] * degree[target]).sqrt()[:, None]
+        return torch.zeros(len(x), h.shape[1], dtype=h.dtype).index_add(0, target, h) + self.lin.bias
+
+
+class Net(nn.Module):
+    """Two graph convolutions.
+
+    hidden: width between.
+    """
+
+    def __init__(self, features: int, classes: int, hidden: int = 4, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.second = Convolution(features, hidden), Convolution(hidden, classes)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.dropout(torch.relu(self.first(x, edge_index))), edge_index)
+
+
+class Buffered(nn.Module):
+    """A module whose batch norm has running means."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(features), nn.Linear(features, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.out(self.norm(x))
+
+
+def helper() -> None:
+    """No plug-in."""

@@ -1,0 +1,204 @@
+"""Plug-ins from files and from installed packages run like those of fedweave, or are refused by name."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedweave import config, outside
+from fedweave.algorithms import FedAvg
+from fedweave.cli import app
+from fedweave.contract.command import verdict
+from fedweave.contract.laws import LAWS
+from fedweave.contract.subject import Subject
+from fedweave.errors import ConfigError
+from fedweave.models import GCN, module
+from fedweave.rounds import train
+from tests.contract.federations import CLASSES, FEATURES, distance, federation
+
+PLUGINS = Path(__file__).parent / "plugins.py"
+DOCUMENT = f"""
+rounds = 2
+[data]
+name = "{PLUGINS}:Path"
+nodes = 24
+[partition]
+name = "{PLUGINS}:Thirds"
+[model]
+name = "{PLUGINS}:Net"
+hidden = 3
+[algorithm]
+local_steps = 1
+[engine]
+threads = 1
+"""
+
+
+def run(*words: str, code: int = 0) -> str:
+    found = CliRunner().invoke(app, list(words))
+    assert found.exit_code == code, found.output
+    return found.stdout + " ".join(found.stderr.split())
+
+
+def test_everything_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a relative name, which the run's config.toml keeps as one that holds in any folder."""
+    (tmp_path / "own.toml").write_text(DOCUMENT)
+    (tmp_path / "mine.py").write_text(PLUGINS.read_text())
+    monkeypatch.chdir(tmp_path)
+    run("run", "own.toml", "--algorithm", "mine.py:FedAvgM", "--set", "algorithm.beta=0.25", "-q")
+    [folder] = (tmp_path / "runs").iterdir()
+    assert folder.name == "own-FedAvgM-s0"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["algorithm"], summary["dataset"], summary["clients"]) == ("FedAvgM", "path", 3)
+    monkeypatch.chdir("/")
+    saved, _ = config.read(folder / "config.toml")
+    assert saved.algorithm.name == f"{tmp_path / 'mine.py'}:FedAvgM"
+    assert (saved.algorithm.values["beta"], saved.model.values["hidden"]) == (0.25, 3)
+    run("run", str(folder / "config.toml"), "--out", str(tmp_path / "again"), "-q")
+    again = json.loads((tmp_path / "again/summary.json").read_text())
+    assert again["metrics"] == summary["metrics"]
+    assert "beta: float = 0.5" in run("list", "algorithms", f"{PLUGINS}:FedAvgM")
+    assert "FedAvgM on path" in (folder / "report.html").read_text() if run("report", str(folder)) else False
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere.py:FedAvgM", "--algorithm: there is no file"),
+        (f"{PLUGINS}:Absent", "has no Absent; it defines FedAvgM, Undeclared"),
+        (f"{PLUGINS}:helper", "is no algorithm: it must be a dataclass with init, round, evaluate, or a preset"),
+        (f"{PLUGINS}:Thirds", "is no algorithm"),
+    ],
+)
+def test_what_is_no_plugin_is_refused_by_name(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(DOCUMENT)
+    assert said in run("run", str(tmp_path / "own.toml"), "--algorithm", name, code=2)
+
+
+def test_a_file_that_cannot_be_run_is_refused_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import nothing_of_this_name")
+    with pytest.raises(ConfigError, match=r"bad.py cannot be run: ModuleNotFoundError: No module named 'nothing_of"):
+        outside.load(f"{tmp_path / 'bad.py'}:X")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package on the path that announces plug-ins."""
+    (tmp_path / "shop_plugins.py").write_text(PLUGINS.read_text())
+    info = tmp_path / "shop-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    groups = {"algorithms": "FedAvgM", "datasets": "Path", "partitions": "Thirds", "models": "Net", "parts": "Hidden"}
+    lines = [f"[fedweave.{group}]\nshop_{group} = shop_plugins:{name}\n" for group, name in groups.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outside.announced.cache_clear()
+    yield info
+    outside.announced.cache_clear()
+    sys.modules.pop("shop_plugins", None)
+
+
+def test_installed_packages_announce_plugins(installed: Path, tmp_path: Path) -> None:
+    for kind in ("algorithms", "datasets", "partitions", "models", "parts"):
+        assert any(line.startswith(f"shop_{kind} ") for line in run("list", kind).splitlines())
+    document = {"data": {"name": "shop_datasets"}, "model": {"name": "shop_models"}}
+    document |= {"algorithm": {"name": "shop_algorithms", "parts": ["shop_parts"]}}
+    found = config.resolve(document | {"partition": {"name": "shop_partitions"}})
+    assert config.resolve(found.plain()) == found
+    (installed / "entry_points.txt").write_text("[fedweave.algorithms]\nfedavg = shop_plugins:FedAvgM\n")
+    outside.announced.cache_clear()
+    assert "announces 'fedavg', which is fedweave's" in run("list", "algorithms", code=2)
+    (installed / "entry_points.txt").write_text("[fedweave.algorithms]\nbroken = shop_plugins:Missing\n")
+    outside.announced.cache_clear()
+    assert "'broken' of shop cannot be loaded" in run("list", "algorithms", code=2)
+
+
+def net(name: str = "Net", **values: object) -> tuple[object, ...]:
+    return module.ModuleKind(outside.load(f"{PLUGINS}:{name}"))(**values).build(FEATURES, CLASSES)  # type: ignore[return-value]
+
+
+def test_a_module_of_ones_own_trains_like_the_same_model_here() -> None:
+    """Convolutions edge by edge against ours, from the same weights, in double precision."""
+    own, ours = net(hidden=8), GCN(hidden=8, dropout=0.0).build(FEATURES, CLASSES)
+    ends = []
+    for model in (own, ours):
+        fed = federation(dtype=torch.float64, mode="loop")
+        made = FedAvg(model, local_steps=2, optimizer="sgd", lr=0.1)
+        state = made.init(fed)
+        w = {
+            f"{k}/{name}": torch.full(size, 0.1, dtype=torch.float64) + 0.01 * torch.arange(size[-1])
+            for k, name, size in SIZES
+        }
+        if model is own:
+            state["w"] = {"0": named(w)}
+        else:
+            state["w"] = {layer: {name: w[f"{layer}/{name}"] for name in ("weight", "bias")} for layer in "01"}
+        *_, last = train(made, fed, 3, resume=(0, state))
+        ends.append(last)
+    assert ends[0].summary["global/loss"] == pytest.approx(ends[1].summary["global/loss"], abs=1e-9)
+    found, expected = ends[0].state["w"]["0"], ends[1].state["w"]
+    assert distance(found, named({f"{k}/{name}": expected[k][name] for k, name, _ in SIZES})) <= 1e-9
+
+
+SIZES = [("0", "weight", (FEATURES, 8)), ("0", "bias", (8,)), ("1", "weight", (8, CLASSES)), ("1", "bias", (CLASSES,))]
+
+
+def named(w: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights under the names that the module gives them."""
+    names = {"0": "first", "1": "second"}
+    return {f"{own}.lin.bias": w[f"{layer}/bias"] for layer, own in names.items()} | {
+        f"{own}.lin.weight": w[f"{layer}/weight"].T.contiguous() for layer, own in names.items()
+    }
+
+
+def test_first_weights_and_dropout_come_from_the_runs_keys() -> None:
+    before = torch.get_rng_state()
+    ends = []
+    for _ in range(2):
+        fed = federation(mode="loop", seed=3)
+        *_, last = train(FedAvg(net(hidden=4, dropout=0.5), local_steps=1), fed, 2)
+        ends.append(last.state)
+        torch.rand(3)
+    assert distance(*ends) == 0
+    torch.set_rng_state(before)
+
+
+def test_a_module_with_buffers_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Buffered has buffers \(norm.running_mean.*LayerNorm for BatchNorm"):
+        net("Buffered")
+
+
+def subject(name: str) -> Subject:
+    return Subject(config.lookup("", "algorithm", f"{PLUGINS}:{name}")[1], {"local_steps": 1})
+
+
+@pytest.mark.slow
+def test_every_law_holds_for_an_honest_algorithm_from_a_file() -> None:
+    said = run("contract", f"{PLUGINS}:FedAvgM", "--set", "beta=0.25").splitlines()
+    assert [line.split()[0] for line in said] == [*["holds"] * (len(LAWS) - 1), "declared"]
+
+
+def test_the_command_says_what_holds_and_what_is_declared_not_to() -> None:
+    laws = ("a_missing_client_is_named", "one_client_is_ordinary_training")
+    words = [word for law in laws for word in ("--law", law)]
+    said = run("contract", f"{PLUGINS}:FedAvgM", "--set", "local_steps=1", *words).splitlines()
+    assert said[0].split(maxsplit=1) == ["holds", "a missing client is named"]
+    assert said[1].startswith("declared")
+    assert said[1].endswith("does not hold, the server's step has momentum")
+    said = run("contract", f"{PLUGINS}:Undeclared", *words[2:], code=1)
+    assert said.startswith("BROKEN   one client is ordinary training: federated and ordinary training differ by")
+    assert "1 of 1 laws do not hold" in said
+    assert "--law: there is no 'x'" in run("contract", "fedavg", "--law", "x", code=2)
+
+
+@pytest.mark.parametrize("law", ["the_same_seed_gives_the_same_run", "clients_are_isolated"])
+def test_dishonest_algorithms_are_found_out(law: str) -> None:
+    assert verdict(subject("Dishonest"), law).startswith("BROKEN")
+
+
+def test_algorithms_that_the_contract_cannot_try_are_refused() -> None:
+    assert "cannot try algorithms for same nodes" in run("contract", "glasu", code=2)
+    assert "cannot try algorithms for small graphs" in run("contract", "fedstar", code=2)

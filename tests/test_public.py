@@ -1,0 +1,133 @@
+"""The package as a user of Python or of the command line meets it."""
+
+import ast
+import inspect
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fedweave
+from fedweave.cli import app
+from fedweave.core import model as models
+from fedweave.errors import UserError
+from fedweave.runs.trained import finished, trained
+
+SMALL = """
+rounds = 3
+[data]
+name = "synthetic"
+nodes = 90
+classes = 3
+features = 6
+[partition]
+clients = 3
+[model]
+hidden = 4
+[algorithm]
+local_steps = 1
+[engine]
+threads = 1
+"""
+
+
+def run(*words: str, code: int = 0) -> str:
+    found = CliRunner().invoke(app, list(words))
+    assert found.exit_code == code, found.output
+    return found.stdout + " ".join(found.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("public")
+    (folder / "small.toml").write_text(SMALL)
+    run("run", str(folder / "small.toml"), "--out", str(folder / "run"), "-q")
+    return folder / "run"
+
+
+def test_public_names_are_all_listed_and_there() -> None:
+    assert set(dir(fedweave)) == set(fedweave.__all__)
+    assert {"load_run", "train", "Simulation", "algorithms", "__version__"} <= set(dir(fedweave))
+    assert all(getattr(fedweave, name) is not None for name in fedweave.__all__)
+    assert fedweave.__version__ == version("fedweave")
+    with pytest.raises(AttributeError, match="'fedweave' has no attribute 'lode_run'"):
+        fedweave.lode_run  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_type_checker_sees_every_public_name_imported() -> None:
+    """mypy reads what stands under TYPE_CHECKING, and no __getattr__ that would make every typo valid."""
+    tree = ast.parse(inspect.getsource(fedweave))
+    [seen] = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    names = {alias.name for node in ast.walk(seen) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    names |= {node.target.id for node in ast.walk(seen) if isinstance(node, ast.AnnAssign)}  # type: ignore[attr-defined]
+    assert names == set(fedweave.__all__)
+    assert not [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
+
+
+def test_a_run_is_loaded_as_tables_configuration_and_models(saved: Path) -> None:
+    found = fedweave.load_run(saved)
+    assert isinstance(found.metrics, pa.Table)
+    assert found.metrics.column_names == ["round", "client", "split", "metric", "value"]
+    assert len(found.partition) == 3
+    assert sum(found.ledger["bytes"].to_pylist()) == found.summary["bytes_up"] + found.summary["bytes_down"]
+    assert (found.config.algorithm.name, found.config.general.rounds) == ("fedavg", 3)
+    kept = trained(saved, finished(saved), "")
+    assert torch.equal(found.weights()["0"]["weight"], kept.state["w"]["0"]["weight"])
+    own = found.weights("trained", "client-1")
+    assert torch.equal(own["0"]["weight"], kept.models("trained")["client-1"]["0"]["weight"])
+    with pytest.raises(UserError, match="name a client"):
+        found.weights("personal")
+    with pytest.raises(UserError, match="no model 'best'"):
+        found.weights("best")
+
+
+def test_a_runs_model_is_a_module_with_the_runs_outputs(saved: Path) -> None:
+    found, kept = fedweave.load_run(saved), trained(saved, finished(saved), "")
+    data, algorithm = kept.built.data, kept.built.algorithm
+    x = torch.as_tensor(data.x.toarray() if hasattr(data.x, "toarray") else data.x)
+    graph = fedweave.client_graphs(data, fedweave.partition.Random(clients=1).cut(data, 0))["client-0"]
+    with torch.no_grad():
+        ours = models.apply(algorithm.model, kept.state["w"], graph)[: data.nodes]
+        theirs = found.module()(x, torch.from_numpy(data.edges))
+    torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-4)
+
+
+def test_what_is_not_a_run_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not the directory of a run: it has no config.toml"):
+        fedweave.load_run(tmp_path)
+
+
+def test_help_is_short_and_names_can_be_looked_up() -> None:
+    for words in (["-h"], ["run", "-h"], ["sites", "init", "-h"]):
+        assert "Usage" in run(*words)
+    shown = run("list", "algorithms", "fedavg").splitlines()
+    assert shown[0].startswith("fedavg ")
+    assert any(line.strip().startswith("local_steps: int") for line in shown)
+    assert not any(line.startswith("fedprox") for line in shown)
+    assert "nodes: int" in run("list", "datasets", "synthetic")
+    assert "Did you mean 'fedavg'?" in run("list", "algorithms", "fedavgg", code=2)
+
+
+def test_overwrite_replaces_a_run_and_nothing_else(saved: Path, tmp_path: Path) -> None:
+    config, other = str(saved.parent / "small.toml"), str(tmp_path / "run")
+    run("run", config, "--out", other, "-q")
+    (tmp_path / "run/report.html").write_text("of the first")
+    (tmp_path / "run/notes.txt").write_text("mine")
+    assert "replace it with --overwrite" in run("run", config, "--out", other, "-q", code=2)
+    assert "unknown key" in run("run", config, "--set", "algorithm.x=1", "--out", other, "-q", "--overwrite", code=2)
+    assert json.loads((tmp_path / "run/summary.json").read_text())["rounds"] == 3  # a mistake removes nothing
+    run("run", config, "--set", "rounds=1", "--out", other, "-q", "--overwrite")
+    assert json.loads((tmp_path / "run/summary.json").read_text())["rounds"] == 1
+    assert not (tmp_path / "run/report.html").exists()
+    assert (tmp_path / "run/notes.txt").read_text() == "mine"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    assert "--overwrite replaces runs alone" in run(
+        "run", config, "--out", str(tmp_path / "mine"), "--overwrite", code=2
+    )
+    assert (tmp_path / "mine/thesis.txt").exists()
+    assert "choose one of them" in run("run", config, "--out", other, "--overwrite", "--resume", code=2)
