@@ -4,12 +4,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from fedweave import outside
+from fedweave.datasets.archive import Archive
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.digits import Digits
 from fedweave.datasets.folder import Folder
+from fedweave.datasets.frames import from_frames, from_networkx, from_pyg
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.heritage import HERITAGE
 from fedweave.datasets.lookup import NotHeld
+from fedweave.datasets.members import Members
 from fedweave.datasets.parties import Parties
 from fedweave.datasets.pokec import POKEC
 from fedweave.datasets.public import PUBLIC
@@ -18,7 +22,7 @@ from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic
 from fedweave.errors import ConfigError, DataError
 
-__all__ = ["DATASETS", "Dataset", "describe", "load"]
+__all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_networkx", "from_pyg", "load"]
 
 DATASETS: dict[str, type] = {
     "digits": Digits,
@@ -27,6 +31,8 @@ DATASETS: dict[str, type] = {
     "graphs": GraphFolder,
     "tu": TU,
     "parties": Parties,
+    "members": Members,
+    "npz": Archive,
     **{kind.name: kind for kind in PUBLIC},
     **{kind.name: kind for kind in POKEC},
     **{kind.name: kind for kind in HERITAGE},
@@ -95,6 +101,9 @@ def describe(name: str) -> str:
 
 
 def _kind(name: str) -> Any:
-    if name not in DATASETS:
-        raise ConfigError(f"dataset {name!r} is not known; choose one of {', '.join(DATASETS)}.")
-    return DATASETS[name]
+    if outside.is_file(name):
+        return outside.load(name)
+    known = DATASETS | outside.announced("data")
+    if name not in known:
+        raise ConfigError(f"dataset {name!r} is not known; choose one of {', '.join(known)}.")
+    return known[name]

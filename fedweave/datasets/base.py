@@ -45,6 +45,8 @@ class Dataset:
                  examples.
     node_labels: int64 [n], the kind of each node from 0 (-1 unknown) or None.
     edge_labels: int64 [E], the kind of each edge from 0 (-1 unknown), the same in both directions, or None.
+    owner:       int64 [e], whose each example is, a place in `owners`; None where nobody said.
+    owners:      what the owners are called.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Dataset:
     graph_of: np.ndarray | None = None
     node_labels: np.ndarray | None = None
     edge_labels: np.ndarray | None = None
+    owner: np.ndarray | None = None
+    owners: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> int:

@@ -1,5 +1,6 @@
 """Refuse bad data before anything is computed from it."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -9,10 +10,58 @@ import scipy.sparse as sp
 from fedweave.datasets.base import Dataset
 from fedweave.errors import DataError
 
+MOST_FAULTS = 20
+
 
 def refuse(where: str | Path, what: str, remedy: str) -> NoReturn:
     """Raise DataError: the file (or other origin), what is wrong in it and where, what to do."""
     raise DataError(f"{where}: {what}. {remedy}")
+
+
+class Refused(DataError):
+    """Several faults of one origin, a line each; the first 20 are shown."""
+
+    def __init__(self, lines: Sequence[str], omitted: int = 0) -> None:
+        self.lines, self.omitted = list(lines), omitted
+        more = len(self.lines) - MOST_FAULTS + omitted
+        shown = self.lines[:MOST_FAULTS] + ([f"and {more} more faults"] if more > 0 else [])
+        super().__init__("\n".join(shown))
+
+
+class Faults:
+    """Collects what is refused inside `with faults:`, so that all faults can be mended at once."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._omitted = 0
+
+    def __enter__(self) -> "Faults":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, DataError):
+            return False
+        self._lines += error.lines if isinstance(error, Refused) else [str(error)]
+        self._omitted += error.omitted if isinstance(error, Refused) else 0
+        return True
+
+    def refuse(self, omitted: int = 0) -> None:
+        """Raise Refused if anything was; `omitted` counts faults that nobody looked at."""
+        if self._lines:
+            raise Refused(self._lines, self._omitted + omitted)
+
+
+def refuse_rows(table: Any, bad: np.ndarray, what: Callable[[int], str], remedy: str) -> None:
+    """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` says what is wrong in it.
+
+    Raises:
+        Refused: names the first rows.
+    """
+    rows, faults = np.flatnonzero(bad), Faults()
+    for row in rows[:MOST_FAULTS].tolist():
+        with faults:
+            table.refuse_at(row, what(row), remedy)
+    faults.refuse(max(0, len(rows) - MOST_FAULTS))
 
 
 def first(bad: np.ndarray) -> int | None:
@@ -41,6 +90,9 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
     if dataset.graph_of is not None:
         check_array(dataset.graph_of, "graph_of", np.int64, (n,), where)
         _check_graphs(dataset.graph_of, dataset.edges, e, where)
+    if dataset.owner is not None:
+        check_array(dataset.owner, "owner", np.int64, (e,), where)
+        _check_kinds(dataset.owner, "owner", "owners", where)
     if dataset.sens is not None:
         check_array(dataset.sens, "sens", np.int64, (e,), where)
         _check_kinds(dataset.sens, "sens", "groups", where)

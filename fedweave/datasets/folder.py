@@ -1,7 +1,10 @@
 """A user's own graph: a folder with `nodes` and `edges`, each as Parquet or CSV; columns in docs/data-format.md."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,11 +12,11 @@ import pyarrow.compute as pc
 
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.check import Faults, check, first, refuse, refuse_rows
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import check_normalise, compact, normalise
+from fedweave.datasets.features import check_normalise, compact, normalise, one_hot
 from fedweave.datasets.sensitive import refuse_repeated
-from fedweave.datasets.table import WHOLE, Table, find, read
+from fedweave.datasets.table import NUMERIC, WHOLE, Table, find, read
 from fedweave.errors import ConfigError
 
 NODES = ("id", "label", "sens", "split")
@@ -21,8 +24,8 @@ EDGES = ("source", "target")
 
 
 @dataclass(frozen=True)
-class Folder:
-    """Your own folder with nodes.csv|parquet and edges.csv|parquet.
+class Classified:
+    """What all data sets of a user's tables have in common.
 
     normalise: see `features.normalise`.
     classes:   number of classes when labels are numbers; None is the largest label + 1.
@@ -44,47 +47,6 @@ class Folder:
             raise ConfigError(f"folder: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"folder: labels = {list(self.labels)} is empty or names a class twice.")
-
-    def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
-        """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
-
-        labelled: False for nodes to be predicted, which need no labels and whose split does not matter.
-
-        Raises:
-            ConfigError: no folder is given.
-            DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy.
-        """
-        if root is None:
-            raise ConfigError('The dataset "folder" needs the folder with nodes and edges: set [data] path.')
-        if not root.is_dir():
-            refuse(root, "this is not a folder", "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
-        if texts := sorted(path.name for path in root.glob("*_A.txt*")):
-            refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
-        nodes, edges = read(find(root, "nodes")), read(find(root, "edges"))
-        if "graph" in nodes.columns and any(root.glob("graphs.*")):
-            refuse(root, "there is a table graphs, and nodes say which they belong to", 'Set [data] name = "graphs".')
-        check_columns(nodes, required=NODES[: 1 + labelled], known=NODES)
-        check_columns(edges, required=EDGES, known=EDGES, closed=True)
-        if nodes.rows == 0:
-            refuse(nodes.path, "the table has no rows", "Give one row per node.")
-        y, classes = self.labels_of(nodes, labelled)
-        ids = ids_of(nodes)
-        x, sens = features_of(nodes), sens_of(nodes)
-        if not self.sens_feature:
-            refuse_repeated(x, sens, feature_names(nodes), nodes.path)
-        dataset = Dataset(
-            name=root.resolve().name,
-            x=normalise(compact(x), self.normalise, root.name),
-            edges=edges_of(edges, ids),
-            y=y,
-            classes=classes,
-            sens=sens,
-            public=split_of(nodes, y) if labelled and "split" in nodes.columns else None,
-            ids=tuple(ids.to_pylist()),
-            columns=feature_names(nodes),
-            labels=self.names_of(nodes),
-        )
-        return check(dataset, root, labelled)
 
     def names_of(self, table: Table) -> tuple[str, ...]:
         """What the classes are called; () where labels are numbers."""
@@ -119,12 +81,12 @@ class Folder:
             )
         classes = pa.array(self.labels or sorted(present.unique().to_pylist()), pa.string())
         y = pc.index_in(cells, classes, skip_nulls=True)
-        unknown = first(y.is_null().to_numpy(False) & cells.is_valid().to_numpy(False))
-        if unknown is not None:
-            allowed = ", ".join(classes.to_pylist())
-            table.refuse_at(
-                unknown, f"label {cells[unknown].as_py()!r} is none of {allowed}", "Correct it or add it to labels."
-            )
+        unknown, allowed = (
+            y.is_null().to_numpy(False) & cells.is_valid().to_numpy(False),
+            ", ".join(classes.to_pylist()),
+        )
+        remedy = "Correct it or add it to labels."
+        refuse_rows(table, unknown, lambda row: f"label {cells[row].as_py()!r} is none of {allowed}", remedy)
         return y.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), len(classes)
 
     def _numbered(self, table: Table) -> tuple[np.ndarray, int]:
@@ -135,6 +97,100 @@ class Folder:
             table.refuse_at(row, f"label {y[row]} is not in 0..{classes - 1}", "Correct it or raise classes.")
         table.refuse_at(row, f"label {y[row or 0]} would make more classes than rows", "Number the classes from 0.")
         return y, classes
+
+
+@dataclass(frozen=True)
+class Folder(Classified):
+    """Your own folder with nodes.csv|parquet and edges.csv|parquet.
+
+    categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
+    groups:     names of the sensitive groups in order when sens is text; None is those present, sorted.
+    owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
+                that train together must all give the same categories and groups.
+    """
+
+    categories: dict[str, tuple[str, ...]] | None = None
+    groups: tuple[str, ...] | None = None
+    owner: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for column, names in (
+            (self.categories or {}) | ({"groups": self.groups} if self.groups is not None else {})
+        ).items():
+            if not 0 < len(names) == len(set(names)):
+                raise ConfigError(f"folder: {column} = {list(names)} is empty or names a value twice.")
+        if self.owner in NODES:
+            raise ConfigError(f"folder: owner = {self.owner!r} already means something else; name another column.")
+
+    def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
+        """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
+
+        labelled: False for nodes to be predicted, which need no labels and whose split does not matter.
+
+        Raises:
+            ConfigError: no folder is given.
+            DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy, of
+                each of the first 20 faults.
+        """
+        if root is None:
+            raise ConfigError('The dataset "folder" needs the folder with nodes and edges: set [data] path.')
+        if not root.is_dir():
+            refuse(root, "this is not a folder", "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
+        if texts := sorted(path.name for path in root.glob("*_A.txt*")):
+            refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
+        nodes, edges = read(find(root, "nodes")), read(find(root, "edges"))
+        if "graph" in nodes.columns and any(root.glob("graphs.*")):
+            refuse(root, "there is a table graphs, and nodes say which they belong to", 'Set [data] name = "graphs".')
+        return self.made(nodes, edges, root, labelled)
+
+    def made(self, nodes: Table, edges: Table, root: Path, labelled: bool = True) -> Dataset:
+        """The graph of two tables; `root` is what complaints about both name, its last part the data's name.
+
+        Raises:
+            DataError: see `load`.
+        """
+        known = NODES if self.owner is None else (*NODES, self.owner)
+        check_columns(nodes, required=(*NODES[: 1 + labelled], *known[len(NODES) :]), known=known)
+        check_columns(edges, required=EDGES, known=EDGES, closed=True)
+        if nodes.rows == 0:
+            refuse(nodes.path, "the table has no rows", "Give one row per node.")
+        faults, found = Faults(), dict[str, Any]()
+        for name, part in self._parts(nodes, edges, known, labelled).items():
+            with faults:
+                found[name] = part(found)
+        faults.refuse()
+        if not self.sens_feature:
+            refuse_repeated(found["x"], found["sens"], found["columns"], nodes.path)
+        y, classes = found.pop("labelled")
+        found |= {
+            "x": normalise(compact(found["x"]), self.normalise, root.name),
+            "ids": tuple(found["ids"].to_pylist()),
+        }
+        return check(
+            Dataset(name=root.resolve().name, y=y, classes=classes, labels=self.names_of(nodes), **found),
+            root,
+            labelled,
+        )
+
+    def _parts(
+        self, nodes: Table, edges: Table, known: tuple[str, ...], labelled: bool
+    ) -> "dict[str, Callable[[dict[str, Any]], Any]]":
+        """What is read of the tables, in order, each from what was read before it."""
+        split = labelled and "split" in nodes.columns
+        owned = self.owner is not None
+        parts: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "ids": lambda found: ids_of(nodes),
+            "labelled": lambda found: self.labels_of(nodes, labelled),
+            "x": lambda found: features_of(nodes, known, self.categories),
+            "columns": lambda found: feature_names(nodes, known, self.categories),
+            "sens": lambda found: sens_of(nodes, self.groups),
+            "public": lambda found: split_of(nodes, found["labelled"][0]) if split and "labelled" in found else None,
+            "owners": lambda found: tuple(sorted(set(nodes.filled(self.owner or "").to_pylist()))) if owned else (),
+            "owner": lambda found: nodes.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
+            "edges": lambda found: edges_of(edges, found["ids"]) if "ids" in found else None,
+        }
+        return parts
 
 
 def check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ...], closed: bool = False) -> None:
@@ -172,38 +228,66 @@ def ids_of(nodes: Table) -> pa.Array:
     """
     ids = nodes.filled("id")
     seen = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
-    row = first(seen != np.arange(nodes.rows))
-    if row is not None:
-        above = seen[row] + nodes.top
-        nodes.refuse_at(row, f"id {ids[row].as_py()!r} is already in row {above}", "Give every node an id of its own.")
+    refuse_rows(
+        nodes,
+        seen != np.arange(nodes.rows),
+        lambda row: f"id {ids[row].as_py()!r} is already in row {nodes.place(seen[row])[1]}",
+        "Give every node an id of its own.",
+    )
     return ids
 
 
-def feature_names(nodes: Table, known: tuple[str, ...] = NODES) -> tuple[str, ...]:
-    """All columns that mean nothing else, which the `known` do."""
-    return tuple(name for name in nodes.columns if name not in known)
+Categories = Mapping[str, tuple[str, ...]]
 
 
-def features_of(nodes: Table, known: tuple[str, ...] = NODES) -> np.ndarray:
+def feature_names(
+    nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None
+) -> tuple[str, ...]:
+    """All columns that mean nothing else, which the `known` do; of a column of `categories` one for each of its
+    values, "job = clerk"."""
+    given = categories or {}
+    return tuple(
+        full
+        for name in nodes.columns
+        if name not in known
+        for full in ([f"{name} = {value}" for value in given[name]] if name in given else [name])
+    )
+
+
+def features_of(nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None) -> np.ndarray:
     """float32 [n, d]: the columns of `feature_names`.
 
     Raises:
-        DataError: a value is not a number; names file, row and column.
+        DataError: a value is not a number, or none of its column's `categories`; names file, row and column.
     """
-    names = feature_names(nodes, known)
-    x = np.empty((nodes.rows, len(names)), np.float32)
-    for column, name in enumerate(names):
-        x[:, column] = nodes.numbers(name)
-    return x
+    given, faults, columns = categories or {}, Faults(), []
+    for name in given.keys() - set(nodes.columns):
+        refuse(
+            nodes.path, f"there is no column {name!r}, which [data] categories names", "Add it, or correct its name."
+        )
+    for name in (name for name in nodes.columns if name not in known):
+        with faults:
+            if name in given:
+                columns += list(one_hot(nodes.kinds(name, given[name]), len(given[name])).toarray().T)
+            else:
+                columns.append(nodes.numbers(name))
+    faults.refuse()
+    return np.stack(columns, 1) if columns else np.empty((nodes.rows, 0), np.float32)
 
 
-def sens_of(nodes: Table) -> np.ndarray | None:
-    """int64 [n] sensitive attribute, -1 where the cell is empty; None without the column.
+def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray | None:
+    """int64 [n] sensitive attribute, -1 where the cell is empty; None without the column. Text is a place among
+    `groups`, by default those present, sorted.
 
     Raises:
-        DataError: a value is no whole number from 0; names file and row.
+        DataError: a value is neither a whole number from 0 nor one of the groups; names file and row.
     """
-    return nodes.whole("sens", empty="unknown") if "sens" in nodes.columns else None
+    if "sens" not in nodes.columns:
+        return None
+    present = nodes.texts("sens").drop_null()
+    if groups is None and (len(present) == 0 or pc.any(pc.match_substring_regex(present, NUMERIC)).as_py()):
+        return nodes.whole("sens", empty="unknown")
+    return nodes.kinds("sens", groups or tuple(sorted(present.unique().to_pylist())))
 
 
 def edges_of(edges: Table, ids: pa.Array) -> np.ndarray:
@@ -222,20 +306,28 @@ def ends_of(edges: Table, ids: pa.Array) -> np.ndarray:
     Raises:
         DataError: an end is not among the nodes, or both are the same; names file and row.
     """
-    ends = []
+    faults, ends = Faults(), []
     for name in EDGES:
         cells = edges.filled(name)
         numbers = pc.index_in(cells, ids)
-        row = first(numbers.is_null().to_numpy(False))
-        if row is not None:
-            what = f"{name} {cells[row].as_py()!r} is no node"
-            edges.refuse_at(row, what, "Add a row with this id to nodes, or remove the edge.")
-        ends.append(numbers.to_numpy(zero_copy_only=False))
-    row = first(ends[0] == ends[1])
-    if row is not None:
-        what = f"the edge joins {ids[int(ends[0][row])].as_py()!r} with itself"
-        edges.refuse_at(row, what, "Remove the row; models add their own self loops.")
+        missing = numbers.is_null().to_numpy(False)
+        remedy = "Add a row with this id to nodes, or remove the edge."
+        with faults:
+            refuse_rows(edges, missing, partial(_no_node, name, cells), remedy)
+        ends.append(numbers.fill_null(-1 - len(ends)).to_numpy(zero_copy_only=False))
+    with faults:
+        refuse_rows(
+            edges,
+            ends[0] == ends[1],
+            lambda row: f"the edge joins {ids[int(ends[0][row])].as_py()!r} with itself",
+            "Remove the row; models add their own self loops.",
+        )
+    faults.refuse()
     return np.stack(ends).astype(np.int64)
+
+
+def _no_node(name: str, cells: pa.Array, row: int) -> str:
+    return f"{name} {cells[row].as_py()!r} is no node"
 
 
 def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarray:
@@ -246,10 +338,9 @@ def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
     """
     cells = examples.texts("split")
     which = pc.index_in(cells, pa.array(SPLITS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
-    row = first((which < 0) & cells.is_valid().to_numpy(False))
-    if row is not None:
-        what = f"split is {cells[row].as_py()!r}"
-        examples.refuse_at(row, what, f"Use {', '.join(SPLITS)}, or leave the cell empty.")
-    row = first((which >= 0) & (y < 0))
-    examples.refuse_at(row, f"the {example} is in a split but has no label", "Label it, or leave its split empty.")
+    unknown = (which < 0) & cells.is_valid().to_numpy(False)
+    remedy = f"Use {', '.join(SPLITS)}, or leave the cell empty."
+    refuse_rows(examples, unknown, lambda row: f"split is {cells[row].as_py()!r}", remedy)
+    what = f"the {example} is in a split but has no label"
+    refuse_rows(examples, (which >= 0) & (y < 0), lambda row: what, "Label it, or leave its split empty.")
     return which == np.arange(len(SPLITS))[:, None]

@@ -14,7 +14,7 @@ from fedweave.datasets.check import check, first
 from fedweave.datasets.features import compact, normalise, one_hot
 from fedweave.datasets.folder import (
     EDGES,
-    Folder,
+    Classified,
     check_columns,
     ends_of,
     feature_names,
@@ -30,7 +30,7 @@ NODES = ("id", "graph", "label")
 
 
 @dataclass(frozen=True)
-class GraphFolder(Folder):
+class GraphFolder(Classified):
     """Your own folder of small graphs with graphs.csv|parquet, nodes.csv|parquet and edges.csv|parquet.
 
     normalise:   see `features.normalise`.

@@ -1,8 +1,11 @@
 """Tables of a user's folder, read so strictly that every complaint can name file, row and column."""
 
 import csv
+import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +13,16 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedweave.datasets.check import first, refuse
+from fedweave.datasets.check import refuse, refuse_rows
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
 WHOLE = r"^-?\d{1,18}(\.0*)?$"
 TEXT = "Use whole numbers or text in this column."
+NUMERIC = r"^\s*[+-]?\.?\d"
+DECIMAL_COMMA = r"^\s*[+-]?\d{1,3}([. ]?\d{3})*,\d+\s*$"
+DATE = r"^\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})\b"
+FEATURE = "Every column without another meaning is a feature: give a finite number in every row."
+DATES = "A date is no number: give what matters about it, such as the days since another date."
 TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 
 
@@ -39,7 +47,12 @@ class Table:
     def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
         """Raise DataError that names the file and data row `row` (from 0); nothing for None."""
         if row is not None:
-            refuse(self.path, f"row {row + self.top}: {what}", remedy)
+            path, number = self.place(row)
+            refuse(path, f"row {number}: {what}", remedy)
+
+    def place(self, row: int) -> tuple[Path, int]:
+        """The file of data row `row` (from 0), and the row's number there."""
+        return self.path, row + self.top
 
     def texts(self, column: str) -> pa.Array:
         """The column as strings; empty cells are null. Whole numbers and text are allowed."""
@@ -56,34 +69,48 @@ class Table:
     def filled(self, column: str) -> pa.Array:
         """`texts`, refusing empty cells."""
         cells = self.texts(column)
-        self.refuse_at(first(_bools(cells.is_null())), f"{column} is empty", f"Fill in {column} or remove the row.")
+        what = f"{column} is empty"
+        refuse_rows(self, _bools(cells.is_null()), lambda row: what, f"Fill in {column} or remove the row.")
         return cells
 
     def whole(self, column: str, empty: str) -> np.ndarray:
         """The column as int64 [rows], -1 where empty (`empty` says what that means); numbers below 0 are refused."""
         cells = self.texts(column)
-        bad = first(_bools(pc.invert(pc.match_substring_regex(cells, WHOLE))))
         remedy = f"Use whole numbers from 0, or leave the cell empty for {empty}."
-        if bad is not None:
-            self.refuse_at(bad, f"{column} is {cells[bad].as_py()!r}, not a whole number", remedy)
+        bad = _bools(pc.invert(pc.match_substring_regex(cells, WHOLE)))
+        refuse_rows(self, bad, lambda row: f"{column} is {cells[row].as_py()!r}, not a whole number", remedy)
         values = pc.replace_substring_regex(cells, r"\.0*$", "").cast(pa.int64())
-        below = first(_bools(pc.less(values, 0)))
-        if below is not None:
-            self.refuse_at(below, f"{column} is {values[below].as_py()}, below 0", remedy)
+        refuse_rows(self, _bools(pc.less(values, 0)), lambda row: f"{column} is {values[row].as_py()}, below 0", remedy)
         return values.fill_null(-1).to_numpy(zero_copy_only=False)
 
     def numbers(self, column: str) -> np.ndarray:
         """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are refused."""
         cells = self.data[column].combine_chunks()
-        remedy = "Every column without another meaning is a feature: give a finite number in every row."
-        self.refuse_at(first(_bools(cells.is_null())), f"feature {column!r} is empty", remedy)
-        values = self._cast(cells, pa.float64(), column, remedy).to_numpy(zero_copy_only=False)
+        if pa.types.is_temporal(cells.type):
+            refuse(self.path, f"column {column!r} holds {cells.type}", DATES)
+        refuse_rows(self, _bools(cells.is_null()), lambda row: f"feature {column!r} is empty", FEATURE)
+        values = self._cast(cells, pa.float64(), column, FEATURE).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             narrow = values.astype(np.float32)
-        bad = first(~np.isfinite(narrow))
-        if bad is not None:
-            self.refuse_at(bad, f"feature {column!r} is {values[bad]}, which is not finite in float32", remedy)
+        refuse_rows(
+            self,
+            ~np.isfinite(narrow),
+            lambda row: f"feature {column!r} is {values[row]}, which is not finite in float32",
+            FEATURE,
+        )
         return narrow
+
+    def kinds(self, column: str, names: tuple[str, ...]) -> np.ndarray:
+        """int64 [rows], the places of text in `names`, -1 where empty; other text is refused."""
+        cells = self.texts(column)
+        places = pc.index_in(cells, pa.array(names, pa.string()), skip_nulls=True)
+        refuse_rows(
+            self,
+            _bools(places.is_null()) & ~_bools(cells.is_null()),
+            lambda row: f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}",
+            f"Correct it, or add it to the names of {column} in [data].",
+        )
+        return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def _cast(self, cells: pa.Array, to: pa.DataType, column: str, remedy: str) -> pa.Array:
         try:
@@ -93,12 +120,33 @@ class Table:
         except pa.ArrowNotImplementedError:
             refuse(self.path, f"column {column!r} holds {cells.type}", remedy)
         except pa.ArrowInvalid as error:
-            for row, cell in enumerate(cells):  # Arrow does not say which row it was
-                try:
-                    cell.cast(to)
-                except pa.ArrowInvalid:
-                    self.refuse_at(row, f"{column!r} is {cell.as_py()!r}", remedy)
+            bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not say which rows
+            texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
+            better = remedy if to != pa.float64() else remedy_of(column, [str(text) for text in texts])
+            refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}", better)
             refuse(self.path, f"column {column!r}: {error}", remedy)
+
+
+def remedy_of(column: str, texts: list[str]) -> str:
+    """What to do about cells of a feature that are no numbers."""
+    if all(re.match(DATE, text) for text in texts):
+        return DATES
+    if all(re.match(DECIMAL_COMMA, text) for text in texts):
+        return "Write decimal points: 0.5, not 0,5."
+    if any(re.match(NUMERIC, text) for text in texts):
+        return FEATURE
+    names = sorted(set(texts))
+    shown = ", ".join(json.dumps(name, ensure_ascii=False) for name in names[:10]) + (", …" if names[10:] else "")
+    declare = f"[data] categories = {{{column} = [{shown}]}}"
+    return f"{FEATURE} Text becomes one column per value if you declare all values: {declare}."
+
+
+def _uncast(cell: pa.Scalar, to: pa.DataType) -> bool:
+    try:
+        cell.cast(to)
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 def _bools(mask: pa.Array) -> np.ndarray:
@@ -123,7 +171,11 @@ def read(path: Path) -> Table:
     """
     try:
         data = _csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path, partitioning=None)
-    except (pa.ArrowException, OSError, UnicodeError, csv.Error) as error:
+    except UnicodeError as error:
+        _refuse_encoding(path, error)
+    except (pa.ArrowException, OSError, csv.Error) as error:
+        if path.suffix == ".csv" and "UTF8" in str(error):
+            _refuse_encoding(path, error)
         why = " ".join(str(error).split())  # Arrow breaks lines
         refuse(path, f"the file is empty, damaged or malformed ({why})", "Write it again; see docs/data-format.md.")
     names = data.column_names
@@ -133,9 +185,27 @@ def read(path: Path) -> Table:
     return Table(path, data, 2 if path.suffix == ".csv" else 1)
 
 
+def _refuse_encoding(path: Path, error: Exception) -> NoReturn:
+    start = path.read_bytes()[:4]
+    wide = start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start
+    form, given = ("UTF-16", "UTF-16") if wide else ("Latin-1 or Windows-1252", "WINDOWS-1252")
+    refuse(
+        path,
+        f"the file is not UTF-8; it looks like {form}",
+        f"Save it as UTF-8, in a spreadsheet as “CSV UTF-8”, or: iconv -f {given} -t UTF-8 {path.name} > new.csv.",
+    )
+
+
 def _csv(path: Path) -> pa.Table:
     with path.open(newline="", encoding="utf-8-sig") as file:
         header = next(csv.reader(file), [])
+    for mark, name in ((";", "semicolons"), ("\t", "tabs")):
+        if len(header) == 1 and mark in header[0]:
+            refuse(
+                path,
+                f"cells are split by {name}; the columns are {', '.join(header[0].split(mark))}",
+                "Split them by commas, and write numbers with decimal points.",
+            )
     options = pa.csv.ConvertOptions(
         column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=True, null_values=[""]
     )

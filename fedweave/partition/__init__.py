@@ -17,6 +17,7 @@ from fedweave.partition.iid import Random
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
 from fedweave.partition.overlap import Overlap
+from fedweave.partition.owners import Column, Folders
 from fedweave.partition.statistics import statistics, totals
 from fedweave.partition.vertical import Parties, Vertical
 
@@ -25,6 +26,8 @@ PARTITIONS: dict[str, type] = {
     "label_skew": LabelSkew,
     "dirichlet": Dirichlet,
     "random": Random,
+    "column": Column,
+    "folders": Folders,
     "ego_networks": EgoNetworks,
     "overlap": Overlap,
     "vertical": Vertical,
@@ -35,8 +38,10 @@ PARTITIONS: dict[str, type] = {
 
 __all__ = [
     "PARTITIONS",
+    "Column",
     "Dirichlet",
     "EgoNetworks",
+    "Folders",
     "GraphsIID",
     "LabelSkew",
     "Louvain",

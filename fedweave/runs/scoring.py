@@ -95,7 +95,8 @@ def like(config: Config, before: Dataset, folder: Path) -> Dataset:
     """
     named = {"labels": before.labels} if before.labels else {"classes": before.classes}
     if before.graph_of is None:
-        data = Folder(sens_feature=True, **named).load(folder, 0, labelled=False)
+        own = {name: config.data.values[name] for name in ("categories", "groups") if name in config.data.values}
+        data = Folder(sens_feature=True, **named, **own).load(folder, 0, labelled=False)
     else:
         data = GraphFolder(sens_feature=True, **named, **_kinds(before)).load(folder, 0, labelled=False)
     x = _scaled(config, before, _matched(data, before, folder))

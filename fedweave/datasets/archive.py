@@ -1,0 +1,36 @@
+"""Any graph in one `.npz` file of the user's own."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedweave.datasets import npz
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import refuse
+from fedweave.datasets.features import check_normalise, compact, normalise
+from fedweave.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Your own graph in one .npz file ([data] path), in the layout of `npz`.
+
+    normalise: see `features.normalise`.
+    """
+
+    normalise: str = "none"
+
+    def __post_init__(self) -> None:
+        check_normalise(self.normalise)
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The graph in the file `root`, called like it; `seed` is not used.
+
+        Raises:
+            ConfigError: no file is given. DataError: it is refused (see `npz.read`).
+        """
+        if root is None:
+            raise ConfigError('The dataset "npz" needs a file: set [data] path to it.')
+        if not root.is_file():
+            refuse(root, "this is not a file", "Name the .npz file itself.")
+        data = npz.read(root, root.stem)
+        return replace(data, x=normalise(compact(data.x), self.normalise, data.name))

@@ -1,0 +1,105 @@
+"""Data that is in memory already: tables, a PyTorch Geometric `Data`, a networkx graph."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check, refuse
+from fedweave.datasets.edges import undirected
+from fedweave.datasets.features import compact
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.table import Table
+from fedweave.errors import DataError
+
+_FRAMES = "Give a pandas or polars frame, or an Arrow table."
+
+
+def from_frames(nodes: Any, edges: Any, name: str = "frames", **options: Any) -> Dataset:
+    """The graph of two tables with the columns of docs/data-format.md: pandas or polars frames, or Arrow tables.
+
+    options: of `folder.Folder`, such as labels, categories or owner. Complaints count rows from 0, as frames do.
+
+    Raises:
+        ConfigError, DataError: see `folder.Folder`.
+    """
+    root = Path(name)
+    tables = [Table(root / kind, _table(kind, frame), 0) for kind, frame in (("nodes", nodes), ("edges", edges))]
+    return Folder(**options).made(tables[0], tables[1], root)
+
+
+def from_networkx(
+    graph: Any, label: str = "label", features: Sequence[str] | None = None, name: str = "networkx", **options: Any
+) -> Dataset:
+    """The graph of a `networkx.Graph`, undirected; what nodes have besides `label`, "sens" and "split" are features.
+
+    features: the attributes to take, in order; by default all. options: see `from_frames`.
+
+    Raises:
+        ConfigError, DataError: see `from_frames`.
+    """
+    known = dict(graph.nodes(data=True))
+    chosen = features or sorted({key for own in known.values() for key in own} - {label, "sens", "split"})
+    columns: dict[str, list[Any]] = {"id": [str(node) for node in known]}
+    for attribute, column in ((label, "label"), *((key, key) for key in ("sens", "split", *chosen))):
+        if column in ("label", *chosen) or any(attribute in own for own in known.values()):
+            columns[column] = [own.get(attribute) for own in known.values()]
+    ends = [(str(a), str(b)) for a, b in graph.edges() if a != b]
+    edges = {"source": [a for a, _ in ends], "target": [b for _, b in ends]}
+    return from_frames(
+        _columns(columns), pa.table(edges, pa.schema([(k, pa.string()) for k in edges])), name, **options
+    )
+
+
+def from_pyg(data: Any, name: str = "pyg") -> Dataset:
+    """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
+    and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled.
+
+    Raises:
+        DataError: one of the three is missing, or breaks what `Dataset` promises.
+    """
+    if missing := [key for key in ("x", "edge_index", "y") if getattr(data, key, None) is None]:
+        refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and y.")
+    x, y = (np.asarray(getattr(data, key).cpu()) for key in ("x", "y"))
+    source, target = np.asarray(data.edge_index.cpu())
+    apart = source != target
+    masks = [getattr(data, f"{split}_mask", None) for split in ("train", "val", "test")]
+    sens = getattr(data, "sens", None)
+    whole = y.astype(np.int64).reshape(len(x))
+    made = Dataset(
+        name=name,
+        x=compact(np.ascontiguousarray(x, np.float32)),
+        edges=undirected(source[apart], target[apart], len(x)),
+        y=whole,
+        classes=int(whole.max(initial=-1)) + 1,
+        sens=None if sens is None else np.asarray(sens.cpu()).astype(np.int64),
+        public=None if any(m is None for m in masks) else np.stack([np.asarray(m.cpu()) for m in masks]),  # type: ignore[union-attr]
+    )
+    return check(made, name)
+
+
+def _columns(columns: dict[str, list[Any]]) -> pa.Table:
+    """Arrow columns; what has values of several types becomes text."""
+    made = {}
+    for name, values in columns.items():
+        try:
+            made[name] = pa.array(values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            made[name] = pa.array([None if value is None else str(value) for value in values])
+    return pa.table(made)
+
+
+def _table(kind: str, frame: Any) -> pa.Table:
+    try:
+        if isinstance(frame, pa.Table):
+            return frame
+        if hasattr(frame, "__arrow_c_stream__"):
+            made = pa.table(frame)
+        else:
+            made = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
+        raise DataError(f"{kind}: {type(frame).__name__} cannot be read as a table ({error}). {_FRAMES}") from error
+    return made.drop_columns([name for name in made.column_names if name.startswith("__index_level_")])

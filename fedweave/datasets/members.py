@@ -1,0 +1,94 @@
+"""Members that hold nodes of their own: a folder with one sub-folder for each, in the layout of `folder.Folder`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import Faults, refuse
+from fedweave.datasets.folder import EDGES, NODES, Folder, check_columns
+from fedweave.datasets.table import Table, find, read
+from fedweave.errors import ConfigError
+
+_LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
+
+
+@dataclass(frozen=True)
+class Members(Folder):
+    """Your own folder of members, each a sub-folder with nodes.csv|parquet and edges.csv|parquet, for the partition
+    "folders". Members need the same feature columns; one id at two members is two nodes, called member/id."""
+
+    def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
+        """All members' nodes, one member after the other in order of name; `seed` is not used.
+
+        Raises:
+            ConfigError: no folder is given, or [data] owner, which the sub-folders say.
+            DataError: there is no member, their columns differ, or a file is missing or refused (see `Folder.load`).
+        """
+        if root is None:
+            raise ConfigError('The dataset "members" needs the folder of all members\' folders: set [data] path.')
+        if self.owner is not None:
+            raise ConfigError("members: the sub-folders say whose nodes are; leave owner out.")
+        if not root.is_dir():
+            refuse(root, "this is not a folder", _LAYOUT)
+        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if not folders:
+            refuse(root, "there is no sub-folder", _LAYOUT)
+        faults, nodes, edges = Faults(), list[Table](), list[Table]()
+        for folder in folders:
+            with faults:
+                nodes.append(_named(read(find(folder, "nodes")), folder.name, NODES[:1]))
+                edges.append(_named(read(find(folder, "edges")), folder.name, EDGES))
+        faults.refuse()
+        _check_alike(root, nodes)
+        made = self.made(_stacked(root, nodes), _stacked(root, edges), root, labelled)
+        owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
+        return replace(made, owner=owner, owners=tuple(folder.name for folder in folders))
+
+
+@dataclass(frozen=True)
+class _Stacked(Table):
+    """Several tables one below the other; complaints name the file and row that a value comes from."""
+
+    sources: tuple[Table, ...] = ()
+
+    def place(self, row: int) -> tuple[Path, int]:
+        """See `Table.place`."""
+        for table in self.sources:
+            if row < table.rows:
+                return table.place(row)
+            row -= table.rows
+        raise IndexError(row)
+
+
+def _named(table: Table, member: str, columns: Sequence[str]) -> Table:
+    """The table with the member's name before the ids in `columns`."""
+    check_columns(table, required=tuple(columns), known=tuple(columns))
+    data = table.data
+    for column in columns:
+        cells = table.filled(column)
+        full = pc.binary_join_element_wise(pa.scalar(member), cells, pa.scalar("/"))
+        data = data.set_column(data.column_names.index(column), column, full)
+    return replace(table, data=data)
+
+
+def _check_alike(root: Path, nodes: Sequence[Table]) -> None:
+    """Refuse members with other feature columns."""
+    features = [[name for name in table.columns if name not in NODES] for table in nodes]
+    for table, own in zip(nodes, features, strict=True):
+        if differ := sorted(set(own) ^ set(features[0])):
+            what = f"{nodes[0].path.parent.name} and {table.path.parent.name} differ in the columns {', '.join(differ)}"
+            refuse(root, what, "Give all members the same feature columns.")
+
+
+def _stacked(root: Path, tables: Sequence[Table]) -> Table:
+    try:
+        data = pa.concat_tables([table.data for table in tables], promote_options="permissive")
+    except pa.ArrowException as error:
+        kind = tables[0].path.stem
+        refuse(root, f"the members' {kind} hold values of different types ({error})", "Write all as CSV, or all alike.")
+    return _Stacked(root / tables[0].path.stem, data, 0, tuple(tables))

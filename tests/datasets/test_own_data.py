@@ -1,0 +1,183 @@
+"""Data as members have it: owners, sub-folders, text, files of other programs, and tables in memory."""
+
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from fedweave import config, datasets, partition
+from fedweave.build import build
+from fedweave.datasets import load, npz
+from fedweave.errors import ConfigError, DataError
+from tests.datasets.test_folder import folder, same
+
+NODES = (
+    "id,label,sens,job,age,branch\n1,a,f,clerk,30,north\n2,b,m,nurse,40,south\n3,a,f,,50,north\n4,b,,clerk,60,south\n"
+)
+EDGES = "source,target\n1,2\n1,3\n2,4\n"
+OPTIONS = {"categories": {"job": ("clerk", "nurse")}, "owner": "branch"}
+
+
+def test_text_becomes_columns_groups_and_owners_by_hand(tmp_path: Path) -> None:
+    data = load("folder", str(folder(tmp_path, NODES, EDGES)), **OPTIONS)
+    assert data.columns == ("job = clerk", "job = nurse", "age")
+    np.testing.assert_array_equal(data.x, [[1, 0, 30], [0, 1, 40], [0, 0, 50], [1, 0, 60]])
+    np.testing.assert_array_equal(data.sens, [0, 1, 0, -1])
+    assert data.owners == ("north", "south")
+    np.testing.assert_array_equal(data.owner, [0, 1, 0, 1])
+    other = load("folder", str(tmp_path), groups=("m", "f"), **OPTIONS)
+    np.testing.assert_array_equal(other.sens, [1, 0, 1, -1])
+
+
+def test_a_column_says_who_holds_what(tmp_path: Path) -> None:
+    document = {"data": {"path": str(folder(tmp_path, NODES, EDGES)), **OPTIONS}, "rounds": 1}
+    document |= {"partition": {"name": "column", "train": 0.5, "val": 0.0, "test": 0.5}}
+    chosen = config.resolve(document)
+    assert config.resolve(chosen.plain()) == chosen
+    built = build(chosen)
+    assert built.fed.clients == ("north", "south")
+    assert [part.nodes.tolist() for part in built.partition.parts] == [[0, 2], [1, 3]]
+    with pytest.raises(ConfigError, match=r"nobody says whose the nodes of 'digits' are; .*\[data\] owner"):
+        partition.Column().cut(load("digits"), 0)
+    with pytest.raises(ConfigError, match=r'set \[data\] name = "members"'):
+        partition.Folders().cut(load("digits"), 0)
+
+
+def members(root: Path) -> Path:
+    """The same nodes in a folder for each branch; 1 is a node at both."""
+    for name, rows, edges in (
+        ("south", "2,b,m,nurse,40\n1,b,,clerk,60\n", "2,1\n"),
+        ("north", "1,a,f,clerk,30\n3,a,f,,50\n", "1,3\n"),
+    ):
+        (root / name).mkdir(parents=True)
+        folder(root / name, f"id,label,sens,job,age\n{rows}", f"source,target\n{edges}")
+    return root
+
+
+def test_a_folder_for_each_member(tmp_path: Path) -> None:
+    data = load("members", str(members(tmp_path)), categories=OPTIONS["categories"])
+    assert data.ids == ("north/1", "north/3", "south/2", "south/1")
+    assert (data.owners, data.owner.tolist()) == (("north", "south"), [0, 0, 1, 1])
+    np.testing.assert_array_equal(data.edges, [[0, 1, 2, 3], [1, 0, 3, 2]])
+    np.testing.assert_array_equal(data.y, [0, 0, 1, 1])  # a < b over all members, of whom each has one
+    np.testing.assert_array_equal(data.sens, [0, 0, 1, -1])
+    cut = partition.Folders(train=0.5, val=0.0, test=0.5).cut(data, 0)
+    assert (cut.names, [part.nodes.tolist() for part in cut.parts]) == (("north", "south"), [[0, 1], [2, 3]])
+    folder(tmp_path / "north", "id,label,job,age\n1,a,clerk,30\n1,a,clerk,40\n", "source,target\n1,9\n")
+    with pytest.raises(DataError) as refusal:
+        load("members", str(tmp_path), categories=OPTIONS["categories"])
+    assert f"{tmp_path}/north/nodes.csv: row 3: id 'north/1' is already in row 2" in str(refusal.value)
+    folder(tmp_path / "north", "id,label,job,rage\n1,a,clerk,30\n", "source,target\n")
+    with pytest.raises(DataError, match=r"north and south differ in the columns age, rage"):
+        load("members", str(tmp_path))
+
+
+REFUSED: dict[str, tuple[str | bytes, str, str]] = {
+    "utf-16": ("id,label,f\n1,0,2\n".encode("utf-16"), "not UTF-8; it looks like UTF-16", "iconv -f UTF-16"),
+    "latin-1": ("id,label,f\nJürg,0,2\n".encode("latin-1"), "it looks like Latin-1", "iconv -f WINDOWS-1252"),
+    "semicolons": ("id;label;f\n1;0;2\n", "split by semicolons; the columns are id, label, f", "by commas"),
+    "tabs": ("id\tlabel\tf\n1\t0\t2\n", "cells are split by tabs", "by commas"),
+    "decimal comma": ('id,label,f\n1,0,"0,5"\n', "row 2: 'f' is '0,5'", "Write decimal points"),
+    "date": ("id,label,born\n1,0,1990-12-31\n", "row 2: 'born' is '1990-12-31'", "days since another date"),
+    "text": (
+        "id,label,job\n1,0,nurse\n2,0,clerk\n",
+        "row 2: 'job' is 'nurse'",
+        'categories = {job = ["clerk", "nurse"]}',
+    ),
+    "mixed groups": ("id,label,sens,f\n1,0,f,2\n2,0,1,2\n", "row 2: sens is 'f', not a whole number", "leave the cell"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_files_of_other_programs_are_refused_with_the_remedy(case: str, tmp_path: Path) -> None:
+    content, what, remedy = REFUSED[case]
+    with pytest.raises(DataError) as refusal:
+        load("folder", str(folder(tmp_path, content, "source,target\n")))
+    assert what in str(refusal.value)
+    assert remedy in str(refusal.value).split(what)[1]
+
+
+def test_dates_of_parquet_and_undeclared_values_are_refused(tmp_path: Path) -> None:
+    dates = pa.table({"id": ["1"], "label": ["a"], "born": pa.array([0], pa.date32())})
+    with pytest.raises(DataError, match=r"column 'born' holds date32.*A date is no number"):
+        datasets.from_frames(dates, pa.table({"source": ["1"], "target": ["1"]}))
+    with pytest.raises(DataError, match=r"row 3: job 'nurse' is none of clerk\. Correct it, or add it"):
+        load("folder", str(folder(tmp_path, NODES, EDGES)), **(OPTIONS | {"categories": {"job": ("clerk",)}}))
+    with pytest.raises(DataError, match=r"no column 'jobs', which \[data\] categories names"):
+        load("folder", str(tmp_path), **(OPTIONS | {"categories": {"jobs": ("clerk",)}}))
+    for options in ({"categories": {"job": ()}}, {"groups": ("a", "a")}, {"owner": "label"}):
+        with pytest.raises(ConfigError, match=r"^folder: "):
+            load("folder", str(tmp_path), **options)
+
+
+def test_all_faults_of_the_tables_are_told_at_once(tmp_path: Path) -> None:
+    nodes = "id,label,split,f,g\n1,0,train,x,1\n1,0,dev,2,inf\n3,0,test,3,\n"
+    with pytest.raises(DataError) as refusal:
+        load("folder", str(folder(tmp_path, nodes, "source,target\n1,2\n3,3\n")))
+    lines = [line.removeprefix(f"{tmp_path}/") for line in str(refusal.value).splitlines()]
+    assert [line.partition(". ")[0] for line in lines] == [
+        "nodes.csv: row 3: id '1' is already in row 2",
+        "nodes.csv: row 2: 'f' is 'x'",
+        "nodes.csv: row 4: feature 'g' is empty",
+        "nodes.csv: row 3: split is 'dev'",
+    ]  # edges are not looked at before ids are unique
+    many = "id,label,f\n" + "".join(f"{i},0,x{i}\n" for i in range(50))
+    with pytest.raises(DataError) as refusal:
+        load("folder", str(folder(tmp_path, many, "source,target\n" + "a,b\n" * 3)))
+    assert len(str(refusal.value).splitlines()) == 21
+    assert str(refusal.value).splitlines()[-1] == "and 36 more faults"  # 50 features and 6 ends, of which 20 are shown
+
+
+def test_an_npz_of_ones_own_is_a_path(tmp_path: Path) -> None:
+    data = load("folder", str(folder(tmp_path, NODES, EDGES)), **OPTIONS)
+    npz.write(data, tmp_path / "mine.npz")
+    chosen = config.resolve({"data": {"path": str(tmp_path / "mine.npz")}})
+    assert chosen.data.name == "npz"
+    again = load(chosen.data.name, path=chosen.folder)
+    assert again.name == "mine"
+    np.testing.assert_array_equal(again.edges, data.edges)
+    with pytest.raises(DataError, match="this is not a file"):
+        load("npz", str(tmp_path))
+
+
+def test_frames_are_read_like_files(tmp_path: Path) -> None:
+    plain = load("folder", str(folder(tmp_path)))
+    nodes = pd.read_csv(tmp_path / "nodes.csv")
+    same(plain, datasets.from_frames(nodes, pd.read_csv(tmp_path / "edges.csv"), normalise="none"))
+    nodes.loc[1, "age"] = np.inf
+    with pytest.raises(DataError, match=r"nodes: row 1: feature 'age' is inf"):
+        datasets.from_frames(nodes, pd.read_csv(tmp_path / "edges.csv"))
+    with pytest.raises(DataError, match=r"nodes: int cannot be read as a table.*Give a pandas or polars frame"):
+        datasets.from_frames(3, nodes)
+
+
+def test_a_networkx_graph_with_attributes() -> None:
+    graph = nx.Graph([("a", "b"), ("b", "c"), ("c", "c")])
+    for node, (club, age) in {"a": ("x", 1.5), "b": ("y", 2.0), "c": (None, 3)}.items():
+        graph.nodes[node].update(club=club, age=age, size=1)
+    data = datasets.from_networkx(graph, label="club", features=("age",))
+    assert (data.ids, data.labels, data.columns) == (("a", "b", "c"), ("x", "y"), ("age",))
+    np.testing.assert_array_equal(data.edges, [[0, 1, 1, 2], [1, 0, 2, 1]])
+    np.testing.assert_array_equal(data.y, [0, 1, -1])
+    assert datasets.from_networkx(graph, label="club").columns == ("age", "size")
+
+
+class Data:
+    """What of torch_geometric.data.Data is read; importing it takes longer than all tests here."""
+
+    def __init__(self, **own: torch.Tensor) -> None:
+        self.__dict__ = own
+
+
+def test_a_data_of_pytorch_geometric() -> None:
+    ends = torch.tensor([[0, 1, 1, 2], [1, 0, 1, 0]])
+    masks = {f"{split}_mask": torch.arange(3) == i for i, split in enumerate(("train", "val", "test"))}
+    data = datasets.from_pyg(Data(x=torch.eye(3), edge_index=ends, y=torch.tensor([0, 1, 1]), **masks))
+    np.testing.assert_array_equal(data.edges, [[0, 0, 1, 2], [1, 2, 0, 0]])
+    assert (data.classes, data.public.tolist()) == (2, np.eye(3, dtype=bool).tolist())
+    with pytest.raises(DataError, match=r"the data has no x, y"):
+        datasets.from_pyg(Data(edge_index=ends))
