@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from fedweave.attack import attack
+from fedweave.check import check
 from fedweave.contract.command import contract
 from fedweave.contributions import contributions
 from fedweave.deploy.sites.audit import audit
@@ -21,9 +22,11 @@ from fedweave.deploy.sites.command import sites
 from fedweave.errors import FedweaveError, UserError
 from fedweave.export.command import export
 from fedweave.predict import predict
-from fedweave.report.command import report
+from fedweave.report.command import compare, report
 from fedweave.report.statement import statement
 from fedweave.reproduce.command import reproduce
+from fedweave.starter import init
+from fedweave.sweep.command import sweep
 
 
 class Commands(TyperGroup):
@@ -164,11 +167,15 @@ def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The di
     show_ledger(screen(), read_table(directory, LEDGER))
 
 
+app.command()(init)
+app.command()(check)
 app.command()(report)
+app.command()(compare)
 app.command()(statement)
 app.add_typer(sites, name="sites")
 app.command()(audit)
 app.command()(reproduce)
+app.command()(sweep)
 app.command()(predict)
 app.command()(export)
 app.command()(contributions)

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import torch
 from typer.testing import CliRunner
 
 import fedweave
+from fedweave import starter
 from fedweave.cli import app
-from fedweave.core import model as models
 from fedweave.errors import UserError
 from fedweave.runs.trained import finished, trained
 
+ROOT = Path(__file__).parents[1]
 SMALL = """
 rounds = 3
 [data]
@@ -85,17 +87,6 @@ def test_a_run_is_loaded_as_tables_configuration_and_models(saved: Path) -> None
         found.weights("best")
 
 
-def test_a_runs_model_is_a_module_with_the_runs_outputs(saved: Path) -> None:
-    found, kept = fedweave.load_run(saved), trained(saved, finished(saved), "")
-    data, algorithm = kept.built.data, kept.built.algorithm
-    x = torch.as_tensor(data.x.toarray() if hasattr(data.x, "toarray") else data.x)
-    graph = fedweave.client_graphs(data, fedweave.partition.Random(clients=1).cut(data, 0))["client-0"]
-    with torch.no_grad():
-        ours = models.apply(algorithm.model, kept.state["w"], graph)[: data.nodes]
-        theirs = found.module()(x, torch.from_numpy(data.edges))
-    torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-4)
-
-
 def test_what_is_not_a_run_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not the directory of a run: it has no config.toml"):
         fedweave.load_run(tmp_path)
@@ -131,3 +122,42 @@ def test_overwrite_replaces_a_run_and_nothing_else(saved: Path, tmp_path: Path) 
     )
     assert (tmp_path / "mine/thesis.txt").exists()
     assert "choose one of them" in run("run", config, "--out", other, "--overwrite", "--resume", code=2)
+
+
+def test_a_starter_configuration_can_be_checked_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "fedweave check experiment.toml" in run("init")
+    said = run("check", "experiment.toml")
+    assert "digits (1,797 nodes) · 10 clients" in said
+    assert "64 features, 10 classes (0 to 9), 0 without a label" in said
+    assert f"fedweave {version('fedweave')}" in said
+    assert said.strip().endswith("no fault found")
+    assert [path.name for path in tmp_path.iterdir()] == ["experiment.toml"]  # nothing is written
+    assert "exists; name another file" in run("init", code=2)
+    assert "Did you mean 'fedavg-cora'?" in run("init", "c.toml", "--from", "fedavg-cor", code=2)
+    run("init", "cora.toml", "--from", "fedavg-cora")
+    assert (tmp_path / "cora.toml").read_text() == (ROOT / "experiments/fedavg-cora.toml").read_text()
+
+
+def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(SMALL)
+    assert "unknown key" in run("check", str(tmp_path / "a.toml"), "--set", "model.hiden=3", code=2)
+    odd = run("check", str(tmp_path / "a.toml"), "--set", "partition.test=0.0", "--set", "eval_every=0")
+    assert "note: client-0, client-1, client-2 have no test node" in odd
+    assert "3 rounds, evaluated at the end" in odd
+    assert "model: 43 weights" in odd  # 6 * 4 + 4 + 4 * 3 + 3
+    rare = tmp_path / "data"
+    rare.mkdir()
+    (rare / "nodes.csv").write_text("id,label,split,f\n1,a,train,0\n2,a,val,1\n3,b,test,2\n4,b,test,2\n")
+    (rare / "edges.csv").write_text("source,target\n1,2\n3,4\n")
+    (tmp_path / "b.toml").write_text(
+        f"[data]\npath = '{rare}'\n[partition]\nname = 'random'\nclients = 1\npublic_split = true\n"
+    )
+    assert "note: no client trains on class b, of which there are 2 examples" in run("check", str(tmp_path / "b.toml"))
+
+
+def test_the_package_carries_the_experiments() -> None:
+    assert starter.shipped().keys() == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fedweave"]
+    carried = {path.name for pattern in data for path in (ROOT / "fedweave").glob(pattern)}
+    assert carried == {"py.typed", *(path.name for path in (ROOT / "experiments").glob("*.toml"))}

@@ -22,9 +22,9 @@ LAYERS = (
     ("build",),
     ("runs",),
     ("report",),
-    ("predict", "attack", "contributions", "contract"),
+    ("predict", "attack", "contributions", "contract", "check", "starter"),
     ("reproduce",),
-    ("export",),
+    ("export", "sweep"),
     ("loading",),
     ("deploy",),
     ("cli",),
@@ -121,8 +121,8 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("typer", {"cli", "attack", "contributions", "predict", "report.statement", "deploy.sites"}
-         | {f"{at}.command" for at in ("contract", "export", "report", "reproduce")}),
+        ("typer", {"cli", "attack", "check", "starter", "contributions", "predict", "report.statement", "deploy.sites"}
+         | {f"{at}.command" for at in ("contract", "export", "report", "reproduce", "sweep")}),
         ("rich", {"cli", "build", "report", "contributions", "reproduce", "deploy.sites"}),
         ("nvflare", {"deploy.flare"}),
         ("pydantic", {"config", "deploy.flare"}), ("plotly", {"report"}),

@@ -1,9 +1,10 @@
 """Cells of tables: how numbers are written, which way is better, and what stands for a missing one."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from fedweave.metrics.paired import surely_above
 from fedweave.report.reading import spread
 
 NONE = "-"
@@ -53,9 +54,15 @@ def number(value: float) -> str:
     return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.2e}"
 
 
-def marked(cells: list[Cell], means: list[float], last: str) -> list[Cell]:
-    """Mark the best mean, and those that look the same as shown."""
-    if last not in HIGHER + LOWER or sum(map(math.isfinite, means)) < 2:
+def marked(cells: list[Cell], values: Sequence[Mapping[Any, float]], last: str) -> list[Cell]:
+    """Mark what is better than every other by a paired test over seeds (`metrics.paired.surely_above`); nothing of one
+    seed. values: {seed: value} of each cell."""
+    if last not in HIGHER + LOWER:
         return cells
-    best = (max if last in HIGHER else min)(mean for mean in means if math.isfinite(mean))
-    return [replace(cell, best=number(mean) == number(best)) for cell, mean in zip(cells, means, strict=True)]
+    sign = 1 if last in HIGHER else -1
+    signed = [{seed: sign * value for seed, value in own.items()} for own in values]
+    best = [
+        len(signed) > 1 and all(surely_above(own, other) for j, other in enumerate(signed) if j != i)
+        for i, own in enumerate(signed)
+    ]
+    return [replace(cell, best=is_best) for cell, is_best in zip(cells, best, strict=True)]

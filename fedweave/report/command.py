@@ -1,4 +1,4 @@
-"""The command `fedweave report`."""
+"""The commands `fedweave report` and `fedweave compare`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,3 +24,23 @@ def report(
     path = out or (directories[0] if len(directories) == 1 else Path()) / "report.html"
     write(path, lambda file: file.write(page.encode()))
     typer.echo(path)
+
+
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The directories of runs.")],
+) -> None:
+    """Compare runs with those given first: paired tests over the seeds that both have, with intervals."""
+    from fedweave.errors import UserError
+    from fedweave.report.compare import NOTE, compared
+    from fedweave.report.reading import grouped, read_runs
+    from fedweave.report.terminal import screen, show_cells
+
+    groups = grouped(read_runs(directories))
+    if len(groups) < 2:
+        raise UserError("these runs differ in the seed alone; give runs of at least two experiments or algorithms.")
+    found = compared(groups)
+    if not found.rows:
+        raise UserError(f"{groups[0].label} shares no seed with the others; give runs with the same seeds.")
+    console = screen()
+    show_cells(console, found)
+    console.print(NOTE, highlight=False)

@@ -41,7 +41,7 @@ def between_groups(groups: Sequence[Group]) -> Table:
                 continue
             cells = [measured(values, number) for values in found]
             if comparable(groups):
-                cells = marked(cells, [spread(values)[0] for values in found], name)
+                cells = marked(cells, [group.by_seed(f"{family}/{name}") for group in groups], name)
             cells = [_noted(cell, _aside(group, family, name)) for cell, group in zip(cells, groups, strict=True)]
             rows.append((Cell(title, note=NOTES.get(name, "")), Cell(words), *cells))
     head = heads(groups)

@@ -10,6 +10,8 @@ from plotly.offline import get_plotlyjs
 
 from fedweave.config import dumps
 from fedweave.report import figures, gain, tables
+from fedweave.report.cells import Table
+from fedweave.report.compare import NOTE, compared
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import between_groups
 from fedweave.report.motifs import drawing
@@ -25,7 +27,7 @@ def render(runs: Sequence[Run]) -> str:
     groups = grouped(runs)
     owners = [(group, run) for group in groups for run in group.runs]
     accuracies = [[run.clients("accuracy") for run in group.runs] for group in groups]
-    gained = gain.gains(groups)
+    gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     return environment.from_string(PAGE).render(
         title=_title(groups),
@@ -38,10 +40,12 @@ def render(runs: Sequence[Run]) -> str:
         facts=tables.facts(groups),
         summary=tables.metrics(groups, ("global", "local", "trained", "best_val")),
         costs=tables.costs(groups),
+        paired=compared(groups) if tables.comparable(groups) and seeds else Table((), ()),
+        paired_note=NOTE,
         fairness=tables.metrics(groups, ("fairness",)),
         between=between_groups(groups),
         alone=tables.reward_fairness(groups),
-        seeds=any(len(group.runs) > 1 for group in groups),
+        seeds=seeds,
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
         several=len(groups) > 1,
         marked=tables.comparable(groups),

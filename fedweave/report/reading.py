@@ -102,6 +102,11 @@ class Group:
         """One entry of every run's summary, or of its metrics; None where it is absent."""
         return [run.summary.get(name, run.summary["metrics"].get(name)) for run in self.runs]
 
+    def by_seed(self, name: str) -> dict[Any, float]:
+        """{seed: the entry} of the runs that have it."""
+        found = zip(self.runs, self.values(name), strict=True)
+        return {run.config.get("seed"): value for run, value in found if value is not None and math.isfinite(value)}
+
 
 def read_run(directory: Path) -> Run:
     """Read a run, finished or not.

@@ -104,8 +104,8 @@ def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
         form = (lambda value: f"{value:.4g}") if last in COUNTED else number
         cells = [measured(group.values(name), form) for group in groups]
         if comparable(groups):
-            cells = marked(cells, [spread(group.values(name))[0] for group in groups], last)
-        rows.append((Cell(_readable(last if family == "fairness" else name), note=NOTES.get(last, "")), *cells))
+            cells = marked(cells, [group.by_seed(name) for group in groups], last)
+        rows.append((Cell(readable(last if family == "fairness" else name), note=NOTES.get(last, "")), *cells))
     return Table(heads(groups), tuple(rows))
 
 
@@ -285,7 +285,8 @@ def heads(groups: Sequence[Group]) -> tuple[str, ...]:
     return ("", *counted)
 
 
-def _readable(name: str) -> str:
+def readable(name: str) -> str:
+    """A metric's name in words."""
     words = [PROPER.get(word, word) for word in name.replace("/", "_").split("_")]
     text = " ".join(words)
     return text[0].upper() + text[1:]

@@ -112,10 +112,19 @@ own, “trained” the same of each client's model right after its own training.
 with the best mean validation accuracy over clients. Point at a number for all its digits.
 {%- if seeds %} Mean ± sample standard deviation over seeds.{% endif %}
 {%- if unequal %} The runs compared do not have the same seeds, which also decide the split.{% endif %}
-{%- if marked %} ★ marks the best value.{% elif several %} No best value is marked: the runs differ in data or number of
+{%- if marked %} ★ marks a value that a paired test over the seeds calls better than every other (95 %); there is none
+where runs have one seed.{% elif several %} No best value is marked: the runs differ in data or number of
 clients, or one is unfinished.{% endif %}</p>
 <div class="side">{{ grid(summary, "narrow") }}{{ grid(costs, "narrow") }}</div>
 </section>
+
+{%- if paired.rows %}
+<section id="differences">
+<h2>Differences between runs</h2>
+<p class="small">{{ paired_note }}</p>
+{{ grid(paired) }}
+</section>
+{%- endif %}
 
 <section id="curves">
 <h2>Learning curves</h2>

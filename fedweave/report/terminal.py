@@ -39,10 +39,21 @@ class Terminal:
 
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
+        self._rounds, self._done = config.general.rounds, done
+        self.header(config, built)
+        if done:
+            self._console.print(f"continuing after round {done} of {self._rounds}", highlight=False)
+        if self._console.is_terminal:
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+            self._bar = Progress(TextColumn("rounds"), *columns, console=self._console)
+            self._task = self._bar.add_task("rounds", total=self._rounds, completed=done, note="")
+            self._bar.start()
+
+    def header(self, config: Config, built: Any) -> None:
+        """What is run, on what, and the clients."""
         from fedweave.partition.statistics import statistics, totals
         from fedweave.report.clients import clients_table
 
-        self._rounds, self._done = config.general.rounds, done
         engine = config.engine.plain()
         graphs = f"{built.data.examples:,} graphs, " if built.data.example == "graph" else ""
         parts = [
@@ -57,13 +68,6 @@ class Terminal:
         cut = built.data, built.partition
         named = {"client": list(built.partition.names)} if built.partition.names else {}
         self._console.print(clients_table(statistics(*cut) | named, totals(*cut)))
-        if done:
-            self._console.print(f"continuing after round {done} of {self._rounds}", highlight=False)
-        if self._console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
-            self._bar = Progress(TextColumn("rounds"), *columns, console=self._console)
-            self._task = self._bar.add_task("rounds", total=self._rounds, completed=done, note="")
-            self._bar.start()
 
     def step(self, reached: Any) -> None:
         """One more round."""
@@ -162,6 +166,16 @@ def show_ledger(console: Console, ledger: Any) -> None:
     console.print(whole + between, highlight=False)
     for bound in bounds(ledger):
         console.print(str(bound), highlight=False)
+
+
+def show_cells(console: Console, found: Any) -> None:
+    """A table of the report (`report.cells.Table`)."""
+    table = Table(box=SIMPLE_HEAD)
+    for at, head in enumerate(found.head):
+        table.add_column(head, justify="left" if at < found.words else "right")
+    for row in found.rows:
+        table.add_row(*(f"{cell.text} {cell.note}".strip() for cell in row))
+    console.print(table)
 
 
 def _decoded(schema: Any) -> Any:

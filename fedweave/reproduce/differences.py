@@ -1,7 +1,6 @@
 """Rows of a table against each other: differences between runs with the same seed, and how sure they are."""
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from fedweave.metrics.paired import interval
 from fedweave.reproduce.table import Row, markdown
 from fedweave.runs.files import write, write_table
 
@@ -56,17 +56,6 @@ def differences(rows: Sequence[Row], against: Sequence[str]) -> list[Difference]
                 place = row.row, name, row.column, row.split, row.unit
                 found.append(Difference(*place, mean, low, high, len(both), row.digits))
     return found
-
-
-def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
-    """The two-sided 95 % interval of the mean of independent normal values, by Student's t; None of fewer than two."""
-    from scipy.stats import t  # slow to import
-
-    if len(values) < 2:
-        return None, None
-    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    mean = statistics.fmean(values)
-    return mean - float(half), mean + float(half)
 
 
 def told(it: Difference) -> list[str]:

@@ -127,11 +127,16 @@ def _run(document: Document, folder: Path, known: dict[str, PlannedRun]) -> Plan
     """That of a document, looked up among the `known` ones, for to resolve one takes longer than all else here."""
     key = json.dumps(document, sort_keys=True)
     if key not in known:
-        known[key] = _resolved(document, folder)
+        known[key] = planned_run(document, folder)
     return known[key]
 
 
-def _resolved(document: Document, folder: Path) -> PlannedRun:
+def planned_run(document: Document, folder: Path) -> PlannedRun:
+    """The run of a document, kept in `folder`.
+
+    Raises:
+        ConfigError: the document is not valid.
+    """
     config = resolve(document)
     alike = {key: value for key, value in config.plain().items() if key != "seed"}
     digest = hashlib.sha256(json.dumps(alike, sort_keys=True).encode()).hexdigest()[:10]

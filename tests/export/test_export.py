@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch_geometric", reason="the exported module needs PyTorch Geometric")
 
+import fedweave
 from fedweave import datasets
 from fedweave.build import graph_of
 from fedweave.cli import app
@@ -66,13 +67,16 @@ def logits(model: Any, data: Any) -> torch.Tensor:
 
 
 def same(out: Path, folder: Path, which: str, client: str | None = None) -> None:
-    """Both give the same probabilities on the whole data set, and weights are not those of chance."""
+    """Both give the same probabilities on the whole data set, `load_run` the same logits, and weights are not those of
+    chance."""
     run = run_of(out)
     data, algorithm = run.built.data, run.built.algorithm
     w = run.model_of(which, client or run.built.fed.clients[0])
     whole = np.zeros((3, data.examples), bool)
     ours = probabilities(algorithm.test_net, w, graph_of(_used(data, whole), data.features))[: data.examples]
     theirs = torch.softmax(logits(loaded(folder), data), -1)
+    direct = fedweave.load_run(out).module(None if which == "global" else which, client)
+    assert torch.equal(logits(direct, data), logits(loaded(folder), data))
     assert ours.std() > 1e-3
     assert torch.allclose(theirs, ours, atol=1e-5)
 

@@ -12,8 +12,10 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition import (
     PARTITIONS,
+    Column,
     Dirichlet,
     EgoNetworks,
+    Folders,
     GraphsIID,
     LabelSkew,
     Louvain,
@@ -95,6 +97,8 @@ def test_registry_names_and_types() -> None:
         ("label_skew", LabelSkew),
         ("dirichlet", Dirichlet),
         ("random", Random),
+        ("column", Column),
+        ("folders", Folders),
         ("ego_networks", EgoNetworks),
         ("overlap", Overlap),
         ("vertical", Vertical),

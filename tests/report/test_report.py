@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
+from scipy.stats import ttest_rel
 from typer.testing import CliRunner
 
 from fedweave.algorithms import ALGORITHMS
@@ -26,7 +27,8 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.privacy.gaussian import epsilon
 from fedweave.report import figures, gain, tables
-from fedweave.report.cells import HIGHER, LOWER, measured, number
+from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number
+from fedweave.report.compare import compared as compared_groups
 from fedweave.report.disclosure import POOLED, SENSITIVE, disclose
 from fedweave.report.html import render
 from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
@@ -163,7 +165,7 @@ def test_the_numbers_of_one_run_are_those_of_its_files(page: str, runs: dict[str
         assert shown.row("split", part["client"]) == [*sizes, f"{last:.4f}"]
 
 
-def test_seeds_are_grouped_as_mean_and_deviation_and_the_best_is_marked(compared: Page, summaries: Any) -> None:
+def test_seeds_are_grouped_as_mean_and_deviation(compared: Page, summaries: Any) -> None:
     both = [summaries[name]["metrics"]["global/accuracy"] for name in ("s0", "s1")]
     mean, alone = sum(both) / 2, summaries["alone"]["metrics"]["global/accuracy"]
     deviation = abs(both[0] - both[1]) / math.sqrt(2)  # of two numbers, with n - 1
@@ -171,15 +173,48 @@ def test_seeds_are_grouped_as_mean_and_deviation_and_the_best_is_marked(compared
     assert compared.row("summary", "Global accuracy") == [expected, f"{alone:.4f}"]
     assert compared.tables["summary"][0][0] == ["", "fedavg (2 seeds)", "local"]
     assert compared.row("header", "Seeds") == ["0, 1", "0"]
-    losses = [
-        statistics.fmean(summaries[n]["metrics"]["global/loss"] for n in names) for names in (("s0", "s1"), ["alone"])
+    assert not [own for _, own in compared.elements if "best" in (own.get("class") or "").split()]  # one common seed
+
+
+def test_only_what_a_paired_test_over_seeds_calls_better_is_marked() -> None:
+    cells = [Cell("a"), Cell("b"), Cell("c")]
+    clear = [{0: 0.80, 1: 0.81, 2: 0.82}, {0: 0.70, 1: 0.71, 2: 0.73}, {0: 0.60, 1: 0.62, 2: 0.61}]
+    assert [cell.best for cell in marked(cells, clear, "accuracy")] == [True, False, False]
+    assert [cell.best for cell in marked(cells, clear, "loss")] == [False, False, True]
+    assert not any(cell.best for cell in marked(cells, clear, "seconds"))
+    noisy = [{0: 0.80, 1: 0.60, 2: 0.90}, {0: 0.70, 1: 0.71, 2: 0.73}, clear[2]]
+    assert not any(cell.best for cell in marked(cells, noisy, "accuracy"))
+    assert not any(cell.best for cell in marked(cells, [{0: 0.9}, {0: 0.1}, {0: 0.1}], "accuracy"))
+    assert not any(cell.best for cell in marked(cells[:1], clear[:1], "accuracy"))
+
+
+def with_accuracy(run: Run, seed: int, accuracy: float, label: str) -> Run:
+    summary = {**run.summary, "metrics": {"global/accuracy": accuracy, "fairness/test_loss_variance": accuracy}}
+    config = {**run.config, "seed": seed, "algorithm": {"name": label}}
+    return Run(**{**_fields(run), "summary": summary | {"algorithm": label, "seed": seed}, "config": config})
+
+
+def test_groups_are_compared_over_their_common_seeds(runs: dict[str, Path]) -> None:
+    """Against SciPy's paired test."""
+    one, two, run = [0.70, 0.72, 0.71], [0.75, 0.78, 0.74, 0.10], read_run(runs["s0"])
+    made = [with_accuracy(run, seed, value, "one") for seed, value in enumerate(one)]
+    made += [with_accuracy(run, seed, value, "two") for seed, value in enumerate(two)]
+    found = compared_groups(grouped(made))
+    wanted = ttest_rel(two[:3], one).confidence_interval(0.95)
+    assert [cell.text for cell in found.rows[0]] == [
+        "Global accuracy",
+        "two",
+        f"★ +{np.mean(np.array(two[:3]) - one):.4f}",
+        f"+{wanted.low:.4f} to +{wanted.high:.4f}",
+        "3",
     ]
-    best = [attributes for _, attributes in compared.elements if "best" in (attributes.get("class") or "").split()]
-    exact = [
-        ", ".join(repr(summaries[n]["metrics"]["global/loss"]) for n in names) for names in (("s0", "s1"), ["alone"])
-    ]
-    assert exact[int(np.argmin(losses))] in {attributes["title"] for attributes in best}
-    assert exact[int(np.argmax(losses))] not in {attributes["title"] for attributes in best}
+    assert found.rows[1][2].text.startswith("▽ +")  # a variance is better if lower
+
+
+def test_compare_is_a_command(runs: dict[str, Path]) -> None:
+    code, said, _ = fedweave("compare", str(runs["alone"]), str(runs["s0"]), str(runs["s1"]))
+    assert (code, "difference to local" in said, "★" in said.split("Differences")[0]) == (0, True, False)
+    assert "differ in the seed alone" in fedweave("compare", str(runs["s0"]), str(runs["s1"]))[2]
 
 
 def test_fairness_is_marked_on_test_numbers_alone(compared: Page, page: str, summaries: Any) -> None:

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import ttest_rel
 
+from fedweave.metrics.paired import interval
 from fedweave.reproduce import grid
-from fedweave.reproduce.differences import differences, interval, save_differences
+from fedweave.reproduce.differences import differences, save_differences
 from fedweave.reproduce.table import Row, assemble
 from tests.reproduce.tiny import cell, finish, table
 

@@ -1,0 +1,87 @@
+"""The command `fedweave check`: all that can be found wrong with an experiment before it is started."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedweave.build import Built
+    from fedweave.config import Config
+
+
+def check(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Check the same experiment with another algorithm.")
+    ] = None,
+) -> None:
+    """Load and cut the data, build model and algorithm, and say what is odd; nothing is trained or written."""
+    from fedweave.build import build
+    from fedweave.config import read
+    from fedweave.report.terminal import Terminal, screen
+
+    console = screen()
+    chosen, dropped = read(config, settings or [], algorithm)
+    built = build(chosen)
+    Terminal(console).header(chosen, built)
+    for line in (*facts(chosen, built), *(f"note: {text}" for text in oddities(built))):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if dropped:
+        console.print(f"note: {chosen.algorithm.label} does not take {', '.join(dropped)}", highlight=False)
+    console.print("no fault found", highlight=False)
+
+
+def facts(config: "Config", built: "Built") -> Iterator[str]:
+    """What of data, model and software the header does not say."""
+    from importlib.metadata import version
+
+    data = built.data
+    named = ", ".join(data.labels) if data.labels else f"0 to {data.classes - 1}"
+    yield f"{data.features:,} features, {data.classes} classes ({named}), {int((data.y < 0).sum()):,} without a label"
+    yield f"model: {parameters(built):,} weights"
+    yield f"{config.general.rounds:,} rounds, evaluated {_every(config.general.eval_every)}"
+    yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
+
+
+def oddities(built: "Built") -> Iterator[str]:
+    """What is allowed and seldom meant: clients or classes without examples to train or test on."""
+    import numpy as np
+
+    from fedweave.build import client_ids
+    from fedweave.core.graph import SPLITS, TRAIN
+
+    parts, y = built.partition.parts, built.data.y
+    names = client_ids(len(parts), built.partition.names)
+    held = np.array([part.masks.sum(1) for part in parts])
+    for split, counts in zip(SPLITS, held.T, strict=True):
+        if without := [name for name, count in zip(names, counts, strict=True) if count == 0]:
+            yield f"{_some(without)} no {split} {built.data.example}"
+    trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
+    for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
+        name = built.data.labels[number] if built.data.labels else number
+        yield f"no client trains on class {name}, of which there are {int((y == number).sum()):,} examples"
+
+
+def parameters(built: "Built") -> int:
+    """How many numbers the model's weights are."""
+    from fedweave.core import model as models
+    from fedweave.core.random import key
+    from fedweave.core.tree import leaves
+
+    return sum(leaf.numel() for _, leaf in leaves(models.init(built.algorithm.model, key(0))))
+
+
+def _every(rounds: int) -> str:
+    return "at the end" if rounds == 0 else "after every round" if rounds == 1 else f"every {rounds} rounds"
+
+
+def _some(names: list[str]) -> str:
+    """ "client-1 has", "client-1, client-2 have" or "client-1 and 7 more have"."""
+    if len(names) == 1:
+        return f"{names[0]} has"
+    return f"{', '.join(names)} have" if len(names) < 4 else f"{names[0]} and {len(names) - 1} more have"

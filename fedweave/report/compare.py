@@ -1,0 +1,49 @@
+"""Groups of runs against the first one: paired over seeds, with intervals."""
+
+import statistics
+from collections.abc import Sequence
+
+from fedweave.metrics.paired import differences, interval
+from fedweave.report.cells import HIGHER, LOWER, NONE, Cell, Table, number
+from fedweave.report.reading import Group
+from fedweave.report.tables import readable
+
+COMPARED = (
+    *("global/accuracy", "local/accuracy", "trained/accuracy", "global/loss", "global/auc"),
+    *("fairness/worst_accuracy", "fairness/test_loss_variance", "fairness/accuracy_deviation"),
+    *("groups/global/sp", "groups/global/eo"),
+)
+NOTE = (
+    "Differences between runs with the same seed: their mean over the seeds that both have, and its two-sided 95 % "
+    "interval by Student's t. ★ better, ▽ worse where the interval leaves out 0, as one in twenty does by chance. One "
+    "seed says nothing about another."
+)
+
+
+def compared(groups: Sequence[Group], names: Sequence[str] = COMPARED) -> Table:
+    """A row for every metric and every group but the first, which the others are compared with."""
+    rows = []
+    first, *others = groups
+    for name in names:
+        base = first.by_seed(name)
+        for group in others:
+            if found := differences(group.by_seed(name), base):
+                low, high = interval(found)
+                mean = statistics.fmean(found)
+                between = NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
+                told = Cell(f"{mark(name, low, high)}{signed(mean)}", repr(mean))
+                rows.append((Cell(readable(name)), Cell(group.label), told, Cell(between), Cell(str(len(found)))))
+    return Table(("metric", "run", f"difference to {first.label}", "95 % interval", "seeds"), tuple(rows), words=2)
+
+
+def mark(name: str, low: float | None, high: float | None) -> str:
+    """ "★ " or "▽ " where the interval says that a difference is better, or worse; else ""."""
+    last = name.rpartition("/")[2]
+    if low is None or high is None or last not in HIGHER + LOWER or low <= 0 <= high:
+        return ""
+    return "★ " if (low > 0) == (last in HIGHER) else "▽ "
+
+
+def signed(value: float) -> str:
+    """A difference with its sign."""
+    return ("+" if value >= 0 else "−") + number(abs(value))  # noqa: RUF001

@@ -1,0 +1,83 @@
+"""The command `fedweave sweep`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedweave.errors import FedweaveError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from fedweave.reproduce.grid import PlannedRun
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")],
+    seeds: Annotated[str, typer.Option(metavar="0-4", help="Seeds, as a range or with commas between.")] = "0-4",
+    algorithms: Annotated[str, typer.Option(metavar="A,B", help="Algorithms (the configuration's own).")] = "",
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="section.key=a,b", help="Values to try, all with all; repeatable."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where it is kept (sweeps/<experiment>).")] = None,
+) -> None:
+    """Run an experiment with several seeds, algorithms and settings; finished runs are used again.
+
+    At the end one table, for choosing by validation accuracy, and one page with all runs and paired tests.
+    """
+    from fedweave.report.html import render
+    from fedweave.report.reading import grouped, read_runs
+    from fedweave.report.terminal import screen, show_cells
+    from fedweave.reproduce.workers import Stopped
+    from fedweave.runs.files import write
+    from fedweave.sweep.plan import planned
+    from fedweave.sweep.table import NOTES, markdown, results
+
+    folder, console = out or Path("sweeps") / config.stem, screen()
+    runs = planned(config, folder, seeds, algorithms, settings or [], grid or [])
+    try:
+        failed = _execute(console, runs, jobs)
+    except Stopped as error:
+        typer.echo(f"{error} Continue with: {shlex.join(['fedweave', *sys.argv[1:]])}", err=True)
+        raise typer.Exit(128 + error.signal) from error
+    done = [run.directory for run in runs if run.name not in failed]
+    if not done:
+        raise FedweaveError(f"no run succeeded; the first says: {failed[runs[0].name]}")
+    read = read_runs(done)
+    found = results(grouped(read))
+    show_cells(console, found)
+    for note in NOTES:
+        console.print(note, highlight=False)
+    page = render(read)
+    write(folder / "report.html", lambda file: file.write(page.encode()))
+    write(folder / "sweep.md", lambda file: file.write(markdown(found).encode()))
+    console.print(f"files: {folder}/sweep.md, {folder}/report.html", highlight=False, soft_wrap=True, markup=False)
+    if failed:
+        raise FedweaveError("; ".join(f"{name} failed: {why}" for name, why in failed.items()))
+
+
+def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dict[str, str]:
+    """Do what is not done yet; {name: why} of what failed."""
+    from fedweave.reproduce.display import Progression
+    from fedweave.reproduce.workers import Stopped, execute
+
+    todo = [run for run in runs if not run.finished()]
+    console.print(f"{len(runs)} runs, {len(runs) - len(todo)} of them done already", highlight=False)
+    if not todo:
+        return {}
+    try:
+        with Progression(console, len(runs), len(runs) - len(todo)) as progress:
+            return execute(todo, jobs, progress)
+    except Stopped as error:
+        done = sum(run.finished() for run in runs)
+        raise Stopped(error.signal, f"stopped; {done} of {len(runs)} runs are done.") from error

@@ -1,0 +1,86 @@
+"""The runs of a sweep: every algorithm with every combination of settings that it takes, and every seed."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+
+from fedweave.config import Document, load, override, parameters, registry, with_algorithm
+from fedweave.config.plugins import lookup
+from fedweave.errors import ConfigError, UserError
+from fedweave.reproduce.grid import PlannedRun, planned_run
+
+MOST = 10_000  # runs
+
+
+def planned(
+    config: Path, out: Path, seeds: str, algorithms: str, settings: Sequence[str], grid: Sequence[str]
+) -> list[PlannedRun]:
+    """The runs in `out`/runs, each once, every combination's first seed before the second seeds.
+
+    seeds: "0-4" or "0,3,7". algorithms: names with commas between, "" for the configuration's own. settings: as those
+    of `fedweave run --set`. grid: "section.key=value,value,…"; an algorithm without the key runs once.
+
+    Raises:
+        ConfigError: a name, key or value is not valid. UserError: nothing or too much is asked for.
+    """
+    base = load(config)
+    documents: list[Document] = []
+    for name in algorithms.split(",") if algorithms else [None]:
+        document = deepcopy(base) if name is None else deepcopy(with_algorithm(base, name.strip())[0])
+        for text in settings:
+            override(document, text)
+        documents += _combined(document, [_values(text) for text in grid])
+    numbers = _seeds(seeds)
+    if len(numbers) * len(documents) > MOST:
+        raise UserError(f"these are {len(numbers) * len(documents):,} runs; ask for at most {MOST:,}.")
+    runs = [planned_run(document | {"seed": seed}, out / "runs") for seed in numbers for document in documents]
+    return list({run.name: run for run in runs}.values())
+
+
+def _combined(document: Document, grid: Sequence[tuple[str, list[str]]]) -> list[Document]:
+    """The document with every combination of the values of those keys that it can have."""
+    taken = [(key, values) for key, values in grid if _takes(document, key)]
+    found = []
+    for chosen in itertools.product(*(values for _, values in taken)):
+        changed = deepcopy(document)
+        for (key, _), value in zip(taken, chosen, strict=True):
+            override(changed, f"{key}={value}")
+        found.append(changed)
+    return found
+
+
+def _takes(document: Document, key: str) -> bool:
+    """Whether the algorithm has the key; any other key is for all, right or wrong."""
+    section, _, name = key.partition(".")
+    if section != "algorithm" or "." in name:
+        return True
+    own, kind = lookup("algorithm.name", "algorithm", document.get("algorithm", {}).get("name", "fedavg"))
+    everybody = (parameters("algorithm", other) for other in registry("algorithm").values())
+    if name in parameters("algorithm", kind):
+        return True
+    if not any(name in theirs for theirs in everybody):
+        raise ConfigError(f"--grid {key}: no algorithm has the setting {name!r}; {own} has others.")
+    return False
+
+
+def _values(text: str) -> tuple[str, list[str]]:
+    """ "algorithm.lr=.01,.003" as the key and TOML values."""
+    key, equals, values = text.partition("=")
+    found = [re.sub(r"^([+-]?)\.(\d)", r"\g<1>0.\2", value.strip()) for value in values.split(",")]
+    if not equals or not key.strip() or not all(found):
+        raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
+    return key.strip(), found
+
+
+def _seeds(text: str) -> list[int]:
+    """ "0-2,7" as [0, 1, 2, 7]."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first or last - first >= MOST:
+            raise ConfigError(f"--seeds {text}: write seeds such as 0-4 or 0,3,7.")
+        found += range(first, last + 1)
+    return list(dict.fromkeys(found))

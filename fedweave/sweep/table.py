@@ -1,0 +1,37 @@
+"""What a sweep found: a row per combination of settings, means over seeds."""
+
+from collections.abc import Sequence
+
+from fedweave.report.cells import Cell, Table, measured, number
+from fedweave.report.reading import Group
+
+COLUMNS = {
+    "best_val/val/accuracy": "validation accuracy",
+    "best_val/local/accuracy": "test accuracy then, mean over clients",
+    "global/accuracy": "global test accuracy, final",
+    "local/accuracy": "test accuracy of clients, final",
+    "fairness/worst_accuracy": "of the client served worst",
+    "seconds": "seconds",
+}
+NOTES = (
+    "Mean ± standard deviation over seeds. Choose settings by validation accuracy, which is that of the round with the "
+    "best one; test numbers are for what was chosen so.",
+)
+
+
+def results(groups: Sequence[Group]) -> Table:
+    """A row for each group of runs that differ in the seed alone."""
+    shown = [name for name in COLUMNS if any(value is not None for group in groups for value in group.values(name))]
+    rows = [
+        (Cell(group.label), Cell(str(len(group.runs))), *(measured(group.values(name), number) for name in shown))
+        for group in groups
+    ]
+    return Table(("run", "seeds", *(COLUMNS[name] for name in shown)), tuple(rows))
+
+
+def markdown(found: Table) -> str:
+    """The table as Markdown, its notes below."""
+    rule = ["---" if at < found.words else "---:" for at in range(len(found.head))]
+    lines = [found.head, rule, *([cell.text for cell in row] for row in found.rows)]
+    table = "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines)
+    return "\n\n".join([table, *NOTES]) + "\n"

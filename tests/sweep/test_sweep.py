@@ -1,0 +1,106 @@
+"""Sweeps: every combination once, finished runs used again, one table and one page at the end."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.errors import ConfigError
+from fedweave.report import terminal
+from fedweave.reproduce import workers
+from fedweave.reproduce.grid import PlannedRun
+from fedweave.runs import run as runs
+from fedweave.sweep.plan import planned
+
+SMALL = """
+rounds = 2
+[data]
+name = "synthetic"
+nodes = 60
+classes = 2
+features = 4
+[partition]
+clients = 2
+[model]
+hidden = 3
+[algorithm]
+local_steps = 1
+[engine]
+threads = 1
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "small.toml").write_text(SMALL)
+    return tmp_path / "small.toml"
+
+
+def test_every_combination_that_an_algorithm_takes_is_planned_once(config: Path, tmp_path: Path) -> None:
+    found = planned(
+        config, tmp_path, "0-1,1", "fedavg,fedprox", ["rounds=3"], ["algorithm.mu=.01,1", "model.hidden=3,4"]
+    )
+    told = [
+        (run.config.general.seed, run.config.algorithm.name, run.config.algorithm.values.get("mu"), hidden)
+        for run in found
+        for hidden in [run.config.model.values["hidden"]]
+    ]
+    one = [("fedavg", None, 3), ("fedavg", None, 4)]
+    one += [("fedprox", mu, hidden) for mu in (0.01, 1.0) for hidden in (3, 4)]
+    assert told == [(seed, *rest) for seed in (0, 1) for rest in one]
+    assert len({run.name for run in found}) == len(found)
+    assert {run.config.general.rounds for run in found} == {3}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"seeds": "4-0"}, "--seeds 4-0: write seeds such as 0-4"),
+        ({"seeds": "a"}, "--seeds a"),
+        ({"grid": ["algorithm.lr"]}, "write section.key=value,value"),
+        ({"grid": ["algorithm.moon=1"]}, "no algorithm has the setting 'moon'"),
+        ({"grid": ["model.hidden=3,x"]}, "model.hidden"),
+        ({"algorithms": "fedavg,fedavgg"}, "Did you mean 'fedavg"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(options: dict[str, object], said: str, config: Path) -> None:
+    given = {"seeds": "0", "algorithms": "", "settings": [], "grid": []} | options
+    with pytest.raises(ConfigError, match=said):
+        planned(config, config.parent, **given)  # type: ignore[arg-type]
+
+
+def in_process(made: list[PlannedRun], jobs: int, watch: object) -> dict[str, str]:
+    """What the worker processes do, without the seconds that these take to start; one kind of run fails."""
+    failed = {}
+    for one in made:
+        watch.started(one)  # type: ignore[attr-defined]
+        why = "out of luck" if one.config.algorithm.name == "ditto" else ""
+        if why:
+            failed[one.name] = why
+        else:
+            runs.run(one.config, one.directory, terminal.Terminal(terminal.screen(quiet=True)), resume=True)
+        watch.ended(one, 0.1, why)  # type: ignore[attr-defined]
+    return failed
+
+
+def test_a_sweep_ends_in_one_table_and_one_page_and_goes_on_where_it_was(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "execute", in_process)
+    words = ["sweep", str(config), "--out", str(tmp_path / "out"), "--seeds", "0-1"]
+    first = CliRunner().invoke(app, [*words, "--algorithms", "fedavg"])
+    assert first.exit_code == 0, first.output
+    assert "2 runs, 0 of them done already" in first.stdout
+    more = CliRunner().invoke(app, [*words, "--algorithms", "fedavg,local,ditto"])
+    assert (more.exit_code, "6 runs, 2 of them done already" in more.stdout) == (1, True)
+    assert "failed: out of luck" in more.stderr
+    summaries = [json.loads(path.read_text()) for path in sorted((tmp_path / "out/runs").glob("*/summary.json"))]
+    assert [one["algorithm"] for one in summaries] == ["fedavg", "fedavg", "local", "local"]
+    mean = sum(one["metrics"]["global/accuracy"] for one in summaries[:2]) / 2
+    lines = (tmp_path / "out/sweep.md").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith("| fedavg")]
+    assert line.split(" | ")[1] == "2"
+    assert f"{mean:.4f} ± " in line
+    assert 'id="differences"' in (tmp_path / "out/report.html").read_text()
