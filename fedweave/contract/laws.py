@@ -42,7 +42,7 @@ def the_order_of_clients_does_not_matter(subject: Subject) -> None:
 
 def nothing_but_bytes_passes(subject: Subject) -> None:
     """Messages, replies and private state may be written and read in between, and the ledger counts their bytes."""
-    fed = subject.federation(BytesEngine)
+    fed: Any = subject.federation(BytesEngine)
     _equal(everything(run(subject.made(), fed), fed), subject.outcome(), 1e-5, "bytes and objects")
     metered = {way: getattr(fed.ledger, f"bytes_{way}") for way in ("up", "down", "peer")}
     if metered != fed.passed:
@@ -65,7 +65,7 @@ def evaluating_more_often_changes_nothing(subject: Subject) -> None:
         ends.append(everything(run(subject.made(), fed, 3, eval_every=every), fed))
     for end in ends:
         end["summary"] = {name: value for name, value in end["summary"].items() if not name.startswith("best_")}
-    _equal(*ends, 0.0, "often and rarely evaluated")
+    _equal(ends[0], ends[1], 0.0, "often and rarely evaluated")
 
 
 def clients_are_isolated(subject: Subject) -> None:
@@ -96,7 +96,9 @@ def a_resumed_run_gives_the_same(subject: Subject) -> None:
 
 def a_missing_client_is_named(subject: Subject) -> None:
     """A client that does not reply stops the round by name; with a quorum the round goes on without it."""
-    absent = {"absent": lambda number, client: "cable cut" if (number, client) == (2, CHANGED) else None}
+    absent: dict[str, Any] = {
+        "absent": lambda number, client: "cable cut" if (number, client) == (2, CHANGED) else None
+    }
     try:
         run(subject.made(), subject.federation(**absent), 3)
     except ClientsMissing as error:
@@ -169,14 +171,14 @@ class _Listening(Simulation):
         return self.heard[-1]
 
     def send(self, *args: Any, **options: Any) -> Any:
-        sent = super().send(*args, **options)
+        sent: Any = super().send(*args, **options)
         self.heard = [*getattr(self, "heard", []), sent.content]
         return sent
 
 
 def _heard(subject: Subject, mode: str, changed: str | None) -> list[Any]:
     """The replies of the first round and its evaluation."""
-    fed = subject.federation(_Listening, clients=graphs(changed=changed), mode=mode)
+    fed: Any = subject.federation(_Listening, clients=graphs(changed=changed), mode=mode)
     made = subject.made()
     fed.begin(0)
     state = made.init(fed)

@@ -72,9 +72,9 @@ class Subject:
 
 def graphs(dtype: torch.dtype = torch.float32, changed: str | None = None) -> dict[str, Graph]:
     """{client: graph}; the client `changed` holds other data."""
-    data, cut = _cut(0)
+    (data, cut), (others, other_cut) = _cut(0), _cut(1)
     own = client_graphs(data, cut, dtype)
-    other = client_graphs(*_cut(1), dtype) if changed else {}
+    other = client_graphs(others, other_cut, dtype) if changed else {}
     return {client: other[client] if client == changed else graph for client, graph in own.items()}
 
 
