@@ -306,7 +306,7 @@ def ends_of(edges: Table, ids: pa.Array) -> np.ndarray:
     Raises:
         DataError: an end is not among the nodes, or both are the same; names file and row.
     """
-    faults, ends = Faults(), []
+    faults, ends = Faults(), list[np.ndarray]()
     for name in EDGES:
         cells = edges.filled(name)
         numbers = pc.index_in(cells, ids)

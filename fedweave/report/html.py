@@ -33,7 +33,7 @@ def render(runs: Sequence[Run]) -> str:
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else gain.sentences(gained),
         warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished]
-        + [f"{run.directory}: {note}" for _, run in owners for note in notes(run.summary["metrics"])],
+        + [warning for group in groups for warning in _constant(group)],
         style=STYLE,
         script=get_plotlyjs(),
         version=version("fedweave"),
@@ -65,6 +65,16 @@ def render(runs: Sequence[Run]) -> str:
         repeats=[_repeat(group, run) for group, run in owners],
         **_splits(owners),
     )
+
+
+def _constant(group: Group) -> list[str]:
+    """Where models are no better than a constant prediction: a sentence for each way, once for all seeds."""
+    found: dict[str, list[str]] = {}
+    for run in group.runs:
+        for what, sentence in notes(run.summary["metrics"]).items():
+            found.setdefault(what, []).append(sentence)
+    of = f" of {len(group.runs)} runs, the first of them" if len(group.runs) > 1 else ""
+    return [f"{group.label}{f', {len(said)}' if of else ''}{of}: {said[0]}" for said in found.values()]
 
 
 def _title(groups: Sequence[Group]) -> str:

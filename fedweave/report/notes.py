@@ -10,14 +10,14 @@ _REFERENCES = {
 }
 
 
-def notes(metrics: Mapping[str, float | None]) -> list[str]:
-    """Sentences on a summary's metrics (`rounds.RoundResult`); empty where a model does better than that."""
-    found = []
+def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where a model does better than that."""
+    found = {}
     accuracy = metrics.get("global/accuracy")
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
-        found.append(f"the model predicts one class for all test examples; it is right for {accuracy:.1%} of them.")
+        found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
     for kind, words in _REFERENCES.items():
         reached, constant = metrics.get(f"{kind}/accuracy"), metrics.get(f"{kind}/majority")
         if reached is not None and constant is not None and reached < constant:
-            found.append(words.format(reached, constant))
+            found[kind] = words.format(reached, constant)
     return found

@@ -114,7 +114,7 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         for name, value in fairness.items():
             tables[1].add_row(name, _number(value))
     console.print(Columns(tables))
-    for note in notes(metrics):
+    for note in notes(metrics).values():
         console.print(f"[bold yellow]note: {note}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
         console.print(_between_groups(metrics))

@@ -60,12 +60,12 @@ def constant(fitted: np.ndarray, test: np.ndarray) -> float:
 
 def test_notes_say_what_is_no_better_than_a_constant() -> None:
     fine = {"global/accuracy": 0.8, "global/majority": 0.4, "global/classes_predicted": 3.0, "local/accuracy": 0.8}
-    assert notes(fine) == []
-    assert notes({"global/accuracy": None, "global/majority": None}) == []
-    assert notes(fine | {"global/accuracy": 1.0, "global/classes_predicted": 1.0}) == []
-    [one] = notes(fine | {"global/classes_predicted": 1.0})
+    assert notes(fine) == {}
+    assert notes({"global/accuracy": None, "global/majority": None}) == {}
+    assert notes(fine | {"global/accuracy": 1.0, "global/classes_predicted": 1.0}) == {}
+    [one] = notes(fine | {"global/classes_predicted": 1.0}).values()
     assert "predicts one class for all test examples; it is right for 80.0%" in one
-    [below] = notes(fine | {"global/accuracy": 0.26})
+    [below] = notes(fine | {"global/accuracy": 0.26}).values()
     assert "0.260, is below 0.400" in below
-    [alone] = notes(fine | {"local/majority": 0.9})
+    [alone] = notes(fine | {"local/majority": 0.9}).values()
     assert "0.800, is below 0.900" in alone
