@@ -32,8 +32,7 @@ PERSONAL_SCORES: Declaration = {
     **SCORES,
     "global_test": Sends("the loss and hits of the client's own model on the global test graph", within=Pairs()),
     "global_test/classes": Sends(
-        "how often the client's own model predicts each class on the global test graph, and how many of each class that "
-        "has",
+        "how often the client's own model predicts each class on the global test graph, and how many of each that has",
         within=Whole(),
     ),
     "global_test/groups": Sends(
