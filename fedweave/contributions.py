@@ -96,8 +96,9 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     config = finished(directory)
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
-    family = isinstance(algorithm, FedAvg)
-    if not family or algorithm.composed.personal or algorithm.composed.owner("step") or algorithm.share != ("*",):
+    parts = algorithm.composed if isinstance(algorithm, FedAvg) else None
+    other = parts is None or parts.personal or parts.owner("step") or parts.owner("aggregate")
+    if other or algorithm.share != ("*",):
         raise UserError(
             f"{config.algorithm.name} in {directory} has no global model that is a weighted mean of its clients'; "
             "contributions are measured for such algorithms, for instance fedavg."
@@ -161,7 +162,7 @@ def _worth(round: Any, model: Any, test: Any, metric: str) -> "Value":
     from fedweave.core.tree import leaves, nest
     from fedweave.learn import cross_entropy
 
-    moved = {path: round.replies.stack(f"update/{path}").double() for path, _ in leaves(round.w)}
+    moved = {path: round.update(path).double() for path, _ in leaves(round.w)}
     before, weight = dict(leaves(round.w)), test.masks[TEST].to(test.x.dtype)
     target = test.y.clamp(min=0)
 

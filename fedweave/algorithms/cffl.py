@@ -120,7 +120,7 @@ class CredibilityReward(SparseUpdates):
         """u_N, q, and every client's share in u_N."""
 
         def share(path: str, leaf: Tensor) -> Tensor:
-            sent = round.replies.stack(f"update/{path}")
+            sent = round.update(path)
             scale = round.weights.to(sent.dtype).view(-1, *[1] * (sent.dim() - 1))
             return torch.zeros_like(leaf).index_copy(0, round.at, scale * sent)
 

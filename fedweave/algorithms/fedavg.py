@@ -68,7 +68,7 @@ class FedAvg(Deployable):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
         if not self.share:
             raise ValueError("share is empty, so nothing would be learnt together; choose the algorithm local for that")
-        if self.composed.personal and (owner := self.composed.owner("step")):
+        if self.composed.personal and (owner := self.composed.owner("step") or self.composed.owner("aggregate")):
             raise ValueError(f"parts: {owner} makes one global step, but every client has weights of its own")
         self.objective, self.vocabulary  # noqa: B018  refuse what cannot be trained, or known
 
@@ -134,9 +134,10 @@ class FedAvg(Deployable):
         w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
         round = Round(replies, at, w, self.model, fed.held)
         memory = {name: self.composed[name].observe(own, round) for name, own in self._memory(state).items()}
+        round = replace(round, factors=self.composed.factors(memory, round))
         round = replace(round, weights=self.composed.decided("weigh", memory, round))
         if not self.composed.personal:
-            round = replace(round, delta=replies.weighted_sum("update", round.weights))
+            round = replace(round, delta=self.composed.decided("aggregate", memory, round) or round.weighted())
         round = replace(round, value=self.composed.decided("value", memory, round))
         after, memory = self._stepped(state, round, memory)
         return state | after | {"parts": {n: p.update(memory[n], round) for n, p in self.composed.items()}}

@@ -11,6 +11,7 @@ from fedweave.algorithms.parts.graphs import GraphCrossEntropy
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
 from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.algorithms.parts.release import Clip, Normalised
+from fedweave.algorithms.parts.robust import Krum, Median, NormBound, TrimmedMean
 from fedweave.algorithms.parts.start import MixedStart
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.parts.weigh import BySize, Uniform
@@ -24,7 +25,10 @@ __all__ = [
     "Drift",
     "EgoCrossEntropy",
     "GraphCrossEntropy",
+    "Krum",
+    "Median",
     "MixedStart",
+    "NormBound",
     "Normalised",
     "Objective",
     "OptimizerName",
@@ -32,6 +36,7 @@ __all__ = [
     "Part",
     "Round",
     "Training",
+    "TrimmedMean",
     "Uniform",
     "has",
 ]

@@ -21,6 +21,7 @@ UPDATE = "change of the model weights by local training"
 DECIDES = {
     "reward": "what each client gets",
     "weigh": "how updates count",
+    "aggregate": "the joint update",
     "value": "what an update is worth",
     "step": "the server's step",
     "receive": "what a client receives",
@@ -65,10 +66,15 @@ class Composition(dict[str, Part]):
         """The name of the part that decides `hook`, "" if none does."""
         return next((name for name, part in self.items() if has(part, hook)), "")
 
-    def decided(self, hook: str, memory: Tree, round: Round) -> Tensor | None:
+    def decided(self, hook: str, memory: Tree, round: Round) -> Any:
         """What the owner of a hook of the server decides; None without one. memory: {part: its state}."""
         owner = self.owner(hook)
         return getattr(self[owner], hook)(memory[owner], round) if owner else None
+
+    def factors(self, memory: Tree, round: Round) -> Tensor | None:
+        """What updates are multiplied by before they count, float64 [P]; None if no part limits them."""
+        found = [part.limit(memory[name], round) for name, part in self.items() if has(part, "limit")]
+        return torch.stack(found).prod(0) if found else None
 
     def of_client(self, hook: str, ctx: Context, default: Callable[[Context], Tree]) -> Tree:
         """The weights that the owner of a hook of the client decides."""

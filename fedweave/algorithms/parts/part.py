@@ -146,9 +146,10 @@ class Round:
 
     replies: of the P clients that did. at: int64 [P], their places among all clients. w: the global weights before or,
     where every client has weights of its own, what the P clients received, leaves [P, …] ({} if that is a reward).
-    model: that of the algorithm. held: what the server itself holds (`Federation.held`). weights: float64 [P] or
-    [P, P], what `weigh` gave. delta: their weighted sum of the updates. value: float64 [P], what `value` gave. Those
-    that are not known yet are None.
+    model: that of the algorithm. held: what the server itself holds (`Federation.held`). factors: float64 [P], what
+    updates are multiplied by before they count (`limit`). weights: float64 [P] or [P, P], what `weigh` gave. delta: the
+    joint update: what `aggregate` gave, else their weighted sum. value: float64 [P], what `value` gave. Those that are
+    not known yet are None.
     """
 
     replies: Replies
@@ -156,6 +157,7 @@ class Round:
     w: Tree
     model: Model
     held: Mapping[str, Graph] = field(default_factory=dict)
+    factors: Any = None
     weights: Any = None
     delta: Any = None
     value: Any = None
@@ -163,12 +165,24 @@ class Round:
     @cached_property
     def updates(self) -> Tensor:
         """The released updates of all shared weights, float64 [P, D]."""
-        return self.replies.matrix("update")
+        found = self.replies.matrix("update")
+        return found if self.factors is None else self.factors[:, None] * found
+
+    def update(self, path: str) -> Tensor:
+        """One leaf of them, [P, …]."""
+        leaf = self.replies.stack(f"update/{path}")
+        return leaf if self.factors is None else leaf * self.factors.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1))
 
     @cached_property
     def trained(self) -> Tree:
         """w + Δ_i, the shared weights that the clients' updates lead to: leaves [P, …]."""
-        return nest({path: leaf + self.replies.stack(f"update/{path}") for path, leaf in leaves(self.w)})
+        return nest({path: leaf + self.update(path) for path, leaf in leaves(self.w)})
+
+    def weighted(self) -> Tree:
+        """Σ_i weights_i Δ_i."""
+        return self.replies.weighted_sum(
+            "update", self.weights if self.factors is None else self.weights * self.factors
+        )
 
     def mean(self, key: str) -> float:
         """The mean over clients of what they report as `key`, weighted as their updates are."""
@@ -179,11 +193,11 @@ class Round:
 class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
-    At the server, in the order of a round: `init`, `download` or `reward`, `observe`, `weigh`, `value`, `step`,
-    `update`, `measures` and `pairs`. At a client: `receive`, `start`, `minibatches`, `loss`, `penalty` and
-    `regulariser`, `after`, `release`, `report`; `judged` when models are evaluated; and where data changes from round
-    to round, `changes` and `changed` before all others. `layers` says what model that is. `state` is the part's memory
-    at the server: a tree, saved in checkpoints.
+    At the server, in the order of a round: `init`, `download` or `reward`, `observe`, `limit`, `weigh`, `aggregate`,
+    `value`, `step`, `update`, `measures` and `pairs`. At a client: `receive`, `start`, `minibatches`, `loss`, `penalty`
+    and `regulariser`, `after`, `release`, `report`; `judged` when models are evaluated; and where data changes from
+    round to round, `changes` and `changed` before all others. `layers` says what model that is. `state` is the part's
+    memory at the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
     releases:  what `release` makes of an update, where that is no longer a change of the model weights; else "".
@@ -247,6 +261,15 @@ class Part:
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """How the updates count: float64 [P], or [P, P] where row i mixes all clients' weights for client i (then the
         part is `personal`). They need not sum to 1. Decides it alone."""
+        raise NotImplementedError
+
+    def limit(self, state: Tree, round: Round) -> Tensor:
+        """What the server multiplies each update by before it counts, float64 [P]. Parts' factors multiply."""
+        raise NotImplementedError
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The joint update, in place of the weighted sum, for a part that decides how updates count, too. Decides it
+        alone."""
         raise NotImplementedError
 
     def value(self, state: Tree, round: Round) -> Tensor:

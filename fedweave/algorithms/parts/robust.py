@@ -1,0 +1,147 @@
+"""What the server does so that a minority of clients, whatever they send, cannot move the model where they want.
+
+Each needs to see every client's update, so none of them goes with a secure sum. They take the place of the weights by
+size, which a client could lie about.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Part, Round
+from fedweave.algorithms.parts.weigh import Uniform
+from fedweave.core.federation import Federation
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.errors import UserError
+
+
+@dataclass(frozen=True)
+class Median(Uniform):
+    """The median of the clients' updates in every coordinate (Yin et al. 2018, "Byzantine-robust distributed learning:
+    towards optimal statistical rates", definition 1); of the two middle values their mean."""
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The medians."""
+        return _of_sorted(round, lambda least: (least[(len(least) - 1) // 2] + least[len(least) // 2]) / 2)
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Uniform):
+    """In every coordinate the mean of the clients' updates without the ⌊β P⌋ largest and the ⌊β P⌋ smallest of P (Yin
+    et al. 2018, definition 2).
+
+    beta: β, at least the share of clients that may be malicious, below one half.
+    """
+
+    beta: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < 0.5:
+            raise ValueError(f"beta is {self.beta}; it must be above 0 and below one half")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Refuse too few clients."""
+        self._trimmed(len(fed.clients))
+        return {}
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The trimmed means."""
+        cut = self._trimmed(len(round.at))
+        return _of_sorted(round, lambda least: least[cut : len(least) - cut].mean(0))
+
+    def _trimmed(self, clients: int) -> int:
+        """⌊β P⌋.
+
+        Raises:
+            UserError: it is 0, so that nobody would be left out.
+        """
+        if not (cut := int(self.beta * clients + 1e-9)):
+            raise UserError(f"trimmed_mean: beta = {self.beta:g} of {clients} clients leaves out none; raise beta.")
+        return cut
+
+
+@dataclass(frozen=True)
+class Krum(Part):
+    """The update whose P − f − 2 nearest others are nearest, by the sum of their squared distances or, with m > 1
+    (multi-Krum), the mean of the m best ones (Blanchard et al. 2017, "Machine learning with adversaries: Byzantine
+    tolerant gradient descent", sections 4 and 5).
+
+    malicious: f, how many of a round's P clients may be malicious; P must be at least 2 f + 3.
+    keep:      m, how many updates are averaged, at most P − f.
+    """
+
+    malicious: int = 1
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        if self.malicious < 0 or self.keep < 1:
+            raise ValueError(f"malicious is {self.malicious} and keep {self.keep}; they must be at least 0 and 1")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Refuse too few clients."""
+        self._check(len(fed.clients))
+        return {}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """1 / m for the m best, 0 for the others."""
+        self._check(len(round.at))
+        best = krum_scores(round.updates, self.malicious).argsort(stable=True)[: self.keep]
+        return torch.zeros(len(round.at), dtype=torch.float64).index_fill(0, best, 1 / self.keep)
+
+    def _check(self, clients: int) -> None:
+        """Refuse a round of too few clients.
+
+        Raises:
+            UserError: they are fewer than 2 f + 3 or f + m.
+        """
+        least = max(2 * self.malicious + 3, self.malicious + self.keep)
+        if clients < least:
+            raise UserError(
+                f"krum: malicious = {self.malicious} and keep = {self.keep} need {least} clients in a round; there are "
+                f"{clients}. Lower them, or raise algorithm.participation."
+            )
+
+
+def krum_scores(updates: Tensor, malicious: int) -> Tensor:
+    """s(i) = Σ ‖V_i − V_j‖² over the P − f − 2 nearest others of each of the `updates` float64 [P, D]: [P]."""
+    products = updates @ updates.T
+    squares = products.diagonal()
+    distances = (squares[:, None] + squares - 2 * products).clamp(min=0)
+    others = distances.fill_diagonal_(torch.inf).sort(1).values
+    return others[:, : len(updates) - malicious - 2].sum(1)
+
+
+@dataclass(frozen=True)
+class NormBound(Part):
+    """Updates count scaled down to L2 norm M at most, whoever sent them (Sun et al. 2019, "Can you really backdoor
+    federated learning?", section 4). Goes with every way to weigh or aggregate them.
+
+    Deviations: M can follow the round's updates; no noise is added to the model afterwards.
+
+    norm: M; 0 takes the median of the round's norms, the lower of two middle ones.
+    """
+
+    norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.norm < 0:
+            raise ValueError(f"norm is {self.norm}; it must be positive, or 0 for the median of the round's norms")
+
+    def limit(self, state: Tree, round: Round) -> Tensor:
+        """min(1, M / ‖Δ_i‖₂)."""
+        norms = round.updates.norm(dim=1)
+        return ((self.norm or norms.median()) / norms.clamp(min=1e-30)).clamp(max=1.0)
+
+
+def _of_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tree:
+    """`function` of every leaf's updates [P, …], float64, of which each coordinate is in ascending order."""
+
+    def one(path: str, leaf: Tensor) -> Tensor:
+        # NumPy's sort along the clients takes a tenth of torch's time.
+        ascending = np.sort(round.update(path).numpy(), axis=0).astype(np.float64)
+        return torch.from_numpy(np.asarray(function(ascending))).to(leaf.dtype)
+
+    return nest({path: one(path, leaf) for path, leaf in leaves(round.w)})

@@ -1,0 +1,185 @@
+"""Robust aggregation: by hand, against NumPy, SciPy and the definition of Krum, and how it goes with other parts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fedweave.algorithms import ALGORITHMS, FedAvg
+from fedweave.algorithms.parts import Clip, Krum, Median, NormBound, Part, Round, TrimmedMean, Uniform
+from fedweave.algorithms.parts.robust import krum_scores
+from fedweave.core.replies import Batch, Replies
+from fedweave.core.tree import Tree, leaves, ravel
+from fedweave.errors import UserError
+from fedweave.rounds import train
+from tests.contract.federations import distance, federation, model
+
+SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
+
+
+def of(updates: Any, dtype: torch.dtype = torch.float64, **known: Any) -> Round:
+    """A round of clients with these updates [P, D], in two leaves."""
+    rows = torch.as_tensor(updates, dtype=dtype)
+    tree = {"update": {"a": rows[:, :1], "b": rows[:, 1:].unsqueeze(2)}}
+    names = [f"site-{i}" for i in range(len(rows))]
+    w = {"a": rows.new_zeros(1), "b": rows.new_zeros(rows.shape[1] - 1, 1)}
+    replies = Replies(names, [Batch(tuple(range(len(rows))), tree)], {})
+    return Round(replies, torch.arange(len(rows)), w, model(), **known)
+
+
+def flat(tree: Tree) -> np.ndarray:
+    return ravel(tree).numpy()
+
+
+def test_medians_by_hand() -> None:
+    rows = [[1, 10, 0], [2, -90, 0], [1e9, 30, 5]]
+    assert flat(Median().aggregate({}, of(rows))).tolist() == [2, 10, 0]
+    assert flat(Median().aggregate({}, of([*rows, [4, 50, 1]]))).tolist() == [3, 20, 0.5]
+
+
+def test_trimmed_means_by_hand() -> None:
+    rows = [[1, 0], [2, -1e9], [3, 4], [1e9, 8], [7, 3]]
+    assert flat(TrimmedMean(0.2).aggregate({}, of(rows))).tolist() == [4, 7 / 3]
+
+
+def test_krum_by_hand() -> None:
+    """n = 5, f = 1: each update's two nearest others count."""
+    rows = [[0.0, 0], [1, 0], [0, 2], [2, 0], [100, 100]]
+    scores = krum_scores(torch.tensor(rows, dtype=torch.float64), 1)
+    assert scores.tolist() == [1 + 4, 1 + 1, 4 + 5, 1 + 4, 19604 + 19604]
+    assert Krum(1).weigh({}, of(rows)).tolist() == [0, 1, 0, 0, 0]
+    assert Krum(1, keep=2).weigh({}, of(rows)).tolist() == [0.5, 0.5, 0, 0, 0]
+
+
+def test_bounded_norms_by_hand() -> None:
+    rows = [[3, 4], [0, 0], [0.6, 0.8], [30, 40]]
+    assert NormBound(1.0).limit({}, of(rows)).tolist() == pytest.approx([0.2, 1, 1, 0.02])
+    assert NormBound().limit({}, of(rows)).tolist() == pytest.approx([0.2, 1, 1, 0.02])  # the median norm is 1, too
+
+
+def drawn(clients: int) -> np.ndarray:
+    return np.random.default_rng(clients).standard_t(2, (clients, 40))
+
+
+@pytest.mark.parametrize("clients", [5, 8, 31])
+def test_medians_and_trimmed_means_are_numpys_and_scipys(clients: int) -> None:
+    rows = drawn(clients)
+    np.testing.assert_allclose(flat(Median().aggregate({}, of(rows))), np.median(rows, 0), rtol=1e-15)
+    for beta in (0.21, 0.4):
+        expected = stats.trim_mean(rows, beta, axis=0)
+        np.testing.assert_allclose(flat(TrimmedMean(beta).aggregate({}, of(rows))), expected, rtol=1e-12)
+
+
+def blanchard(rows: np.ndarray, f: int) -> int:
+    """Krum as its paper defines it: i* = argmin Σ_{i → j} ‖V_i − V_j‖² over the n − f − 2 closest V_j."""
+    scores = []
+    for i, own in enumerate(rows):
+        others = [float(((own - other) ** 2).sum()) for j, other in enumerate(rows) if j != i]
+        scores.append(sum(sorted(others)[: len(rows) - f - 2]))
+    return int(np.argmin(scores))
+
+
+@pytest.mark.parametrize(("clients", "malicious"), [(5, 1), (9, 3), (31, 5)])
+def test_krum_is_its_papers(clients: int, malicious: int) -> None:
+    rows = drawn(clients)
+    weights = Krum(malicious).weigh({}, of(rows))
+    assert weights.argmax() == blanchard(rows, malicious)
+    assert weights.sum() == weights.max() == 1
+
+
+def test_bounds_reach_every_way_to_join_updates() -> None:
+    """The factors that `limit` gives are in the updates that others see."""
+    rows = drawn(7)
+    factors = NormBound(1.0).limit({}, of(rows))
+    short = factors[:, None].numpy() * rows
+    assert np.linalg.norm(short, axis=1).max() <= 1 + 1e-12
+    round = of(rows, factors=factors, weights=torch.full((7,), 1 / 7, dtype=torch.float64))
+    np.testing.assert_allclose(flat(round.weighted()), short.mean(0), atol=1e-15)
+    np.testing.assert_allclose(flat(Median().aggregate({}, round)), np.median(short, 0), atol=1e-15)
+    np.testing.assert_allclose(round.updates.numpy(), short, atol=1e-15)
+
+
+def after(parts: tuple[Part, ...], rounds: int = 2, **options: Any) -> Any:
+    fed = federation(dtype=torch.float64, record="never", **{"mode": "loop"} | options)
+    *_, last = train(FedAvg(model(), local_steps=1, parts=parts, **SGD), fed, rounds, eval_every=0)
+    return last.state, fed
+
+
+@pytest.mark.parametrize("parts", [(Median(), NormBound()), (Krum(1, keep=2),)], ids=["median", "krum"])
+def test_both_modes_agree(parts: tuple[Part, ...]) -> None:
+    one, other = (after(parts, rounds=5, mode=mode)[0] for mode in ("loop", "vmap"))
+    assert distance(one, other) <= 1e-9
+
+
+def test_without_outliers_to_cut_it_is_the_mean() -> None:
+    mean, _ = after((Uniform(),))
+    for parts in ((Krum(0, keep=5),), (NormBound(1e6), Uniform())):
+        assert distance(mean["w"], after(parts)[0]["w"]) <= 1e-12
+
+
+def test_no_counts_leave_the_clients() -> None:
+    """A malicious one could say any."""
+    assert set(FedAvg(model(), parts=(Median(),)).composed.sends) == set()
+    assert set(FedAvg(model(), parts=(NormBound(),)).composed.sends) == {"n"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ((Median(), Krum()), "Median and Krum both decide how updates count"),
+        ((Median(), TrimmedMean()), "Median and TrimmedMean both decide how updates count"),
+        ((TrimmedMean(), Uniform()), "TrimmedMean and Uniform both decide how updates count"),
+    ],
+)
+def test_two_that_decide_the_joint_update_are_refused(parts: tuple[Part, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        FedAvg(model(), parts=parts)
+    assert FedAvg(model(), parts=(Clip(1.0), NormBound(), parts[0]))
+
+
+@pytest.mark.parametrize("name", ["qfedavg", "cgsv", "fcfl"])
+def test_papers_with_weights_of_their_own_refuse_others(name: str) -> None:
+    with pytest.raises(ValueError, match="both decide how updates count"):
+        ALGORITHMS[name](model(), parts=(Median(),))
+    assert ALGORITHMS[name](model(), parts=(NormBound(),))
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (Krum(2), "need 7 clients in a round; there are 5"),
+        (Krum(1, keep=5), "need 6 clients in a round; there are 5"),
+        (TrimmedMean(0.1), "beta = 0.1 of 5 clients leaves out none"),
+    ],
+)
+def test_too_few_clients_are_refused_at_the_start(part: Part, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        after((part,), rounds=1)
+
+
+def test_too_few_replies_are_refused() -> None:
+    """Rather than an aggregate that withstands nobody."""
+    algorithm = FedAvg(model(), parts=(Krum(1),), quorum=0.5)
+    fed = federation(absent=lambda round, client: "gone" if client == "site-0" else None)
+    with pytest.raises(UserError, match="need 5 clients in a round; there are 4"):
+        list(train(algorithm, fed, 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [(Krum, (-1,)), (Krum, (1, 0)), (TrimmedMean, (0.5,)), (TrimmedMean, (0.0,)), (NormBound, (-1,))],
+)
+def test_impossible_settings(kind: Any, values: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        kind(*values)
+
+
+def test_leaves_keep_shape_and_dtype() -> None:
+    for part in (Median(), TrimmedMean()):
+        round = of(drawn(6), dtype=torch.float32)
+        forms = [
+            [(path, leaf.shape, leaf.dtype) for path, leaf in leaves(t)] for t in (part.aggregate({}, round), round.w)
+        ]
+        assert forms[0] == forms[1]
