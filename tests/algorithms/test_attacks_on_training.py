@@ -1,0 +1,98 @@
+"""Malicious clients of `benchmarks.robust` against robust parts: laws for whatever they send, and small trainings."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.robust import ATTACKS, MALICIOUS, PARTS, TARGET, Attacked, backdoor, flipped, outcome, triggered
+from fedweave import config
+from fedweave.algorithms.parts import Krum, Median, NormBound, TrimmedMean
+from fedweave.build import Built, build
+from fedweave.core.arrays import graph_arrays
+from fedweave.core.graph import TRAIN
+from tests.algorithms.test_robust import flat, of
+
+CLIENTS, HONEST = 10, 10 - MALICIOUS
+SETTINGS = {
+    "data": {"name": "digits"},
+    "partition": {"name": "random", "clients": CLIENTS},
+    "model": {"name": "gcn", "hidden": 16, "layers": 2, "dropout": 0.0},
+    "algorithm": {"name": "fedavg", "local_steps": 2, "lr": 0.05},
+}
+
+
+def sent(seed: int) -> np.ndarray:
+    """Updates [10, D] of which the first three are far away in every coordinate, together or apart."""
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(1.0, 0.1, (HONEST, 30))
+    far = 10.0 ** rng.uniform(0, 9) * np.sign(rng.normal(size=(1 if seed % 2 else MALICIOUS, 30)))
+    return np.concatenate([np.broadcast_to(far, (MALICIOUS, 30)), honest])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_a_minority_sends_the_aggregate_lies_among_honest_updates(seed: int) -> None:
+    rows = sent(seed)
+    least, most = rows[MALICIOUS:].min(0), rows[MALICIOUS:].max(0)
+    for part in (Median(), TrimmedMean(0.3)):
+        joint = flat(part.aggregate({}, of(rows)))
+        assert (joint >= least).all()
+        assert (joint <= most).all()
+    for part in (Krum(MALICIOUS), Krum(MALICIOUS, keep=4)):
+        assert not part.weigh({}, of(rows))[:MALICIOUS].any()
+    bounded = NormBound(np.sqrt(30)).limit({}, of(rows)) @ torch.from_numpy(rows) / CLIENTS
+    assert bounded.norm() <= np.sqrt(30)
+    outside = (rows.mean(0) < least) | (rows.mean(0) > most)
+    assert outside.any()
+
+
+def test_more_than_the_part_is_set_for_break_it() -> None:
+    """The promise ends at half of all for the median, at β for the trimmed mean, and at f for Krum where those who are
+    more agree with each other."""
+    rows = np.concatenate([np.full((5, 2), 1e6), np.ones((5, 2))])
+    assert (flat(Median().aggregate({}, of(rows))) > 1e5).all()
+    assert (flat(TrimmedMean(0.3).aggregate({}, of(rows))) > 1e5).all()
+    rows[5:] += np.random.default_rng(0).normal(size=(5, 2))
+    assert Krum(3).weigh({}, of(rows))[:5].sum() == 1
+
+
+def test_what_the_attackers_do_to_data() -> None:
+    graph = graph_arrays(prepared().fed.graphs["client-0"])
+    assert (flipped(graph, 10).y + graph.y == 9).all()
+    bad = backdoor(graph, 10)
+    chosen = graph.masks[TRAIN] & (np.arange(len(graph.y)) % 2 == 0)
+    assert (bad.y[chosen] == TARGET).all()
+    assert (bad.y[~chosen] == graph.y[~chosen]).all()
+    x = triggered(graph, chosen).x.toarray()
+    assert (x[chosen][:, :10] == abs(graph.x).max()).all()
+    assert (x[~chosen] == np.asarray(graph.x.todense() if hasattr(graph.x, "todense") else graph.x)[~chosen]).all()
+
+
+@lru_cache(maxsize=1)
+def prepared() -> Built:
+    return build(config.resolve(SETTINGS))
+
+
+@lru_cache(maxsize=32)
+def reached(attack: str, part: str) -> tuple[float, float]:
+    """Accuracy, and how often the trigger works, after 10 rounds."""
+    built = prepared()
+    bad = built.fed.clients[:MALICIOUS]
+    fed = Attacked(built.fed.graphs, ATTACKS[attack], bad, classes=built.fed.classes, mode="loop", record="never")
+    return outcome(fed, replace(built.algorithm, parts=PARTS[part]), 10)
+
+
+@pytest.mark.parametrize(("attack", "part"), [("sign flip", "median"), ("scaling", "krum")])
+def test_attacks_that_ruin_the_mean(attack: str, part: str) -> None:
+    honest, _ = reached("none", "mean")
+    assert honest > 0.8
+    assert reached(attack, "mean")[0] < honest - 0.4
+    assert reached(attack, part)[0] > honest - 0.2
+
+
+def test_a_boosted_backdoor_opens_the_mean_and_not_krum() -> None:
+    assert reached("none", "mean")[1] < 0.1
+    assert reached("boosted backdoor", "mean")[1] > 0.9
+    assert reached("boosted backdoor", "krum")[1] < 0.1
