@@ -80,7 +80,7 @@ def reached(attack: str, part: str) -> tuple[float, float]:
     """Accuracy, and how often the trigger works, after 10 rounds."""
     built = prepared()
     bad = built.fed.clients[:MALICIOUS]
-    fed = Attacked(built.fed.graphs, ATTACKS[attack], bad, classes=built.fed.classes, mode="loop", record="never")
+    fed = Attacked(built.fed.graphs, ATTACKS[attack], bad, classes=built.fed.classes, record="never")
     return outcome(fed, replace(built.algorithm, parts=PARTS[part]), 10)
 
 

@@ -205,6 +205,8 @@ def test_ledger_is_the_simulations_and_redone_rounds_stand_twice(project: Path, 
         ("garbage", "encoding"),
         ("undeclared", "declares"),
         ("huge", "limit"),
+        ("enormous", "update reaches"),
+        ("negative", "n is -3"),
     ],
 )
 def test_a_bad_reply_is_refused_and_named_and_the_others_count(project: Path, what: str, said: str) -> None:
@@ -216,9 +218,15 @@ def test_a_bad_reply_is_refused_and_named_and_the_others_count(project: Path, wh
         if "update" not in tree:
             return answer
         weight = tree["update"]["0"]["weight"]
-        changed = {"nan": weight * np.nan, "shape": weight[None], "huge": torch.zeros(200_000)}.get(what, weight)
+        changed = {
+            "nan": weight * np.nan,
+            "shape": weight[None],
+            "huge": torch.zeros(200_000),
+            "enormous": weight * 1e30,
+        }.get(what, weight)
         tree["update"]["0"]["weight"] = changed
         tree |= {"graph": weight} if what == "undeclared" else {}
+        tree |= {"n": torch.tensor(-3)} if what == "negative" else {}
         return answer._replace(blob=b"\x80\x04junk" if what == "garbage" else encode(tree))
 
     link.spoil["bank-b"] = spoil
