@@ -26,6 +26,7 @@ from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
 from fedweave.algorithms.fedprox import FedProx, Proximal
 from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
+from fedweave.algorithms.fedsage import FedSage
 from fedweave.algorithms.fedstar import FedStar
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
@@ -61,6 +62,7 @@ ALGORITHMS: dict[str, Any] = {
     "fedpub": FedPUB,
     "fedgcn": FedGCN,
     "graphfl": GraphFL,
+    "fedsage": FedSage,
     "fedstar": FedStar,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
@@ -75,6 +77,7 @@ ALGORITHMS: dict[str, Any] = {
 PARTS: dict[str, type[parts.Part]] = {
     "cross_entropy": parts.CrossEntropy,
     "ego_cross_entropy": parts.EgoCrossEntropy,
+    "sampled_cross_entropy": parts.SampledCrossEntropy,
     "graph_cross_entropy": parts.GraphCrossEntropy,
     "proximal": Proximal,
     "mixed_start": parts.MixedStart,
@@ -148,6 +151,7 @@ __all__ = [
     "FedGCN",
     "FedPUB",
     "FedProx",
+    "FedSage",
     "FedStar",
     "GCFLPlus",
     "GraphFL",

@@ -26,7 +26,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import DataError
 from fedweave.learn import cross_entropy
 from fedweave.ops.hashing import bits
-from fedweave.ops.sparse import Sparse
+from fedweave.ops.sparse import dense
 from fedweave.sampling.graphs import BatchEdges
 
 
@@ -107,11 +107,6 @@ def _uniform(words: Tensor) -> Tensor:
     return (words >> 40 & 0xFFFFFF) * 2.0**-24
 
 
-def _dense(graph: Graph) -> Tensor:
-    x = graph.x
-    return x @ torch.eye(x.shape[1], dtype=x.dtype) if isinstance(x, Sparse) else x
-
-
 @dataclass(frozen=True)
 class FairAugmented(Part):
     """Cross-entropy on a copy of the client's graph, drawn anew in every step: as many nodes of either group, as many
@@ -135,7 +130,7 @@ class FairAugmented(Part):
         """For each step the "features" [d] that stay (0 or 1), the "kept" nodes bool [n], and the lists of neighbours,
         "columns" and "starts"."""
         keys, groups = random.fold(key, torch.arange(steps)), groups_of(graph)
-        chance = mask_probabilities(_dense(graph), groups & graph.real, self.mask)
+        chance = mask_probabilities(dense(graph.x), groups & graph.real, self.mask)
         features = _uniform(bits(random.fold(keys, "features")[:, None], len(chance))) >= chance
         kept, ends = balanced_nodes(groups & graph.real, graph.real, keys), ends_of(graph)
         first, degree, _ = graph.own_edges.neighbours
@@ -146,7 +141,7 @@ class FairAugmented(Part):
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
         """Of one augmented copy, scalar; 0 without training examples in it."""
         edges = BatchEdges({"nodes": graph.real, **minibatch}, graph.x.dtype, graph.own_edges)
-        copy = graph._replace(x=_dense(graph) * minibatch["features"], edges=edges)
+        copy = graph._replace(x=dense(graph.x) * minibatch["features"], edges=edges)
         logits = models.apply(model, w, copy, key)
         trains = graph.masks[TRAIN] & minibatch["kept"]
         return cross_entropy(logits, graph.y.clamp(min=0), trains.to(logits.dtype))

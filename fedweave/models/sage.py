@@ -13,6 +13,7 @@ from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.models import dense
 from fedweave.ops.linear import linear
+from fedweave.ops.sparse import Sparse
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,14 @@ def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, oper
         return weights | {"bias": dense.lecun(random.fold(key, "bias"), (fan_out,), fan_in)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        if graph.edges.shrinks:  # fewer rows are left to multiply after the mean
+        if graph.edges.shrinks and not isinstance(h, Sparse):  # fewer rows are left to multiply after the mean
             own, means = graph.edges.with_means(h, operator)
             if share_root_weight:
                 return linear(own + means, w["neigh"]) + w["bias"]
             return linear(own, w["root"]) + linear(means, w["neigh"]) + w["bias"]
         neigh = linear(h, w["neigh"])
         root = neigh if share_root_weight else linear(h, w["root"])
-        return root + graph.edges.operator(operator) @ neigh + w["bias"]
+        means = graph.edges.operator(operator) @ neigh
+        return root[: means.shape[0]] + means + w["bias"]
 
     return Layer(init, apply, names, operator)

@@ -77,6 +77,11 @@ def picked(x: "Tensor | Sparse", nodes: Tensor) -> "Tensor | Picked":
     return x.picked(nodes) if isinstance(x, Sparse) else gather_rows(x, nodes)
 
 
+def dense(x: "Tensor | Sparse") -> Tensor:
+    """The matrix [n, d] with all its zeros."""
+    return x @ torch.eye(x.shape[1], dtype=x.dtype) if isinstance(x, Sparse) else x
+
+
 class _Times(torch.autograd.Function):
     """matrix @ dense, or its transpose @ dense."""
 

@@ -14,6 +14,7 @@ from fedweave.learn import cross_entropy
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import picked
 from fedweave.sampling import ego
+from fedweave.sampling.minibatches import drawn
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,7 @@ class Egos:
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """A mini-batch per step: int64 [steps, b] distinct train nodes, and bool [steps, b] which of them are real
         (fewer train nodes than b leave places empty)."""
-        train = graph.masks[TRAIN]
-        enough = torch.cat([train, train.new_zeros(max(0, self.batch - len(train)))])
-        order = random.order(random.fold(key, torch.arange(steps))[:, None], enough)
-        chosen = torch.topk(order, self.batch, largest=False).indices
-        real = (torch.arange(self.batch) < train.sum()).expand(steps, self.batch)
-        return torch.where(real, chosen, 0), real
+        return drawn(graph.masks[TRAIN], random.fold(key, torch.arange(steps))[:, None], self.batch)
 
     def around(self, graph: Graph, key: Tensor, centres: Tensor) -> Tensor:
         """Nodes at all positions of the egos around `centres` int64 [m]: int64 [positions, m] (see `sampling.ego`)."""

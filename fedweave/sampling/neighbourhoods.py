@@ -49,6 +49,24 @@ def grow(
     return sources, filled, {str(i): {"place": place, "count": count, "gcn": gcn} for i, place, count, gcn in hops}
 
 
+def neighbours(
+    first: Tensor, degree: Tensor, columns: Tensor, targets: Tensor, key: Tensor, fan_out: int
+) -> tuple[Tensor, Tensor]:
+    """Sampled neighbours [P, t, f] (the node itself where there is none) and how many each stands for, float64.
+
+    Systematic sampling: of d > f neighbours, those at (u + j) d / f for j = 0, …, f - 1 with one uniform u are all
+    different, and each is taken with probability f / d.
+    """
+    many = degree.gather(1, targets)[..., None]
+    u = (random.fold(key[:, None], targets) >> 40 & 0xFFFFFF).to(torch.float64)[..., None] * 2.0**-24
+    j = torch.arange(fan_out)
+    at = torch.where(many > fan_out, ((u + j) * many / fan_out).long().minimum(many - 1), j)
+    there = (at < many).expand(*targets.shape, fan_out)
+    at = torch.where(there, first.gather(1, targets)[..., None] + at, 0)
+    chosen = torch.where(there, columns.gather(1, at.flatten(1)).view(at.shape), targets[..., None])
+    return chosen, torch.where(there, (many / fan_out).clamp(min=1), 0.0)
+
+
 def alone(targets: Tensor, dtype: torch.dtype) -> Tree:
     """The hop in which every one of `targets` [t] sees itself only: A = I."""
     one = torch.ones(len(targets), 1, dtype=dtype)
@@ -72,6 +90,7 @@ class Sampled:
     """The edges of one layer between sampled nodes (a `core.edges.MessagePassing`)."""
 
     shrinks = True
+    KINDS = ("gcn", "sum", "mean", "mean_or_self")
 
     def __init__(self, hop: Tree) -> None:
         self.hop = hop
@@ -160,7 +179,7 @@ def _grow(
     looped, found = (degree + 1).to(torch.float64), []
     for i in layers:
         targets, drawn = sources, random.fold(key, "sample", i)
-        chosen, count = _neighbours(first, degree, columns, targets, drawn, fan_out)
+        chosen, count = neighbours(first, degree, columns, targets, drawn, fan_out)
         own = looped.gather(1, targets)[..., None]
         other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
         gcn = torch.cat([1 / own, count / torch.sqrt(own * other)], 2)
@@ -169,24 +188,6 @@ def _grow(
         )
         found += [place.view(chosen.shape), count.to(dtype), gcn.to(dtype)]
     return sources, filled, *found
-
-
-def _neighbours(
-    first: Tensor, degree: Tensor, columns: Tensor, targets: Tensor, key: Tensor, fan_out: int
-) -> tuple[Tensor, Tensor]:
-    """Sampled neighbours [P, t, f] (the node itself where there is none) and how many each stands for, float64.
-
-    Systematic sampling: of d > f neighbours, those at (u + j) d / f for j = 0, …, f - 1 with one uniform u are all
-    different, and each is taken with probability f / d.
-    """
-    many = degree.gather(1, targets)[..., None]
-    u = (random.fold(key[:, None], targets) >> 40 & 0xFFFFFF).to(torch.float64)[..., None] * 2.0**-24
-    j = torch.arange(fan_out)
-    at = torch.where(many > fan_out, ((u + j) * many / fan_out).long().minimum(many - 1), j)
-    there = (at < many).expand(*targets.shape, fan_out)
-    at = torch.where(there, first.gather(1, targets)[..., None] + at, 0)
-    chosen = torch.where(there, columns.gather(1, at.flatten(1)).view(at.shape), targets[..., None])
-    return chosen, torch.where(there, (many / fan_out).clamp(min=1), 0.0)
 
 
 def _joined(

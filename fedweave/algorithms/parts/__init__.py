@@ -12,6 +12,7 @@ from fedweave.algorithms.parts.objective import CrossEntropy, Objective
 from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.algorithms.parts.release import Clip, Normalised
 from fedweave.algorithms.parts.robust import Krum, Median, NormBound, TrimmedMean
+from fedweave.algorithms.parts.sampled import SampledCrossEntropy
 from fedweave.algorithms.parts.start import MixedStart
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.parts.weigh import BySize, Uniform
@@ -35,6 +36,7 @@ __all__ = [
     "OptimizerState",
     "Part",
     "Round",
+    "SampledCrossEntropy",
     "Training",
     "TrimmedMean",
     "Uniform",

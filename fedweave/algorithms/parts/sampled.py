@@ -1,0 +1,47 @@
+"""Training on sampled neighbourhoods as a term of a local objective (Hamilton et al. 2017, "Inductive Representation
+Learning on Large Graphs", algorithm 2)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.training import Training
+from fedweave.core.graph import Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+from fedweave.sampling.minibatches import Minibatches
+
+
+@dataclass(frozen=True)
+class SampledCrossEntropy(Part):
+    """Cross-entropy of a random mini-batch of training nodes, of whose neighbours every layer sees a sample.
+
+    One local step is one mini-batch; models are judged on all neighbours.
+
+    batch:   nodes of a mini-batch.
+    fan_out: neighbours sampled per node and layer, without replacement.
+    """
+
+    batch: int = 32
+    fan_out: int = 5
+
+    def __post_init__(self) -> None:
+        self.sampler  # noqa: B018  refuses impossible sizes
+
+    @property
+    def sampler(self) -> Minibatches:
+        """Of the mini-batches."""
+        return Minibatches(self.batch, self.fan_out)
+
+    def check(self, training: Training) -> None:
+        """Refuse a model that cannot run on sampled neighbours."""
+        self.sampler.layers(training.model)
+
+    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """A mini-batch per step."""
+        return self.sampler.batches(model, graph, key, steps)
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+        """Of one mini-batch, scalar."""
+        return self.sampler.loss(w, model, graph, key, minibatch)

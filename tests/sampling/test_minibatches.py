@@ -1,0 +1,69 @@
+"""Mini-batches of nodes with sampled neighbours: with room for everybody they are the whole graph; with less, an
+estimate of it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import TRAIN, make_graph
+from fedweave.core.tree import map_leaves
+from fedweave.learn import cross_entropy
+from fedweave.models import MODELS
+from fedweave.sampling.minibatches import Minibatches, drawn, grown, hop
+from tests.conftest import random_graph
+from tests.contract.federations import arrays
+
+
+def test_drawn_nodes_are_different_members_and_places_may_stay_empty() -> None:
+    member = torch.arange(20) % 3 == 0
+    keys = random.fold(random.key(0), torch.arange(50))[:, None]
+    nodes, real = drawn(member, keys, 5)
+    assert real.all()
+    assert member[nodes].all()
+    assert all(len(set(row)) == 5 for row in nodes.tolist())
+    assert set(nodes.flatten().tolist()) == set(member.nonzero()[:, 0].tolist())
+    nodes, real = drawn(member, random.key(1), 30)
+    assert real.tolist() == [True] * 7 + [False] * 23
+    assert nodes[7:].tolist() == [0] * 23
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "gcnii"])
+@pytest.mark.parametrize("kind", [sp.csr_matrix, sp.csr_matrix.toarray], ids=["sparse", "dense"])
+def test_with_room_for_all_nodes_and_neighbours_the_loss_is_the_whole_graphs(name: str, kind: Any) -> None:
+    x, edges, y, masks = arrays(30, 1)
+    graph = make_graph(kind(x), edges, y, masks, dtype=torch.float64)
+    made = MODELS[name](hidden=8, layers=3, dropout=0.0).build(x.shape[1], 3)
+    w, key = models.init(made, random.key(2), torch.float64), random.key(3)
+    whole = cross_entropy(models.apply(made, w, graph), graph.y.clamp(min=0), graph.masks[TRAIN].double())
+    sampler = Minibatches(batch=12, fan_out=int(np.bincount(edges[0]).max()))
+    batches = sampler.batches(made, graph, key, 2)
+    for step in range(2):
+        one = map_leaves(lambda leaf, at=step: leaf[at], batches)
+        assert sampler.loss(w, made, graph, key, one) == pytest.approx(float(whole), abs=1e-12)
+
+
+def test_sums_over_sampled_neighbours_are_right_in_expectation() -> None:
+    graph = random_graph(40)
+    h = random.normal(random.key(1), (graph.nodes, 3)).double()
+    targets = torch.arange(40).expand(4000, -1)
+    nodes, hops = grown(graph, targets, random.fold(random.key(0), torch.arange(4000)), [0], 2)
+    for kind in ("sum", "gcn"):
+        exact = (graph.edges.operator(kind) @ h.to(graph.x.dtype))[:40]
+        found = [
+            hop(map_leaves(lambda leaf, at=s: leaf[at], hops)["0"]).operator(kind) @ h[nodes[s]].to(graph.x.dtype)
+            for s in range(4000)
+        ]
+        assert (torch.stack(found).mean(0) - exact).abs().max() < 0.2
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="fan_out is 0; it must be at least 1"):
+        Minibatches(fan_out=0)
+    star = MODELS["star"](hidden=4, layers=2).build(5, 2)
+    with pytest.raises(ValueError, match="choose model sage, gcn or gat"):
+        Minibatches().layers(star)
