@@ -27,6 +27,7 @@ from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomen
 from fedweave.algorithms.fedprox import FedProx, Proximal
 from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
 from fedweave.algorithms.fedsage import FedSage
+from fedweave.algorithms.fedsage_plus import FedSagePlus, MissingNeighbours
 from fedweave.algorithms.fedstar import FedStar
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
@@ -63,6 +64,7 @@ ALGORITHMS: dict[str, Any] = {
     "fedgcn": FedGCN,
     "graphfl": GraphFL,
     "fedsage": FedSage,
+    "fedsage_plus": FedSagePlus,
     "fedstar": FedStar,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
@@ -117,6 +119,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "fair_augmented": FairAugmented,
     "clusters": Clusters,
     "series_clusters": SeriesClusters,
+    "missing_neighbours": MissingNeighbours,
     "overlap_weights": OverlapWeights,
 }
 
@@ -152,6 +155,7 @@ __all__ = [
     "FedPUB",
     "FedProx",
     "FedSage",
+    "FedSagePlus",
     "FedStar",
     "GCFLPlus",
     "GraphFL",

@@ -32,6 +32,14 @@ OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
     "fedego": {"batch": 4, "batches": 2, "epochs": 1, "server_epochs": 1, "fan_out": 2, "lr": 0.01, "sigma": 0.01}
 }
 OTHER_PARAMETERS["fedsage"] = {"batch": 8, "fan_out": 2, "local_steps": 2}
+OTHER_PARAMETERS["fedsage_plus"] = OTHER_PARAMETERS["fedsage"] | {
+    "slots": 2,
+    "epochs": 4,
+    "exchanges": 3,
+    "sample": 8,
+    "hidden": (8,),
+    "rounding": "random",
+}
 OTHER_PARAMETERS["fairgfl"] = {"code_size": 20, "encoder_rounds": 3, "sample": 24, "epsilon_a": 6.0, "epsilon_b": 4.0}
 OTHER_PARAMETERS["fedavgm"] = {"server_lr": 0.1, "local_steps": 3}  # with longer steps the losses here oscillate
 OTHER_PARAMETERS["fairgraphfl"] = {"lr": 0.01}

@@ -1,0 +1,289 @@
+"""FedSage+: Zhang et al. 2021, "Subgraph federated learning with missing neighbor generation", sections 3.3 and 3.4.
+
+Before training, every client learns from neighbours that it hides from itself how many of a node's neighbours are
+missing and what features they have. In the federated exchange others tell it, as gradients, how far its generated
+features are from their own nodes'. It then mends its graph with generated neighbours, and FedSage trains on that.
+
+What the paper leaves open, or where this differs:
+- A peer is sent the weights that make features, and of a sample of nodes their embeddings with the noise already on
+  them, and how many neighbours each is missing. It returns the gradient of its matching term, and the server sums.
+- The server asks `peers` random others for each generator in an exchange, the paper all of them: P (P - 1) gradients.
+- Most nodes miss less than one neighbour, of which the reference code's ⌊n̂⌋ leaves none (`rounding = "floor"`); by
+  default as many are generated as n̂ says on average. In local training a node uses a slot for each hidden neighbour in
+  the matching term, so that features are learnt whatever n̂ is.
+- Matching terms are means over the used slots of a sample of nodes with missing neighbours, drawn anew in every step;
+  in local training these nodes' generated neighbours alone are in the mended graph that is classified.
+- The last hidden layer that makes features has 64 columns and the reference code's 2,048, with which a generator of
+  Cora's features has 15 million weights.
+- The mended graph's classifier is a GraphSAGE of width 64 of the generator's own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.neighbours.generator import (
+    Generator,
+    classification,
+    counts,
+    embeddings,
+    mismatch,
+    noisy,
+    smooth_l1,
+    squares,
+)
+from fedweave.algorithms.neighbours.mending import mended
+from fedweave.algorithms.parts import Part, SampledCrossEntropy, Uniform
+from fedweave.algorithms.preset import preset
+from fedweave.core import random
+from fedweave.core.arrays import graph_arrays, graph_like
+from fedweave.core.federation import DATA, Client, Federation, Sends, on_client
+from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.core.mechanism import Gaussian
+from fedweave.core.replies import Replies
+from fedweave.core.stacked import Stacked
+from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
+from fedweave.learn import Adam, Sgd, fit
+from fedweave.ops.rows import gather_rows
+from fedweave.sampling.minibatches import drawn
+
+_OFFERS = {
+    "generator": "weights that make features of missing neighbours, trained on hidden neighbours",
+    "embedding": Sends("embeddings of a sample of the client's nodes, with noise", Gaussian(1.0)),
+    "slots": "how many neighbours each of these nodes is believed to miss",
+}
+_GRADIENT = (
+    "for each generator that the client was sent, the gradient of how far what it makes is from the nearest of the "
+    "client's nodes; of a generator made for that, a node's features"
+)
+
+
+@dataclass(frozen=True)
+class MissingNeighbours(Part):
+    """Clients' graphs get generated neighbours before the first round.
+
+    slots:     P, the most neighbours that a node is given.
+    hide:      share of a client's nodes in neither the training nor the test set that it hides to learn from.
+    epochs:    steps of the local training of a generator, each on the whole graph.
+    exchanges: steps with gradients of others; 0 leaves every generator to its client (the paper's LocSage+).
+    peers:     others that each generator is sent to in an exchange; 0 is all of them.
+    sample:    nodes whose generated features are matched in a step.
+    hidden:    widths of the layers that make features of an embedding.
+    rounding:  of n̂ to a number of slots: "floor", "nearest", or "random", which is n̂ on average.
+    """
+
+    slots: int = 5
+    hide: float = 0.5
+    epochs: int = 20
+    exchanges: int = 20
+    peers: int = 3
+    sample: int = 64
+    hidden: tuple[int, ...] = (256, 64)
+    rounding: Literal["floor", "nearest", "random"] = "random"
+
+    def __post_init__(self) -> None:
+        for name, least in (("slots", 1), ("epochs", 1), ("exchanges", 0), ("peers", 0), ("sample", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 < self.hide <= 1:
+            raise ValueError(f"hide is {self.hide}; it must be above 0 and at most 1")
+        if not all(width >= 1 for width in self.hidden):
+            raise ValueError(f"hidden is {list(self.hidden)}; every width must be at least 1")
+
+    @cached_property
+    def net(self) -> Generator:
+        """The generator."""
+        return Generator(self.slots, self.hidden)
+
+    @cached_property
+    def optimiser(self) -> Adam:
+        """Of generators."""
+        return Adam(1e-3, 1e-4)
+
+    # --- server ------------------------------------------------------------------------------------------------------
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Generators, the exchange, and mended graphs."""
+        fed.map(self.learn, {"classes": fed.classes})
+        for number in range(self.exchanges if len(fed.clients) > 1 else 0):
+            self._exchange(fed, random.fold(fed.key("peers"), number))
+        fed.replace_data(self.mend)
+        return {}
+
+    def _exchange(self, fed: Federation, key: Tensor) -> None:
+        """One step of all generators, with gradients of others."""
+        offers = fed.map(self.offer)
+        asked = self._asked(offers.clients, key)
+        replies = fed.map(self.match, each=Stacked(offers.clients, _sent(offers, asked)))
+        fed.map(self.improve, each=Stacked(offers.clients, {"gradient": _total(replies, asked)}))
+
+    def _asked(self, clients: Sequence[str], key: Tensor) -> Tensor:
+        """int64 [k, P]: whose generators each client is sent, all of one row different; each is sent to k others."""
+        others = len(clients) - 1
+        shifts = 1 + random.order(key, torch.ones(others, dtype=torch.bool)).argsort()[: self.peers or others]
+        ring = torch.tensor(sorted(range(len(clients)), key=lambda at: clients[at]))  # whatever order clients have
+        return ring[(ring.argsort() + shifts[:, None]) % len(clients)]
+
+    # --- client ------------------------------------------------------------------------------------------------------
+
+    @on_client()
+    def learn(self, client: Client, message: Tree) -> Tree:
+        """Hide some nodes, and train a generator on what their neighbours miss then; sends nothing."""
+        graph, key = client.graph, client.key
+        free = graph.real & ~graph.masks[TRAIN] & ~graph.masks[TEST]
+        rank = random.order(random.fold(key, "hide"), free).argsort().argsort()
+        hidden = free & (rank < (self.hide * free.sum()).long())
+        known = {"hidden": hidden, "norms": squares(graph.x)}
+        first = self.net.init(random.fold(key, "init"), graph.x.shape[1], message["classes"], graph.x.dtype)
+        w = fit(self.local_loss, first, graph, key, self.optimiser, self.epochs, args=known).w
+        z = embeddings(w["encoder"], graph, graph.real & ~hidden)
+        kept = known | {"w": w, "z": z, "count": counts(w["count"], z)}
+        client.state["neighbours"] = kept | {"optimizer": self.optimiser.init(w["features"])}
+        return {}
+
+    def local_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        """How far the number, the features and the use of generated neighbours are from what is hidden."""
+        visible = graph.real & ~args["hidden"]
+        z = embeddings(w["encoder"], graph, visible)
+        count, missing = counts(w["count"], z), _missing(graph, args["hidden"])
+        number = (smooth_l1(count - missing) * visible).sum() / visible.sum().clamp(min=1)
+        rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
+        made = self.net.features(w["features"], noisy(gather_rows(z, rows), random.fold(key, "noise")))
+        slots = self.rounded(count.detach(), random.fold(key, "slots")).gather(0, rows)
+        used = self.net.used(slots) & real[:, None]
+        matching = self._own_mismatch(graph, made, rows, real, args)
+        return number + matching + classification(w["classifier"], graph, visible, rows, made, used)
+
+    def _rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Some visible nodes with hidden neighbours, int64 [sample], and which of them are real."""
+        return drawn(graph.real & ~hidden & (_missing(graph, hidden) > 0), key, self.sample)
+
+    def _own_mismatch(self, graph: Graph, made: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
+        """Of what is `made` [b, slots, d] for `rows` to their hidden neighbours; a slot is used for each of these."""
+        chosen = (rows == torch.arange(graph.nodes)[:, None]).to(made.dtype)
+        near = (graph.edges.operator("sum") @ chosen > 0) & args["hidden"][:, None]
+        used = self.net.used(near.sum(0)) & real[:, None]
+        return mismatch(made, used, graph.x, args["norms"], near)
+
+    def rounded(self, count: Tensor, key: Tensor) -> Tensor:
+        """int64 [n] of n̂ [n]: how many slots are used."""
+        if self.rounding == "nearest":
+            return torch.round(count).long()
+        up = random.uniform(key, tuple(count.shape)) if self.rounding == "random" else 0
+        return torch.floor(count + up).long()
+
+    @on_client(sends=_OFFERS)
+    def offer(self, client: Client, message: Tree) -> Tree:
+        """The generator of features, and for whom it is to make some."""
+        kept, key = client.state["neighbours"], client.key
+        slots = self.rounded(kept["count"], random.fold(key, "slots")).clamp(max=self.slots)
+        visible = client.graph.real & ~kept["hidden"]
+        rows, real = drawn(visible & (slots > 0), random.fold(key, "rows"), self.sample)
+        z = noisy(gather_rows(kept["z"], rows), random.fold(client.secret, "noise"))
+        return {"generator": kept["w"]["features"], "embedding": z, "slots": slots.gather(0, rows) * real}
+
+    @on_client(sends={"gradient": _GRADIENT})
+    def match(self, client: Client, message: Tree) -> Tree:
+        """{"gradient": {"0": for the first offer, …}}."""
+        norms = client.state["neighbours"]["norms"]
+        zero = {i: map_leaves(torch.zeros_like, own["generator"]) for i, own in message["offers"].items()}
+        given = {"offers": message["offers"], "norms": norms}
+        # from 0 a plain step of length 1 leads to the negative gradient, without a rounding
+        step = fit(self.others_loss, zero, client.graph, client.key, Sgd(1.0), 1, args=given)
+        return {"gradient": scale(step.w, -1.0)}
+
+    def others_loss(self, change: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        """How far what the offered generators make, their weights plus `change`, is from the client's own nodes."""
+        terms = []
+        for i, offer in args["offers"].items():
+            made = self.net.features(map_leaves(torch.add, offer["generator"], change[i]), offer["embedding"])
+            mine = graph.real[:, None].expand(-1, len(made))
+            terms.append(mismatch(made, self.net.used(offer["slots"]), graph.x, args["norms"], mine))
+        return sum(terms[1:], terms[0])
+
+    @on_client()
+    def improve(self, client: Client, message: Tree) -> Tree:
+        """One step of the generator of features along its own gradient and that of others; sends nothing."""
+        kept = client.state["neighbours"]
+        known = {name: kept[name] for name in ("hidden", "norms", "z")} | {"gradient": message["gradient"]}
+        features, _, optimizer = fit(
+            self.joint_loss,
+            kept["w"]["features"],
+            client.graph,
+            client.key,
+            self.optimiser,
+            1,
+            args=known,
+            state=kept["optimizer"],
+        )
+        client.state["neighbours"] = kept | {"w": kept["w"] | {"features": features}, "optimizer": optimizer}
+        return {}
+
+    def joint_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        """The client's own matching term, and one whose gradient is what others returned."""
+        rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
+        made = self.net.features(w, noisy(gather_rows(args["z"], rows), random.fold(key, "noise")))
+        others = dict(leaves(args["gradient"]))
+        linear = [(leaf * others[path]).sum() for path, leaf in leaves(w)]
+        return sum(linear, self._own_mismatch(graph, made, rows, real, args))
+
+    @on_client(replaces_data=True)
+    def mend(self, client: Client, message: Tree) -> Tree:
+        """The whole graph with generated neighbours; sends nothing, and leaves nothing of the generator."""
+        w, graph, key = client.state.pop("neighbours")["w"], client.graph, client.key
+        z = embeddings(w["encoder"], graph, graph.real)
+        slots = self.rounded(counts(w["count"], z), random.fold(key, "slots")) * graph.real
+        owners = slots.clamp(max=self.slots).nonzero()[:, 0]
+        made = self.net.features(w["features"], noisy(z, random.fold(key, "noise"))[owners])
+        used = self.net.used(slots[owners])
+        owners = owners[:, None].expand(used.shape)[used]
+        new = mended(graph_arrays(graph), owners.numpy(), made[used].numpy())
+        return {DATA: graph_like(graph, new)}
+
+
+def _missing(graph: Graph, hidden: Tensor) -> Tensor:
+    """[n]: how many hidden neighbours a node has."""
+    return (graph.edges.operator("sum") @ hidden[:, None].to(graph.x.dtype))[:, 0]
+
+
+def _sent(offers: Replies, asked: Tensor) -> Tree:
+    """{"offers": {"0": the offers of the clients asked[0], …}}, leaves [P, …]."""
+    paths = [path for path, _ in leaves(offers[offers.clients[0]])]
+    stacked = {path: offers.stack(path) for path in paths}
+    return {"offers": {str(i): nest({path: leaf[at] for path, leaf in stacked.items()}) for i, at in enumerate(asked)}}
+
+
+def _total(replies: Replies, asked: Tensor) -> Tree:
+    """For each client the sum of the gradients that others returned for its generator, leaves [P, …]."""
+    first = replies[replies.clients[0]]["gradient"]
+    totals = {}
+    for path, leaf in leaves(first["0"]):
+        total = torch.zeros(len(replies), *leaf.shape, dtype=torch.float64)
+        for i, at in enumerate(asked):
+            total.index_add_(0, at, replies.stack(f"gradient/{i}/{path}").double())
+        totals[path] = total.to(leaf.dtype)
+    return nest(totals)
+
+
+@preset
+@dataclass(frozen=True)
+class FedSagePlus(MissingNeighbours):
+    """FedSage on graphs that clients mended with generated neighbours.
+
+    batch:       training nodes of a mini-batch.
+    fan_out:     neighbours sampled per node and layer.
+    local_steps: mini-batches per round.
+    """
+
+    batch: int = 32
+    fan_out: int = 5
+    local_steps: int = 5
+
+    def parts(self) -> tuple[Part, ...]:
+        """Mended graphs, sampled neighbourhoods, and the plain mean."""
+        own = {field.name: getattr(self, field.name) for field in fields(MissingNeighbours)}
+        return MissingNeighbours(**own), SampledCrossEntropy(self.batch, self.fan_out), Uniform()

@@ -1,0 +1,145 @@
+"""The generator of missing neighbours of FedSage+ (Zhang et al. 2021, "Subgraph federated learning with missing
+neighbor generation", section 3.3): how many neighbours of a node are missing, and what features they have.
+
+Its weights are {"encoder", "count", "features", "classifier"}; the last is only there to train the others. A node has a
+few places ("slots") for generated neighbours, of which the first are used.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.learn import cross_entropy
+from fedweave.models import gcn, sage
+from fedweave.models.dense import affine
+from fedweave.ops.linear import linear
+from fedweave.ops.rows import gather_rows
+from fedweave.ops.sparse import Sparse
+
+ENCODER = (32, 128)  # the widths of its two layers
+CLASSIFIER = 64  # the width of its hidden layer
+_COLUMNS = 512  # of sparse features that are dense at a time
+
+
+@dataclass(frozen=True)
+class Generator:
+    """What it looks like.
+
+    slots:  P, the most neighbours that a node is given.
+    hidden: widths of the layers that make features of an embedding.
+    """
+
+    slots: int
+    hidden: tuple[int, ...]
+
+    def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype) -> Tree:
+        """First weights, drawn as those of the models' layers are; of "count" the magnitudes, so that no n̂ begins where
+        its ReLU has no gradient."""
+        kinds = {
+            "encoder": (gcn.convolution, (features, *ENCODER)),
+            "count": (affine, (ENCODER[-1], 1)),
+            "features": (affine, (ENCODER[-1], *self.hidden, self.slots * features)),
+            "classifier": (sage.convolution, (features, CLASSIFIER, classes)),
+        }
+
+        def drawn(name: str) -> Tree:
+            layer, widths = kinds[name]
+            pairs = enumerate(pairwise(widths))
+            made = {str(i): layer(*pair).init(random.fold(key, name, i)) for i, pair in pairs}
+            return {i: {leaf: value.to(dtype) for leaf, value in own.items()} for i, own in made.items()}
+
+        w = {name: drawn(name) for name in kinds}
+        return w | {"count": map_leaves(torch.abs, w["count"])}
+
+    def features(self, w: Tree, embedding: Tensor) -> Tensor:
+        """Features of neighbours in all slots: [b, slots, d] of embeddings [b, 128], by the weights "features"."""
+        h, last = embedding, len(w) - 1
+        for i in range(len(w)):
+            h = linear(h, w[str(i)]["weight"]) + w[str(i)]["bias"]
+            h = torch.tanh(h) if i == last else torch.relu(h)
+        return h.unflatten(1, (self.slots, -1))
+
+    def used(self, slots: Tensor) -> Tensor:
+        """bool [b, slots]: which are used where nodes use the first `slots` int64 [b]."""
+        return torch.arange(self.slots) < slots[:, None]
+
+
+def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:
+    """[n, 128]: two layers h ← ReLU(D~^-1 (A + I) h W + b) on the nodes `visible` bool [n] and the edges between them;
+    w: the weights "encoder"."""
+    a, there = graph.edges.operator("sum"), visible[:, None].to(graph.x.dtype)
+    looped = a @ there + 1
+    h = graph.x
+    for i in range(len(ENCODER)):
+        h = there * linear(h, w[str(i)]["weight"])
+        h = torch.relu((a @ h + h) / looped + w[str(i)]["bias"])
+    return h
+
+
+def counts(w: Tree, embedding: Tensor) -> Tensor:
+    """n̂ [n], the number of missing neighbours; w: the weights "count"."""
+    return torch.relu(linear(embedding, w["0"]["weight"]) + w["0"]["bias"])[:, 0]
+
+
+def noisy(embedding: Tensor, key: Tensor) -> Tensor:
+    """z + N(0, I)."""
+    return embedding + random.normal(key, tuple(embedding.shape)).to(embedding.dtype)
+
+
+def smooth_l1(difference: Tensor) -> Tensor:
+    """d² / 2 where |d| < 1, else |d| − 1/2 (Girshick 2015, eq. 3)."""
+    size = difference.abs()
+    return torch.where(size < 1, 0.5 * size * size, size - 0.5)
+
+
+def squares(x: "Tensor | Sparse") -> Tensor:
+    """‖x_u‖² of all rows [n, d]: [n]."""
+    if not isinstance(x, Sparse):
+        return (x * x).sum(1)
+    columns, total = torch.arange(x.shape[1]), torch.zeros(x.shape[0], dtype=x.dtype)
+    for some in columns.split(_COLUMNS):
+        part = x @ (columns[:, None] == some).to(x.dtype)
+        total = total + (part * part).sum(1)
+    return total
+
+
+def mismatch(made: Tensor, used: Tensor, x: "Tensor | Sparse", norms: Tensor, candidates: Tensor) -> Tensor:
+    """Mean over the used slots of the mean squared difference of their features to the nearest candidate's; scalar, 0
+    without any.
+
+    made: [b, slots, d]. used: bool [b, slots]. x: [n, d]. norms: its `squares`. candidates: bool [n, b], the nodes that
+    a row may stand for; a row without any is left out.
+    """
+    flat = made.flatten(0, 1)
+    distance = (flat * flat).sum(1) - 2 * linear(x, flat.mT.contiguous()) + norms[:, None]
+    distance = distance.unflatten(1, (-1, made.shape[1]))  # [n, b, slots]
+    far = torch.finfo(distance.dtype).max
+    nearest = distance.masked_fill(~candidates[..., None], far).min(0).values / made.shape[2]
+    counted = used & candidates.any(0)[:, None]
+    return torch.where(counted, nearest, 0).sum() / counted.sum().clamp(min=1)
+
+
+def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, made: Tensor, used: Tensor) -> Tensor:
+    """Mean cross-entropy over the visible training nodes of a GraphSAGE classifier on the mended graph, scalar.
+
+    visible: bool [n]. rows: int64 [b], different nodes. made: [b, slots, d], the features of their generated
+    neighbours, of which `used` bool [b, slots] are there. w: the weights "classifier".
+    """
+    a, there, kept = graph.edges.operator("sum"), visible[:, None].to(made.dtype), used[..., None].to(made.dtype)
+    owner = (rows == torch.arange(graph.nodes)[:, None]).to(made.dtype)
+    degree = (a @ there + linear(owner, kept.sum(1))).clamp(min=1)
+    own, new = graph.x, made.flatten(0, 1)
+    for i in range(2):
+        layer = w[str(i)]
+        told, root = linear(own, layer["neigh"]), linear(own, layer["root"])
+        of_new = (kept * linear(new, layer["neigh"]).unflatten(0, made.shape[:2])).sum(1)
+        h = root + (a @ (there * told) + linear(owner, of_new)) / degree + layer["bias"]
+        if i == 0:
+            spread = gather_rows(told, rows)[:, None].expand(-1, made.shape[1], -1).flatten(0, 1)
+            own, new = torch.relu(h), torch.relu(linear(new, layer["root"]) + spread + layer["bias"])
+    return cross_entropy(h, graph.y.clamp(min=0), (visible & graph.masks[TRAIN]).to(h.dtype))
