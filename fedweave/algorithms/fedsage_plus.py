@@ -41,7 +41,7 @@ from fedweave.algorithms.parts import Part, SampledCrossEntropy, Uniform
 from fedweave.algorithms.preset import preset
 from fedweave.core import random
 from fedweave.core.arrays import graph_arrays, graph_like
-from fedweave.core.federation import DATA, Client, Federation, Sends, on_client
+from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, on_client
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.mechanism import Gaussian
 from fedweave.core.replies import Replies
@@ -51,7 +51,7 @@ from fedweave.learn import Adam, Sgd, fit
 from fedweave.ops.rows import gather_rows
 from fedweave.sampling.minibatches import drawn
 
-_OFFERS = {
+_OFFERS: Declaration = {
     "generator": "weights that make features of missing neighbours, trained on hidden neighbours",
     "embedding": Sends("embeddings of a sample of the client's nodes, with noise", Gaussian(1.0)),
     "slots": "how many neighbours each of these nodes is believed to miss",

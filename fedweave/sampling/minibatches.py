@@ -7,6 +7,7 @@ node that is reached twice stands there twice (`sampling.neighbourhoods` names e
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,10 +39,10 @@ def grown(
     Returns the lowest layer's sources int64 [steps, s], which the targets lead, and the hops by layer: "count" and
     "gcn" as `neighbourhoods.grow` has them, [steps, …]. `hop` makes one step's of it.
     """
-    tables = [table.expand(len(targets), -1) for table in graph.own_edges.neighbours]
-    looped, hops = (tables[1] + 1).to(torch.float64), {}
+    first, degree, columns = (table.expand(len(targets), -1) for table in graph.own_edges.neighbours)
+    looped, hops = (degree + 1).to(torch.float64), {}
     for i in layers:
-        chosen, count = neighbours(*tables, targets, random.fold(keys, "sample", i), fan_out)
+        chosen, count = neighbours(first, degree, columns, targets, random.fold(keys, "sample", i), fan_out)
         own = looped.gather(1, targets)[..., None]
         other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
         gcn = torch.cat([1 / own, count / torch.sqrt(own * other)], 2)
@@ -93,7 +94,7 @@ class Minibatches:
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree) -> Tensor:
         """Mean cross-entropy of one mini-batch, scalar; 0 at a client without training nodes."""
-        h = picked(graph.x, minibatch["nodes"])
+        h: Any = picked(graph.x, minibatch["nodes"])
         for i, layer in enumerate(model):
             around = graph if layer.operator is None else graph._replace(edges=hop(minibatch["hops"][str(i)]))
             h = layer.apply(w.get(str(i), {}), around, h, random.fold(key, "layer", i))

@@ -7,6 +7,7 @@ few places ("slots") for generated neighbours, of which the first are used.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +75,7 @@ def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:
     w: the weights "encoder"."""
     a, there = graph.edges.operator("sum"), visible[:, None].to(graph.x.dtype)
     looped = a @ there + 1
-    h = graph.x
+    h: Any = graph.x
     for i in range(len(ENCODER)):
         h = there * linear(h, w[str(i)]["weight"])
         h = torch.relu((a @ h + h) / looped + w[str(i)]["bias"])
@@ -133,7 +134,8 @@ def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, made: T
     a, there, kept = graph.edges.operator("sum"), visible[:, None].to(made.dtype), used[..., None].to(made.dtype)
     owner = (rows == torch.arange(graph.nodes)[:, None]).to(made.dtype)
     degree = (a @ there + linear(owner, kept.sum(1))).clamp(min=1)
-    own, new = graph.x, made.flatten(0, 1)
+    own: Any = graph.x
+    new = made.flatten(0, 1)
     for i in range(2):
         layer = w[str(i)]
         told, root = linear(own, layer["neigh"]), linear(own, layer["root"])
