@@ -41,7 +41,7 @@ from fedweave.algorithms.parts import Part, SampledCrossEntropy, Uniform
 from fedweave.algorithms.preset import preset
 from fedweave.core import random
 from fedweave.core.arrays import graph_arrays, graph_like
-from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, on_client
+from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, Step, on_client
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.mechanism import Gaussian
 from fedweave.core.replies import Replies
@@ -113,6 +113,11 @@ class MissingNeighbours(Part):
             self._exchange(fed, random.fold(fed.key("peers"), number))
         fed.replace_data(self.mend)
         return {}
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """Training at home, the exchanges, and mending."""
+        return (self.learn, *(self.offer, self.match, self.improve) * self.exchanges, self.mend)
 
     def _exchange(self, fed: Federation, key: Tensor) -> None:
         """One step of all generators, with gradients of others."""
