@@ -44,6 +44,7 @@ from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, Step, on_client
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.mechanism import Gaussian
+from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
@@ -51,11 +52,6 @@ from fedweave.learn import Adam, Sgd, fit
 from fedweave.ops.rows import gather_rows
 from fedweave.sampling.minibatches import drawn
 
-_OFFERS: Declaration = {
-    "generator": "weights that make features of missing neighbours, trained on hidden neighbours",
-    "embedding": Sends("embeddings of a sample of the client's nodes, with noise", Gaussian(1.0)),
-    "slots": "how many neighbours each of these nodes is believed to miss",
-}
 _GRADIENT = (
     "for each generator that the client was sent, the gradient of how far what it makes is from the nearest of the "
     "client's nodes; of a generator made for that, a node's features"
@@ -181,7 +177,14 @@ class MissingNeighbours(Part):
         up = random.uniform(key, tuple(count.shape)) if self.rounding == "random" else 0
         return torch.floor(count + up).long()
 
-    @on_client(sends=_OFFERS)
+    def _offers(self) -> Declaration:
+        return {
+            "generator": "weights that make features of missing neighbours, trained on hidden neighbours",
+            "embedding": Sends("embeddings of a sample of the client's nodes, with noise", Gaussian(1.0)),
+            "slots": Sends("how many neighbours each of these nodes is believed to miss", within=Whole(0, self.slots)),
+        }
+
+    @on_client(sends=_offers)
     def offer(self, client: Client, message: Tree) -> Tree:
         """The generator of features, and for whom it is to make some."""
         kept, key = client.state["neighbours"], client.key
