@@ -12,10 +12,11 @@ import torch
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.algorithms import parts
+from fedweave.core import random
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Entry, Line
 from fedweave.core.mechanism import LDP, Account, Clipped, Cost, Gaussian, Mixup, SecureSum, read_applied
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.federation import Answer
 from fedweave.deploy.flare.journal import Journal, entries, mechanisms_in
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
@@ -125,7 +126,8 @@ def permanent(monkeypatch: pytest.MonkeyPatch) -> None:
     """FedAvg whose clients send noisy weights that each draws once."""
 
     def release(self: Any, ctx: parts.Context, update: Tree) -> Tree:
-        return ctx.client.state.setdefault("drawn", {"0": {"weight": ctx.client.secret.double()}})
+        noise = map_leaves(lambda leaf: random.normal(ctx.client.secret, tuple(leaf.shape)), update)
+        return ctx.client.state.setdefault("drawn", noise)
 
     monkeypatch.setattr(parts.BySize, "mechanism", LDP(2.0, "client", release="drawn"))
     monkeypatch.setattr(parts.BySize, "release", release)
