@@ -33,6 +33,7 @@ from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, experiment, join_request
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
+NOISY = {"fedsage_plus"}  # whose clients' noise reaches the models
 APART = {"cffl"}  # its server needs examples of its own, which the digits leave it none of
 OF_SITES = [
     name
@@ -69,8 +70,10 @@ def simulated(config: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", OF_SITES)
-def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str) -> None:
+def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = experiment(name, rounds=2)
+    if name in NOISY:
+        seed_noise(monkeypatch)
     if name in VERTICAL or name in CUTS:
         project = cut_again(project, config)
     fed, algorithm, _ = joined(project, config)
@@ -93,6 +96,18 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str) -> N
             count = int(sim.graphs[client].real.sum())
             assert distance({"p": ours[:count]}, {"p": theirs[:count]}) <= 1e-5
         assert distance(here, there) <= 1e-5
+
+
+def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites draw the simulation's privacy noise, not their own."""
+    of_client, secrets = members.of_client, list[torch.Tensor]()
+
+    def keyed(call: torch.Tensor, purpose: str, word: torch.Tensor) -> torch.Tensor:
+        secrets.append(of_client(call, "secret", word))
+        return of_client(call, purpose, word)
+
+    monkeypatch.setattr(members, "of_client", keyed)
+    monkeypatch.setattr(members, "_noise", lambda path: secrets.pop())
 
 
 def renamed(tree: Any, sim: Any) -> Any:
