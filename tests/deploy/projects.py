@@ -34,7 +34,9 @@ PEOPLE = ("f2gnn", "fairfed", "fairaug")  # want a sensitive attribute and two c
 DATA |= {name: {"name": "synthetic", "nodes": 300, "classes": 2, "features": 20, "sensitive": True} for name in PEOPLE}
 CUTS = {"fairgfl": {"name": "overlap", "clients": 3, "overlap": 0.2}}
 SETTINGS: dict[str, dict[str, object]] = {
-    "fairgfl": {"epsilon_a": 5.5, "alpha": 1.0, "encoder": "random", "code_size": 256, "threshold": 0.1}
+    "fairgfl": {"epsilon_a": 5.5, "alpha": 1.0, "encoder": "random", "code_size": 256, "threshold": 0.1},
+    "fedsage": {"local_steps": 2},
+    "fedsage_plus": {"local_steps": 2, "epochs": 2, "exchanges": 2, "hidden": [16]},
 }
 HORIZONTAL_CUT = {"name": "louvain", "clients": 3, "holdout": True}
 CUTS |= dict.fromkeys(PEOPLE, HORIZONTAL_CUT)
