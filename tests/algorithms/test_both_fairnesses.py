@@ -28,5 +28,5 @@ def summary(**changes: object) -> dict[str, float]:
 
 def test_it_starts_and_measures_fairness_between_clients_and_between_groups() -> None:
     found = summary()
-    assert {"fairness/loss_variance", "groups/global/sp", "groups/global/eo"} <= found.keys()
+    assert {"fairness/train_loss_variance", "groups/global/sp", "groups/global/eo"} <= found.keys()
     assert found["global/loss"] != summary(parts=[])["global/loss"]  # the penalty acts

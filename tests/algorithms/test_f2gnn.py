@@ -344,7 +344,7 @@ def test_groups_show_only_in_what_is_declared_to_show_them() -> None:
         before, fed = heard(made)
         assert differing(before, heard(made, shuffled)[0]) == allowed
         for key in allowed - {"update"}:
-            assert "sensitive group" in made.composed.sends[key]
+            assert "sensitive group" in made.composed.sends[key].reveals
         sent = [row for row in fed.ledger.table().to_pylist() if row["direction"] == "up"]
         nodes = tuple(f"[{graph.nodes}" for graph in fed._graphs.values())
         assert sent

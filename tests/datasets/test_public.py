@@ -299,6 +299,8 @@ def test_registry_names_and_parameters() -> None:
         "synthetic",
         "folder",
         "parties",
+        "members",
+        "npz",
         "suzhou",
         "venice",
         "amsterdam",

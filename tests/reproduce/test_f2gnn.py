@@ -94,7 +94,9 @@ def test_cells_that_ask_for_the_same_experiment_are_one_run() -> None:
     for dataset in OURS:
         assert names([whole[f"{dataset}, F²GNN"]]) <= names(everything)
         assert not names([whole[f"{dataset}, without server part"]]) & names(everything)
-    penalties = [it for key, it in planned("figure 3").items() if f"{PENALTY}, 1" in key[0]]
+    chosen = f2gnn.CHOICES[PENALTY, "Bail"]["alpha"]
+    penalties = [it for key, it in planned("figure 3").items() if key[0] == f"Bail, {PENALTY}, {chosen:g}"]
+    assert penalties
     assert names(penalties) <= names(everything)
 
 
@@ -106,7 +108,7 @@ def test_methods_differ_only_in_their_algorithm_and_ablations_in_one_switch() ->
         document = experiment("Bail", "F²GNN", **f2gnn.ABLATIONS[label])
         assert config.differences(resolved["F²GNN"], config.resolve(document).plain()) == [f"algorithm.{switch}"]
     [penalty] = resolved[PENALTY]["algorithm"]["parts"]
-    assert (penalty["name"], penalty["alpha"]) == ("fair_penalty", f2gnn.CHOICES[(PENALTY,)]["alpha"])
+    assert (penalty["name"], penalty["alpha"]) == ("fair_penalty", f2gnn.CHOICES[PENALTY, "Bail"]["alpha"])
 
 
 @pytest.mark.parametrize("dataset", OURS)
