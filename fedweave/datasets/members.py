@@ -21,7 +21,8 @@ _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes an
 class Members(Folder):
     """Your own folder of members, each a sub-folder of tables of nodes and of edges, for the partition "folders".
 
-    Members need the same feature columns; one id at two members is two nodes, called member/id."""
+    Members need the same feature columns; one id at two members is two nodes, called member/id.
+    """
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """All members' nodes, one member after the other in order of name; `seed` is not used.
