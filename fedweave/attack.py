@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedweave.errors import UserError
+from fedweave.options import Settings
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     from torch import Tensor
@@ -22,9 +23,7 @@ PAIRS = 10_000  # that links are asked of
 
 def attack(
     source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment with fairgfl.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Attack what clients send: what each attack finds out with and without the defence."""
     from fedweave.config import read

@@ -1,10 +1,11 @@
 """The command `fedweave check`: all that can be found wrong with an experiment before it is started."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from fedweave.options import Experiment, Settings
 
 if TYPE_CHECKING:
     from fedweave.build import Built
@@ -12,10 +13,8 @@ if TYPE_CHECKING:
 
 
 def check(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
-    ] = None,
+    config: Experiment,
+    settings: Settings = None,
     algorithm: Annotated[
         str | None, typer.Option(metavar="NAME", help="Check the same experiment with another algorithm.")
     ] = None,

@@ -21,6 +21,7 @@ from fedweave.deploy.sites.audit import audit
 from fedweave.deploy.sites.command import sites
 from fedweave.errors import FedweaveError, UserError
 from fedweave.export.command import export
+from fedweave.options import Experiment, Settings
 from fedweave.predict import predict
 from fedweave.report.command import compare, report
 from fedweave.report.statement import statement
@@ -88,10 +89,8 @@ def options(
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
-    ] = None,
+    config: Experiment,
+    settings: Settings = None,
     algorithm: Annotated[
         str | None, typer.Option(metavar="NAME", help="Run the same experiment with another algorithm.")
     ] = None,

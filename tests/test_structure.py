@@ -12,7 +12,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A part imports only parts of the layers before its own; those of one layer do not know each other.
 LAYERS = (
-    ("errors",),
+    ("errors", "options"),
     ("ops", "outside"),
     ("core",),
     ("learn", "metrics", "privacy", "datasets"),

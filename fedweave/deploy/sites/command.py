@@ -7,14 +7,12 @@ import typer
 
 from fedweave.config.settings import MOST_THREADS
 from fedweave.core.text import printable
+from fedweave.options import Experiment, Settings
 from fedweave.predict import Chosen
 
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The project's directory.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
-]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")]
 
 
@@ -111,7 +109,7 @@ def status(directory: Directory) -> None:
 
 @sites.command()
 def run(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")],
+    config: Experiment,
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR2", help="Where the run's files are brought to.")] = None,
     settings: Settings = None,
