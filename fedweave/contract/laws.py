@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from fedweave.contract.subject import CHANGED, CLIENTS, ROUNDS, Subject, distance, everything, graphs, run
-from fedweave.contract.wire import BytesEngine
+from fedweave.contract.wire import BytesEngine, Recorder
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing
 from fedweave.rounds import SERVER, train
 
@@ -163,22 +162,9 @@ LAWS: dict[str, Law] = {
 }
 
 
-class _Listening(Simulation):
-    """Keeps every call's replies, also those to other clients."""
-
-    def map(self, step: Any, *args: Any, **options: Any) -> Any:
-        self.heard = [*getattr(self, "heard", []), super().map(step, *args, **options)]
-        return self.heard[-1]
-
-    def send(self, *args: Any, **options: Any) -> Any:
-        sent: Any = super().send(*args, **options)
-        self.heard = [*getattr(self, "heard", []), sent.content]
-        return sent
-
-
 def _heard(subject: Subject, mode: str, changed: str | None) -> list[Any]:
     """The replies of the first round and its evaluation."""
-    fed: Any = subject.federation(_Listening, clients=graphs(changed=changed), mode=mode)
+    fed: Any = subject.federation(Recorder, clients=graphs(changed=changed), mode=mode)
     made = subject.made()
     fed.begin(0)
     state = made.init(fed)

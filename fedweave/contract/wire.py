@@ -1,4 +1,4 @@
-"""An engine through which nothing but bytes passes, as between organisations."""
+"""Engines that show what passes between server and clients."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,27 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import Simulation
 
 
+class Recorder(Simulation):
+    """Keeps every call's replies, also those to other clients."""
+
+    def map(self, step: Any, *args: Any, **options: Any) -> Any:
+        """See `Simulation.map`."""
+        self.heard = [*getattr(self, "heard", []), super().map(step, *args, **options)]
+        return self.heard[-1]
+
+    def send(self, *args: Any, **options: Any) -> Any:
+        """See `Simulation.send`."""
+        sent: Any = super().send(*args, **options)
+        self.heard = [*getattr(self, "heard", []), sent.content]
+        return sent
+
+
 class BytesEngine(Simulation):
-    """Serialises and parses every message, reply and private state; `passed` counts the bytes, those between clients
-    where they arrive."""
+    """Lets nothing but bytes pass, as between organisations.
+
+    Every message, reply and private state is serialised and parsed; `passed` counts the bytes, those between clients
+    where they arrive.
+    """
 
     def __init__(self, clients: Mapping[str, Graph], **options: Any) -> None:
         self.passed = {"up": 0, "down": 0, "peer": 0}

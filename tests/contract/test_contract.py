@@ -8,6 +8,8 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.config import own_parameters
+from fedweave.contract.subject import everything
+from fedweave.contract.wire import Recorder as Recorder
 from fedweave.core import model as models
 from fedweave.core.tree import decode, encode, map_leaves
 from fedweave.engines.simulation import Simulation
@@ -56,11 +58,6 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 def run(made: Any, fed: Simulation, rounds: int = ROUNDS, resume: Any = None, summary: Any = None) -> RoundResult:
     *_, last = train(made, fed, rounds, eval_every=2, resume=resume, summary=summary)
     return last
-
-
-def everything(step: RoundResult, fed: Simulation) -> dict[str, Any]:
-    """All that a run leaves: the server's state, every client's, and the measured numbers."""
-    return {"server": step.state, "clients": fed.snapshot(), "summary": step.summary}
 
 
 def evaluated(step: RoundResult) -> list[dict[str, Any]]:
@@ -176,19 +173,6 @@ def test_evaluating_more_often_changes_nothing(name: str) -> None:
         last.summary = {name: value for name, value in last.summary.items() if not name.startswith("best_")}
         ends.append(everything(last, fed))
     assert distance(*ends) == 0
-
-
-class Recorder(Simulation):
-    """Keeps every call's replies, also those to other clients."""
-
-    def map(self, step: Any, *args: Any, **options: Any) -> Any:
-        self.heard = [*getattr(self, "heard", []), super().map(step, *args, **options)]
-        return self.heard[-1]
-
-    def send(self, *args: Any, **options: Any) -> Any:
-        sent = super().send(*args, **options)
-        self.heard = [*getattr(self, "heard", []), sent.content]
-        return sent
 
 
 @every_algorithm
