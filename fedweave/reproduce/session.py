@@ -1,14 +1,17 @@
 """One call of `fedweave reproduce`: its tables one after the other, over shared runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from fedweave.reproduce import curves, grid, planes
 from fedweave.reproduce.differences import HEADS, Difference, differences, save_differences, told
 from fedweave.reproduce.display import Progression, show_lines, show_table
+from fedweave.reproduce.grid import PlannedRun
 from fedweave.reproduce.paper import PaperTable
 from fedweave.reproduce.table import assemble, save
 from fedweave.reproduce.workers import Stopped, execute
@@ -63,11 +66,24 @@ class Session:
         there = f"{total} runs, {total - len(todo)} of them done already"
         self.console.print(f"{heading}: {there}", highlight=False, markup=False, soft_wrap=True)
         runs = [run for run in todo if run.name not in self.failed]
-        if not runs:
-            return
-        try:
-            with Progression(self.console, total, total - len(runs)) as progress:
-                self.failed |= execute(runs, self.jobs, progress)
-        except Stopped as error:
-            done = total - len(grid.unfinished(planned))
-            raise Stopped(error.signal, f"stopped; {done} of {total} runs of this table are done.") from error
+        left = partial(grid.unfinished, planned)
+        self.failed |= watched(self.console, runs, self.jobs, total, left, " of this table")
+
+
+def watched(
+    console: Console, runs: Sequence[PlannedRun], jobs: int, total: int, left: Callable[[], Sequence[Any]], of: str = ""
+) -> dict[str, str]:
+    """Do `runs`, those to be done of `total`, under a progress bar; {name: why} of those that failed.
+
+    left: which are not finished yet. of: what they are of, for the message.
+
+    Raises:
+        Stopped: by a signal; says how far it got.
+    """
+    if not runs:
+        return {}
+    try:
+        with Progression(console, total, total - len(runs)) as progress:
+            return execute(runs, jobs, progress)
+    except Stopped as error:
+        raise Stopped(error.signal, f"stopped; {total - len(left())} of {total} runs{of} are done.") from error

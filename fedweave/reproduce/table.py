@@ -91,8 +91,12 @@ def save(stem: Path, title: str, notes: Sequence[str], rows: Sequence[Row]) -> N
 def markdown(title: str, notes: Sequence[str], heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table of `lines` under `heads` as Markdown."""
     rule = ["---:" if head in NUMBERS else "---" for head in heads]
-    table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (heads, rule, *lines)]
-    return "\n\n".join([f"# {title}", *notes, "\n".join(table)]) + "\n"
+    return "\n\n".join([f"# {title}", *notes, piped(heads, rule, *lines)]) + "\n"
+
+
+def piped(*lines: Sequence[str]) -> str:
+    """Lines of cells as those of a Markdown table: the heads, the rule below them, and the rows."""
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:

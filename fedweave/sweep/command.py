@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedweave.errors import FedweaveError
+from fedweave.options import Experiment, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,16 +19,14 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")],
+    config: Experiment,
     seeds: Annotated[str, typer.Option(metavar="0-4", help="Seeds, as a range or with commas between.")] = "0-4",
     algorithms: Annotated[str, typer.Option(metavar="A,B", help="Algorithms (the configuration's own).")] = "",
     grid: Annotated[
         list[str] | None,
         typer.Option("--grid", metavar="section.key=a,b", help="Values to try, all with all; repeatable."),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
-    ] = None,
+    settings: Settings = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where it is kept (sweeps/<experiment>).")] = None,
 ) -> None:
@@ -68,16 +67,11 @@ def sweep(
 
 def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dict[str, str]:
     """Do what is not done yet; {name: why} of what failed."""
-    from fedweave.reproduce.display import Progression
-    from fedweave.reproduce.workers import Stopped, execute
+    from fedweave.reproduce.session import watched
 
-    todo = [run for run in runs if not run.finished()]
+    def unfinished() -> list["PlannedRun"]:
+        return [run for run in runs if not run.finished()]
+
+    todo = unfinished()
     console.print(f"{len(runs)} runs, {len(runs) - len(todo)} of them done already", highlight=False)
-    if not todo:
-        return {}
-    try:
-        with Progression(console, len(runs), len(runs) - len(todo)) as progress:
-            return execute(todo, jobs, progress)
-    except Stopped as error:
-        done = sum(run.finished() for run in runs)
-        raise Stopped(error.signal, f"stopped; {done} of {len(runs)} runs are done.") from error
+    return watched(console, todo, jobs, len(runs), unfinished)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from fedweave.report.cells import Cell, Table, measured, number
 from fedweave.report.reading import Group
+from fedweave.reproduce.table import piped
 
 COLUMNS = {
     "best_val/val/accuracy": "validation accuracy",
@@ -32,6 +33,5 @@ def results(groups: Sequence[Group]) -> Table:
 def markdown(found: Table) -> str:
     """The table as Markdown, its notes below."""
     rule = ["---" if at < found.words else "---:" for at in range(len(found.head))]
-    lines = [found.head, rule, *([cell.text for cell in row] for row in found.rows)]
-    table = "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines)
-    return "\n\n".join([table, *NOTES]) + "\n"
+    rows = ([cell.text for cell in row] for row in found.rows)
+    return "\n\n".join([piped(found.head, rule, *rows), *NOTES]) + "\n"
