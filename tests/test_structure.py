@@ -121,7 +121,8 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("typer", {"cli", "attack", "check", "starter", "contributions", "predict", "report.statement", "deploy.sites"}
+        ("typer", {"cli", "options", "attack", "check", "starter", "contributions", "predict", "report.statement"}
+         | {"deploy.sites"}
          | {f"{at}.command" for at in ("contract", "export", "report", "reproduce", "sweep")}),
         ("rich", {"cli", "build", "report", "contributions", "reproduce", "sweep", "deploy.sites"}),
         ("nvflare", {"deploy.flare"}),

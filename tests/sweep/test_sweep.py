@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.errors import ConfigError
 from fedweave.report import terminal
-from fedweave.reproduce import workers
+from fedweave.reproduce import session
 from fedweave.reproduce.grid import PlannedRun
 from fedweave.runs import run as runs
 from fedweave.sweep.plan import planned
@@ -88,7 +88,7 @@ def in_process(made: list[PlannedRun], jobs: int, watch: object) -> dict[str, st
 def test_a_sweep_ends_in_one_table_and_one_page_and_goes_on_where_it_was(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "execute", in_process)
+    monkeypatch.setattr(session, "execute", in_process)
     words = ["sweep", str(config), "--out", str(tmp_path / "out"), "--seeds", "0-1"]
     first = CliRunner().invoke(app, [*words, "--algorithms", "fedavg"])
     assert first.exit_code == 0, first.output
