@@ -142,7 +142,7 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     training examples, for "local" of the client's own.
     """
     replies = evaluation.clients
-    pairs, facts = _pairs(replies, "own"), _pairs(replies, "facts")
+    pairs, measures = _pairs(replies, "own"), _pairs(replies, "measures")
     own, of_groups = _measured(pairs, _majority(pairs))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     common = _majority(everyone)
@@ -157,7 +157,7 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     summary |= between_groups.summarised(of_groups, groups)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
-    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, facts)
+    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, measures)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
 
@@ -250,14 +250,14 @@ def _rows(
     own: dict[str, np.ndarray],
     pooled: dict[str, np.ndarray],
     single: dict[tuple[str, str], float],
-    facts: dict[str, np.ndarray],
+    measures: dict[str, np.ndarray],
 ) -> pa.Table:
     """Long rows: every client and "global", every split, every metric that is defined there; single: (split, metric) of
     "global" alone."""
     numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*single.values()], float)]
-    flat = np.concatenate([*numbers, *facts.values()])
+    flat = np.concatenate([*numbers, *measures.values()])
     rounds = pa.array(np.full(len(flat), round, np.int32))
-    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(facts))
+    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(measures))
     table = pa.table([rounds, *labels, flat], METRICS_SCHEMA)
     undefined = np.isnan(flat)
     return table.take(np.flatnonzero(~undefined)) if undefined.any() else table
@@ -269,11 +269,11 @@ def _labels(
     own: tuple[str, ...],
     pooled: tuple[str, ...],
     single: tuple[tuple[str, str], ...],
-    facts: tuple[str, ...],
+    measures: tuple[str, ...],
 ) -> tuple[pa.Array, ...]:
     """The columns client, split and metric, which are the same in every round."""
     rows = [(client, split, name) for name in own for client in clients for split in SPLITS]
     rows += [(GLOBAL, split, name) for name in pooled for split in SPLITS]
     rows += [(GLOBAL, *own) for own in single]
-    rows += [(client, "train", name) for name in facts for client in clients]
+    rows += [(client, "train", name) for name in measures for client in clients]
     return tuple(pa.array(column) for column in zip(*rows, strict=True))

@@ -68,7 +68,7 @@ class SparseUpdates(Part):
     """Client i gets, of every tensor of the joint update u_N, the min(⌈q_i n⌉, n − 1) entries of largest magnitude.
     The server keeps a global model, which gets all of u_N."""
 
-    needs = ("value",)
+    requires = ("value",)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No reward yet."""

@@ -133,7 +133,7 @@ class ValueReward(Part):
 
     beta: float = 1.0
     base: Literal["before", "after"] = "before"
-    needs = ("value",)
+    requires = ("value",)
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
@@ -185,7 +185,7 @@ class Payoff(Part):
 
     budget: float = 1.0
     currency: str = "EUR"
-    needs = ("value",)
+    requires = ("value",)
 
     def __post_init__(self) -> None:
         if not 0 <= self.budget < float("inf"):

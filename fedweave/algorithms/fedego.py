@@ -281,12 +281,12 @@ class FedEgo(Deployable):
         return Evaluation(fed.map(self.score, self._shared(state), quorum=self.quorum))
 
     @on_client(
-        sends={**PERSONAL_SCORES, "facts": "how far the client's label distribution and model are from the global ones"}
+        sends={**PERSONAL_SCORES, "measures": "how far its label distribution and model are from the global ones"}
     )
     def score(self, client: Client, message: Tree) -> Tree:
         """The personal model after the mixing of line 38."""
-        w, facts = self._personal(client, message)
-        return self.judged(client, message, w, lambda: personal_score(self.model, w, client) | {"facts": facts})
+        w, measures = self._personal(client, message)
+        return self.judged(client, message, w, lambda: personal_score(self.model, w, client) | {"measures": measures})
 
     def global_model(self, state: Tree) -> Tree | None:
         """Θ_g and Φ_g, the paper's "FedEgo-Server"; None where Θ stays at the clients."""

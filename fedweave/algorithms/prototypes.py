@@ -46,7 +46,7 @@ class MotifPrototypes(Part):
     max_ring: int = 7
     keep: float = 0.9
     sends: ClassVar = MOTIFS | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
-    needs = ("value",)
+    requires = ("value",)
 
     def __post_init__(self) -> None:
         if self.lam < 0:

@@ -74,7 +74,7 @@ def multiply(pair: Pair, dense: Tensor, transposed: bool) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class PaddedRows:
     """Sparse rows of equal length: `columns` int64 and `values` float, both [rows, longest], padded with zeros."""
 
     columns: Tensor
@@ -133,10 +133,10 @@ class StackedCsr:
 
     @property
     @derived
-    def table(self) -> Table:
+    def table(self) -> PaddedRows:
         """All members' rows below each other [P rows, longest]."""
         longest = max(1, *(int(m.starts.diff().max()) for m in self.members))
-        table = Table(
+        table = PaddedRows(
             torch.zeros(len(self.members) * self.rows, longest, dtype=torch.int64),
             self.members[0].values.new_zeros(len(self.members) * self.rows, longest),
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedweave.ops.batched import over_clients
-from fedweave.ops.csr import Csr, Pair, StackedCsr, Table, gathered, multiply
+from fedweave.ops.csr import Csr, PaddedRows, Pair, StackedCsr, gathered, multiply
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched import TouchedRows, materialize
@@ -132,13 +132,13 @@ class _Product(torch.autograd.Function):
 
 
 @kernel
-def _picked(at: Tensor, shift: Tensor, dense: Tensor, table: Table) -> Tensor:
+def _picked(at: Tensor, shift: Tensor, dense: Tensor, table: PaddedRows) -> Tensor:
     columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
     return F.embedding_bag(columns, dense, mode="sum", per_sample_weights=values)
 
 
 @kernel
-def _picked_transposed(at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int) -> Tensor:
+def _picked_transposed(at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRows, count: int) -> Tensor:
     columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
     return gathered(grad, columns, values, count)
 
@@ -147,7 +147,7 @@ class _PickedProduct(torch.autograd.Function):
     """Rows `at` [m] of a table of sparse rows times dense; row i's columns count from `shift[i]`."""
 
     @staticmethod
-    def forward(at: Tensor, shift: Tensor, dense: Tensor, table: Table) -> Tensor:
+    def forward(at: Tensor, shift: Tensor, dense: Tensor, table: PaddedRows) -> Tensor:
         return _picked(at, shift, dense, table)
 
     @staticmethod
@@ -162,7 +162,7 @@ class _PickedProduct(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, dense: Tensor, table: Table
+        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, dense: Tensor, table: PaddedRows
     ) -> tuple[Tensor, int]:
         clients = info.batch_size
         at, shift = over_clients(clients, in_dims, at, shift)
@@ -176,7 +176,7 @@ class _PickedTransposed(torch.autograd.Function):
     """The transpose of `_PickedProduct`, with `count` rows."""
 
     @staticmethod
-    def forward(at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int) -> Tensor:
+    def forward(at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRows, count: int) -> Tensor:
         return _picked_transposed(at, shift, grad, table, count)
 
     @staticmethod
@@ -190,7 +190,7 @@ class _PickedTransposed(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, grad: Tensor, table: Table, count: int
+        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRows, count: int
     ) -> tuple[Tensor, int]:
         clients = info.batch_size
         at, shift, grad = over_clients(clients, in_dims, at, shift, grad)

@@ -266,7 +266,7 @@ def test_fixed_shares_keep_or_take_the_whole(mixing: float, mode: str) -> None:
         scores = algorithm.evaluate(state, fed).clients
         fed.begin(2)
         algorithm.round(state, fed)
-        ends.append((fed.snapshot(), [float(reply["facts"]["divergence"]) for reply in scores]))
+        ends.append((fed.snapshot(), [float(reply["measures"]["divergence"]) for reply in scores]))
     gap = distance(ends[0][0], ends[1][0])
     assert (gap == 0) if mixing == 0 else (gap > 0.1)
     if mixing == 1:

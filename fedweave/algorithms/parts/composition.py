@@ -53,7 +53,7 @@ class Composition(dict[str, Part]):
             if len(meanings) > 1:
                 raise ValueError(f"parts: {' and '.join(meanings.values())} both report {key!r} with other meanings")
         for name, part in self.items():
-            if missing := [DECIDES[hook] for hook in part.needs if not self.owner(hook)]:
+            if missing := [DECIDES[hook] for hook in part.requires if not self.owner(hook)]:
                 raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
 
     @classmethod

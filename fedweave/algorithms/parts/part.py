@@ -203,7 +203,7 @@ class Part:
     releases:  what `release` makes of an update, where that is no longer a change of the model weights; else "".
     mechanism: how `release` protects an update; None if it does not.
     personal:  True if every client gets weights of its own, so that there is no one global model.
-    needs:     hooks that some other part must decide.
+    requires:  hooks that some other part must decide.
     private:   patterns of the weights that never leave their client, such as "*_mask".
     groups:    True if clients need a sensitive attribute.
     whole_features: True if `loss` needs all columns of the features, also those that are 0 at a client.
@@ -212,7 +212,7 @@ class Part:
     sends: ClassVar[Mapping[str, Sends | str]] = {}
     releases: ClassVar[str] = ""
     personal: ClassVar[bool] = False
-    needs: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[bool] = False
     whole_features: ClassVar[bool] = False
