@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedweave.core.algorithm import Algorithm, Evaluation, capabilities
+from fedweave.core.algorithm import Algorithm, Evaluation, capabilities, check_rounds
 from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, UserError
@@ -91,6 +91,7 @@ def train(
         raise UserError(
             f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0."
         )
+    check_rounds(algorithm, rounds)
     done, state = resume or (0, None)
     if state is None:
         fed.begin(0)

@@ -12,6 +12,7 @@ from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
 from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
+from fedweave.algorithms.dp_fedavg import DPFedAvg
 from fedweave.algorithms.dw import DW, SizeValue
 from fedweave.algorithms.eu import EU, EuclideanValue
 from fedweave.algorithms.f2gnn import F2GNN, DivergenceStart, FairPenalty, GroupWeights
@@ -42,6 +43,7 @@ ALGORITHMS: dict[str, Any] = {
     "local": Local,
     "centralized": Centralized,
     "fedavg": FedAvg,
+    "dp_fedavg": DPFedAvg,
     "fedprox": FedProx,
     "qfedavg": QFedAvg,
     "fedadam": FedAdam,
@@ -92,6 +94,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "krum": parts.Krum,
     "norm_bound": parts.NormBound,
     "clip": parts.Clip,
+    "dp": parts.MemberNoise,
     "normalised": parts.Normalised,
     "server_momentum": ServerMomentum,
     "server_adam": ServerAdam,
@@ -142,6 +145,7 @@ __all__ = [
     "VFL",
     "Centralized",
     "DFedGNN",
+    "DPFedAvg",
     "Ditto",
     "FairAug",
     "FairFed",

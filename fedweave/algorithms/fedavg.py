@@ -78,6 +78,11 @@ class FedAvg(Deployable):
         own = self.capabilities
         return replace(own, sens=own.sens or any(part.groups for part in self.composed.values()))
 
+    @property
+    def most_rounds(self) -> int | None:
+        """How many rounds a run may have; None if no part limits them."""
+        return self.composed.most_rounds
+
     @cached_property
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""

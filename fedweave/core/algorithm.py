@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from fedweave.core.federation import Federation, Step
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
+from fedweave.errors import UserError
 
 
 class Evaluation(NamedTuple):
@@ -59,6 +60,20 @@ def capabilities(algorithm: Any) -> Capabilities:
 def needs(algorithm: Any) -> Capabilities:
     """What this very algorithm needs: its `needs` where that depends on its fields, else its `capabilities`."""
     return getattr(algorithm, "needs", capabilities(algorithm))
+
+
+def check_rounds(algorithm: Any, rounds: int) -> None:
+    """Refuse a run of more rounds than the algorithm has been made for (its `most_rounds`, where it has that).
+
+    Raises:
+        UserError: names both.
+    """
+    most = getattr(algorithm, "most_rounds", None)
+    if most is not None and rounds > most:
+        raise UserError(
+            f"the algorithm spends its target ε within {most} rounds (target_rounds), and the run has {rounds}; set "
+            f"rounds to {most} or less, or target_rounds to {rounds}."
+        )
 
 
 @dataclass(frozen=True)

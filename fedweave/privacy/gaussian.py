@@ -1,4 +1,4 @@
-"""The Gaussian mechanism on rows, and its accountant."""
+"""The Gaussian mechanism on rows, its noise, and its accountant."""
 
 import math
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.mechanism import Clipped, Cost, Gaussian, Mechanism
+from fedweave.ops.hashing import bits
+from fedweave.privacy.ldp import uniform
 
 _MOST = 1e12  # μ² beyond which ε is of no use and of no accuracy
 
@@ -90,3 +92,29 @@ def epsilon(mu: float, delta: float) -> float:
     while excess(top) > 0:
         top *= 2
     return float(brentq(excess, 0.0, top, xtol=1e-9))
+
+
+def noise_multiplier(target: float, delta: float, releases: int) -> float:
+    """The least noise, in units of the sensitivity, with which so many releases together cost ε = `target` at most.
+
+    It is √releases / μ, with the μ whose `epsilon` is the target.
+    """
+
+    def excess(mu: float) -> float:
+        return (epsilon(mu, delta) if mu else 0.0) - target
+
+    top = 1.0
+    while excess(top) < 0:
+        top *= 2
+    mu = float(brentq(excess, 0.0 if top == 1 else top / 2, top, xtol=1e-12))
+    return math.sqrt(releases) / mu * (1 + 1e-9)  # the search may end just above the target
+
+
+def noise(key: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal float64 of the given shape (Box-Muller, two words of 53 random bits for each number).
+
+    It ends at 8.6 standard deviations. Of a normal distribution less than 1e-17 lies beyond, which no δ feels, whatever
+    the number of weights; `random.normal` ends at 5.9.
+    """
+    u = uniform(bits(key, 2 * math.prod(shape))).view(*shape, 2)
+    return torch.sqrt(-2 * torch.log(u[..., 0] + 2.0**-54)) * torch.cos(2 * math.pi * u[..., 1])

@@ -43,6 +43,7 @@ OTHER_PARAMETERS["fedsage_plus"] = OTHER_PARAMETERS["fedsage"] | {
 OTHER_PARAMETERS["fairgfl"] = {"code_size": 20, "encoder_rounds": 3, "sample": 24, "epsilon_a": 6.0, "epsilon_b": 4.0}
 OTHER_PARAMETERS["fedavgm"] = {"server_lr": 0.1, "local_steps": 3}  # with longer steps the losses here oscillate
 OTHER_PARAMETERS["fedadam"] = {"local_steps": 3}
+OTHER_PARAMETERS["dp_fedavg"] = {"sigma": 0.01}  # with more noise nothing is learnt by five clients
 OTHER_PARAMETERS["fairgraphfl"] = {"lr": 0.01}
 OTHER_PARAMETERS["fedstar"] = {"lr": 0.01}
 OTHER_PARAMETERS |= {

@@ -37,6 +37,7 @@ SLOW = pytest.mark.slow
 # Algorithms whose server does more than to average, so that one client alone is not ordinary training.
 OTHER_STEPS = {
     "qfedavg": "scaled by the loss",
+    "dp_fedavg": "of a clipped update with noise",
     "fedavgm": "one with momentum",
     "fedadam": "one of Adam",
     "cgsv": "a reward from normalised updates",

@@ -5,6 +5,7 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 """
 
 from fedweave.algorithms.parts.composition import Composition
+from fedweave.algorithms.parts.dp import MemberNoise
 from fedweave.algorithms.parts.drift import Drift
 from fedweave.algorithms.parts.egos import EgoCrossEntropy
 from fedweave.algorithms.parts.graphs import GraphCrossEntropy
@@ -28,6 +29,7 @@ __all__ = [
     "GraphCrossEntropy",
     "Krum",
     "Median",
+    "MemberNoise",
     "MixedStart",
     "NormBound",
     "Normalised",

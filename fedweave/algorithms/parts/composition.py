@@ -11,6 +11,7 @@ from torch import Tensor
 from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Sends, Step
+from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary
@@ -35,7 +36,7 @@ class Composition(dict[str, Part]):
 
     Raises:
         ValueError: two parts decide the same thing, release something else than the update, or report the same key with
-            different meanings; names both.
+            different meanings, or one changes an update after another has bounded what it tells; names both.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -52,6 +53,12 @@ class Composition(dict[str, Part]):
             meanings = {self[name].sends[key]: name for name in self if key in self[name].sends}
             if len(meanings) > 1:
                 raise ValueError(f"parts: {' and '.join(meanings.values())} both report {key!r} with other meanings")
+        *earlier, last = [name for name, part in self.items() if has(part, "release")] or [""]
+        if owners := [name for name in earlier if bounding(self[name])]:
+            raise ValueError(
+                f"parts: {last} would make something else of an update after {owners[0]} has protected it; list "
+                f"{owners[0]} last"
+            )
         for name, part in self.items():
             if missing := [DECIDES[hook] for hook in part.requires if not self.owner(hook)]:
                 raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
@@ -131,6 +138,11 @@ class Composition(dict[str, Part]):
         return tuple(step for part in self.values() for step in part.setup)
 
     @property
+    def most_rounds(self) -> int | None:
+        """How many rounds a run may have; None if no part limits them."""
+        return min((part.most_rounds for part in self.values() if part.most_rounds is not None), default=None)
+
+    @property
     def private(self) -> tuple[str, ...]:
         """Patterns of the weights that never leave their client."""
         return tuple(pattern for part in self.values() for pattern in part.private)
@@ -166,6 +178,16 @@ class Composition(dict[str, Part]):
         return {"update": Sends(reveals, self.mechanism, like="w")}
 
     @property
-    def mechanism(self) -> tuple[Any, ...]:
+    def mechanism(self) -> tuple[Mechanism, ...]:
         """What protects an update, in the order in which it is applied."""
-        return tuple(part.mechanism for part in self.values() if part.mechanism is not None)
+        return tuple(own for part in self.values() for own in mechanisms(part))
+
+
+def mechanisms(part: Part) -> tuple[Mechanism, ...]:
+    """How a part's `release` protects an update, in the order in which it does."""
+    return Sends("", part.mechanism).mechanisms
+
+
+def bounding(part: Part) -> bool:
+    """Whether an ε follows from what a part does to an update."""
+    return any(not own.cost().unbounded for own in mechanisms(part))

@@ -201,7 +201,7 @@ class Part:
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
     releases:  what `release` makes of an update, where that is no longer a change of the model weights; else "".
-    mechanism: how `release` protects an update; None if it does not.
+    mechanism: how `release` protects an update; None if it does not. most_rounds: for how many rounds that is enough.
     personal:  True if every client gets weights of its own, so that there is no one global model.
     requires:  hooks that some other part must decide.
     private:   patterns of the weights that never leave their client, such as "*_mask".
@@ -229,7 +229,12 @@ class Part:
 
     @property
     def mechanism(self) -> Any:
-        """How `release` protects an update (`core.mechanism`); None if it does not."""
+        """How `release` protects an update (`core.mechanism`), several as a tuple; None if it does not."""
+        return None
+
+    @property
+    def most_rounds(self) -> int | None:
+        """How many rounds a run may have with it; None if it does not matter."""
         return None
 
     def check(self, training: Training) -> None:

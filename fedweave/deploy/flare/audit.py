@@ -9,7 +9,8 @@ from fedweave.core.ledger import Entry, Line
 from fedweave.core.mechanism import Account, Applied, read_applied
 from fedweave.deploy.flare.accounts import NO_RUN
 from fedweave.deploy.flare.journal import Records, journals, read
-from fedweave.deploy.flare.policy import DELTA, Spent
+from fedweave.deploy.flare.policy import Spent
+from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, read_site_file
 from fedweave.errors import UserError
 from fedweave.privacy.gaussian import total_epsilon
 
@@ -32,11 +33,6 @@ class Release:
     bytes: int = 0
     account: Account = field(default_factory=Account)
 
-    @property
-    def cost(self) -> str:
-        """ε at δ = `policy.DELTA`, in words."""
-        return spelt(self.account)
-
 
 @dataclass(frozen=True)
 class Run:
@@ -52,29 +48,31 @@ class Run:
 
 @dataclass(frozen=True)
 class Audit:
-    """All runs of a site, and what has left it altogether."""
+    """All runs of a site, and what has left it altogether. delta: δ of the site's policy, at which costs are stated."""
 
     runs: tuple[Run, ...]
     spent: Spent
+    delta: float
 
 
 def audit(folder: Path) -> Audit:
     """What the journals of the site in `folder` hold.
 
     Raises:
-        UserError: there are none. FedweaveError: one is of a later version of fedweave.
+        UserError: there are none, or its site.toml is not valid. FedweaveError: one is of a later version of fedweave.
     """
     found = {path.stem: read(path) for path in journals(folder)}
     if not found:
         raise UserError(f"{folder} holds no journal: give the folder of a site that has taken part in a run.")
     spent = Spent.of(entry for records in found.values() for entry in records.entries)
-    return Audit(tuple(_run(name, records) for name, records in found.items()), spent)
+    rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
+    return Audit(tuple(_run(name, records) for name, records in found.items()), spent, rules.delta)
 
 
-def spelt(account: Account) -> str:
-    """What releases cost, in words."""
+def spelt(account: Account, delta: float) -> str:
+    """What releases cost at that δ, in words."""
     bounded = account.cost.epsilon or account.cost.squared_mu
-    words = [f"ε = {total_epsilon(account.cost, DELTA):.4g}"] if bounded else []
+    words = [f"ε = {total_epsilon(account.cost, delta):.4g}"] if bounded else []
     return " and ".join([*words, *(["no bound"] if account.cost.unbounded else [])]) or "nothing"
 
 

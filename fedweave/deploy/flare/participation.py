@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.config import Config
+from fedweave.core.algorithm import check_rounds
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.accounts import Accounts
@@ -109,6 +110,7 @@ class Participation:
                 f"{self.config.algorithm.name} does not say in which order it calls its steps: give it a method "
                 "`calls` (fedweave.core.algorithm.Calls)."
             )
+        check_rounds(self.algorithm, self.config.general.rounds)
         calls = self.algorithm.calls(len(self.asked.sites))
         self.scores = {step.__name__ for step in calls.evaluation}
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)

@@ -6,13 +6,11 @@ from dataclasses import dataclass, field, replace
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, Graph
 from fedweave.core.ledger import Entry
-from fedweave.core.mechanism import Account, Applied, Gaussian, Mechanism, Mixup, SecureSum, read_applied
+from fedweave.core.mechanism import Account, Applied, Cost, Gaussian, Mechanism, Mixup, SecureSum, read_applied
 from fedweave.core.tree import Tree, leaves
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import CallRefused
 from fedweave.privacy.gaussian import total_epsilon
-
-DELTA = 1e-5  # of the ε of Gaussian noise
 
 
 class PolicyViolation(CallRefused):
@@ -35,10 +33,9 @@ class Spent:
             spent = spent.after_entry(entry)
         return spent
 
-    @property
-    def epsilon(self) -> float:
-        """ε, at δ = `DELTA`, of everything that has one; what has none is not in it."""
-        return total_epsilon(self.account.cost, DELTA)
+    def epsilon(self, delta: float) -> float:
+        """ε, at that δ, of everything that has one; what has none is not in it."""
+        return total_epsilon(self.account.cost, delta)
 
     def after_entry(self, entry: Entry) -> "Spent":
         """What will have left after what an entry notes."""
@@ -124,19 +121,36 @@ def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepIn
     if rules.bytes is not None and after.bytes > rules.bytes:
         raise PolicyViolation(f"policy.bytes: {spent.bytes} have left and {size} more would exceed {rules.bytes}")
     if rules.epsilon is not None:
-        _check_epsilon(rules.epsilon, rules.unbounded, spent, after, info.applied(reply))
+        _check_epsilon(rules.epsilon, rules, spent, after, info.applied(reply))
 
 
-def _check_epsilon(cap: float, unbounded: Iterable[str], spent: Spent, after: Spent, sent: Iterable[Applied]) -> None:
+def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: Iterable[Applied]) -> None:
     for release in sent:
-        if Account().after(release).cost.unbounded and not any(_covers(key, release.key) for key in unbounded):
+        if Account().after(release).cost.unbounded and not any(_covers(key, release.key) for key in rules.unbounded):
             raise PolicyViolation(
                 f"policy.epsilon: nothing bounds what {release.key} reveals (mechanism: {release}), so no ε holds; run "
                 f'an algorithm that bounds it, or let it leave all the same: policy.unbounded = ["{release.key}"]'
             )
-    if after.epsilon > cap:
-        more = after.epsilon - spent.epsilon
-        raise PolicyViolation(f"policy.epsilon: ε = {spent.epsilon:g} is spent, {more:g} more exceed {cap:g}")
+    before, now = spent.epsilon(rules.delta), after.epsilon(rules.delta)
+    if now > cap:
+        alone = sum((Account().after(release).cost for release in sent), Cost())
+        raise PolicyViolation(
+            f"policy.epsilon: ε = {before:g} is spent, {now - before:g} more exceed {cap:g} at δ = {rules.delta:g}"
+            f"{_fitting(alone, cap, rules.delta)}"
+        )
+
+
+def _fitting(cost: Cost, cap: float, delta: float) -> str:
+    """How many messages of that cost together have the ε of a cap at most, as the end of a sentence."""
+    if not cost.epsilon and not cost.squared_mu:
+        return ""
+    few, many = 0, 1
+    while total_epsilon(cost * many, delta) <= cap:
+        few, many = many, 2 * many
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if total_epsilon(cost * middle, delta) <= cap else (few, middle)
+    return f"; {few} such messages fit under it in all"
 
 
 def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> None:

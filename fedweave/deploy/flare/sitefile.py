@@ -49,6 +49,7 @@ class Rules:
     mixup:      {key: smallest mixup batch}. noise: {key: smallest standard deviation of Gaussian noise}.
     secure_sum: keys that may only leave masked (`privacy.secure_sum`).
     epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
+    delta:      δ of that ε.
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
@@ -65,6 +66,7 @@ class Rules:
     noise: dict[str, float] = field(default_factory=dict)
     secure_sum: tuple[str, ...] = ()
     epsilon: Annotated[float, Field(gt=0)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     unbounded: tuple[str, ...] = ()
     bytes: Annotated[int, Field(gt=0)] | None = None
     calls: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)

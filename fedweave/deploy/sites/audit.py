@@ -15,7 +15,6 @@ def audit(
     """Show a site's owner what was asked, what left to whom, what it cost in ε, and what was refused."""
     from fedweave.deploy.flare.audit import audit as read
     from fedweave.deploy.flare.audit import spelt
-    from fedweave.deploy.flare.policy import DELTA
     from fedweave.report.terminal import screen
 
     found, console = read(directory), screen()
@@ -24,9 +23,9 @@ def audit(
         for line in _told(run):
             console.print(line, highlight=False, soft_wrap=True)
         if run.releases:
-            console.print(_table(run))
-    cost = spelt(found.spent.account)
-    told = f"all runs: {found.spent.bytes:,} bytes have left; they cost {cost} at δ = {DELTA:g}"
+            console.print(_table(run, found.delta))
+    cost = spelt(found.spent.account, found.delta)
+    told = f"all runs: {found.spent.bytes:,} bytes have left; they cost {cost} at δ = {found.delta:g}"
     console.print(told, highlight=False, soft_wrap=True)
 
 
@@ -48,13 +47,16 @@ def _told(run: "Run") -> list[str]:
     return told
 
 
-def _table(run: "Run") -> Any:
+def _table(run: "Run", delta: float) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    from fedweave.deploy.flare.audit import spelt
+
     table = Table("asked", "to", "what left", "times", "bytes", "mechanism", "ε", "reveals", box=SIMPLE_HEAD)
     for own in run.releases:
-        words = (own.step, own.to, own.key, f"{own.times:,}", f"{own.bytes:,}", own.mechanism, own.cost, own.reveals)
+        size, cost = f"{own.bytes:,}", spelt(own.account, delta)
+        words = (own.step, own.to, own.key, f"{own.times:,}", size, own.mechanism, cost, own.reveals)
         table.add_row(*map(_safe, words))
     return table
 

@@ -1,0 +1,96 @@
+"""Differential privacy of each member: updates that are clipped and noised before they leave."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Context, Part
+from fedweave.core import random
+from fedweave.core.mechanism import Clipped, Gaussian, Mechanism
+from fedweave.core.tree import Tree, leaves, map_leaves, nest, norm, scale
+from fedweave.privacy.gaussian import noise, noise_multiplier
+
+
+@dataclass(frozen=True)
+class MemberNoise(Part):
+    """Clips the update Δ to an L2 norm and adds Gaussian noise to it at the member, so that nobody need trust the
+    server (McMahan et al. 2018, algorithm 1, with the noise where the data is).
+
+    Whoever receives it can hardly tell the member's data from any other: a record is the whole member. Two clipped
+    updates are 2 · clip apart at most, so that a round is μ-Gaussian differentially private with μ = 2 / sigma and T
+    rounds with √T μ. That the server calls a sample of the members counts for nothing: it is drawn from the run's seed,
+    which the server and all members know.
+
+    clip:     norm of an update at most. One that is not finite counts as 0.
+    sigma:    the noise of each weight has the standard deviation sigma · clip; 1 where no target is given.
+    epsilon, target_rounds: a target instead: the least noise with which so many rounds have this ε. A run of more
+              rounds is refused.
+    delta:    δ of that ε and of the one that ledgers state.
+
+    Raises:
+        ValueError: a value is out of range, or sigma and epsilon are both given, or epsilon without target_rounds.
+    """
+
+    clip: float = 1.0
+    sigma: float | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
+    target_rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("clip", "sigma", "epsilon", "target_rounds"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}; it must be a positive number")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"delta is {self.delta}; it must lie between 0 and 1, such as 1e-5")
+        if self.sigma is not None and self.epsilon is not None:
+            raise ValueError(
+                f"sigma is {self.sigma} and epsilon {self.epsilon}; give the noise, or the target that it follows from"
+            )
+        if (self.epsilon is None) != (self.target_rounds is None):
+            raise ValueError(
+                f"epsilon is {self.epsilon} and target_rounds {self.target_rounds}; give both, the target and for how "
+                "many rounds it is, or neither"
+            )
+
+    @cached_property
+    def multiplier(self) -> float:
+        """Sigma, as given or as the target needs it."""
+        if self.epsilon is not None and self.target_rounds is not None:
+            return 2 * noise_multiplier(self.epsilon, self.delta, self.target_rounds)
+        return 1.0 if self.sigma is None else self.sigma
+
+    @property
+    def mechanism(self) -> tuple[Mechanism, ...]:
+        """As ledgers name it and policies count it."""
+        noised = Gaussian(self.multiplier * self.clip, 2 * self.clip, "client", self.delta)
+        return Clipped(self.clip), noised
+
+    @property
+    def most_rounds(self) -> int | None:
+        """Those that the target is for."""
+        return self.target_rounds
+
+    def release(self, ctx: Context, update: Tree) -> Tree:
+        """Δ · min(1, clip / ‖Δ‖₂) + sigma · clip · N(0, I), the norm over all weights together."""
+        key, deviation = random.fold(ctx.client.secret, "update"), self.multiplier * self.clip
+
+        def noised(path: str, leaf: Tensor) -> Tensor:
+            drawn = noise(random.fold(key, path), tuple(leaf.shape))
+            return (leaf.double() + deviation * drawn).to(leaf.dtype)
+
+        return nest({path: noised(path, leaf) for path, leaf in leaves(self.clipped(update))})
+
+    def clipped(self, update: Tree) -> Tree:
+        """What noise is added to: of norm `clip` at most, whatever the update.
+
+        Training that diverges with some data and not with other would tell them apart, so that it counts as none.
+        """
+        length = norm(update)
+        factor = (self.clip / length.clamp(min=1e-12)).clamp(max=1.0)
+        none = torch.zeros((), dtype=torch.float64)
+        return map_leaves(lambda leaf: torch.where(length.isfinite(), leaf, none.to(leaf.dtype)), scale(update, factor))

@@ -1,0 +1,174 @@
+"""DP-FedAvg: the accountant against a library and published values, what noise is added to, and ledgers."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS, FedAvg
+from fedweave.algorithms.parts import Clip, Composition, Context, MemberNoise, Uniform
+from fedweave.core import random
+from fedweave.core.federation import Client
+from fedweave.core.mechanism import Clipped, Gaussian
+from fedweave.core.tree import Tree, leaves, norm, ravel, sub
+from fedweave.errors import UserError
+from fedweave.privacy.gaussian import epsilon, noise, noise_multiplier
+from fedweave.report.spent import bounds
+from fedweave.rounds import train
+from tests.contract.federations import distance, federation, graphs, model
+
+SHAPES = {"0": {"w": (60, 8), "b": (8,)}, "1": {"w": (8, 3)}}
+
+
+def tree(make: Any) -> Tree:
+    return {layer: {name: make(shape) for name, shape in own.items()} for layer, own in SHAPES.items()}
+
+
+def released(part: MemberNoise, update: Tree, secret: int) -> Tree:
+    graph = graphs()["site-0"]
+    client = Client(graph, {}, random.key(0), random.key(secret))
+    return part.release(Context(client, None, {}), update)  # type: ignore[arg-type]
+
+
+# --- the accountant
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rounds", "delta"), [(1.0, 1, 1e-5), (5.0, 30, 1e-5), (40.0, 200, 1e-6), (0.3, 10, 1e-3)]
+)
+def test_epsilon_is_that_of_dp_accounting(sigma: float, rounds: int, delta: float) -> None:
+    """Exactly its analytic Gaussian mechanism, and never more than its Rényi accountant's bound on the same rounds."""
+    library = pytest.importorskip("dp_accounting", reason="needs dp-accounting, which is in the extra dev")
+    [_, own] = MemberNoise(2.0, sigma, delta=delta).mechanism
+    told = epsilon(own.mu * math.sqrt(rounds), delta)
+    # The library's noise is in units of the sensitivity, which is 2 · clip here.
+    assert told == pytest.approx(library.get_epsilon_gaussian(sigma / 2 / math.sqrt(rounds), delta), rel=1e-9)
+    renyi = library.rdp.RdpAccountant()
+    renyi.compose(library.GaussianDpEvent(sigma / 2), rounds)
+    assert 0.7 * renyi.get_epsilon(delta) < told <= renyi.get_epsilon(delta)
+    assert noise_multiplier(told, delta, rounds) == pytest.approx(
+        math.sqrt(rounds) * library.get_sigma_gaussian(told, delta), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "delta", "published"), [(1.0, 0.5, 0.50706503), (math.log(3), 1e-5, 3.42466239), (1.0, 1e-5, 3.73063163)]
+)
+def test_the_noise_for_a_target_is_the_published_one(target: float, delta: float, published: float) -> None:
+    """The analytic Gaussian mechanism (Balle and Wang 2018): values of TensorFlow Federated's tests and the manual of
+    diPLSlib."""
+    assert noise_multiplier(target, delta, 1) == pytest.approx(published, rel=1e-8)
+    assert noise_multiplier(target, delta, 9) == pytest.approx(3 * published, rel=1e-8)
+
+
+@pytest.mark.parametrize(("target", "rounds"), [(0.5, 10), (4.0, 30), (50.0, 1)])
+def test_a_target_is_met_and_hardly_missed(target: float, rounds: int) -> None:
+    part = MemberNoise(clip=0.3, epsilon=target, target_rounds=rounds)
+    [_, own] = part.mechanism
+    spent = epsilon(own.mu * math.sqrt(rounds), 1e-5)
+    assert target * (1 - 1e-6) < spent <= target
+    assert own.sigma == pytest.approx(0.3 * part.multiplier)
+
+
+# --- what leaves
+
+
+@pytest.mark.parametrize("kind", ["large", "opposite", "tiny", "nan", "infinite", "overflowing"])
+def test_two_updates_are_two_clips_apart_at_most(kind: str) -> None:
+    """Before noise, whatever the data was: what an update is made of does not matter."""
+    part, ones = MemberNoise(clip=0.7), tree(torch.ones)
+    scale = {"large": 1e6, "opposite": -3.0, "tiny": 1e-30, "nan": math.nan, "infinite": math.inf, "overflowing": 3e38}
+    strange = tree(lambda shape: torch.full(shape, scale[kind]))
+    apart = norm(sub(part.clipped(ones), part.clipped(strange)))
+    assert all(leaf.isfinite().all() for _, leaf in leaves(part.clipped(strange)))
+    assert float(norm(part.clipped(strange))) <= 0.7 * (1 + 1e-6)
+    assert float(apart) <= 2 * 0.7 * (1 + 1e-6)
+    if kind == "opposite":
+        assert float(apart) == pytest.approx(1.4, rel=1e-6)  # the bound is reached
+    if kind == "nan":
+        assert float(norm(part.clipped(strange))) == 0
+
+
+def test_short_updates_are_as_they_were_before_noise() -> None:
+    short = tree(lambda shape: torch.full(shape, 1e-3))
+    assert torch.equal(ravel(MemberNoise(clip=1.0).clipped(short)), ravel(short))
+
+
+def test_noise_has_its_standard_deviation_and_is_drawn_anew() -> None:
+    part, still = MemberNoise(clip=0.5, sigma=3.0), tree(torch.zeros)
+    drawn = torch.stack([ravel(released(part, still, secret)) for secret in range(30)])
+    count = drawn.numel()
+    assert float(drawn.std()) == pytest.approx(1.5, rel=5 / math.sqrt(2 * count))
+    assert abs(float(drawn.mean())) < 5 * 1.5 / math.sqrt(count)
+    away = torch.corrcoef(drawn.double()).fill_diagonal_(0).abs()
+    assert float(away.max()) < 6 / math.sqrt(drawn.shape[1])  # none is another's
+    among = torch.corrcoef(drawn[:, :40].double().T).fill_diagonal_(0).abs()  # nor one weight's another weight's
+    assert float(among.max()) < 6 / math.sqrt(30)
+    assert torch.equal(ravel(released(part, still, 3)), drawn[3])
+
+
+def test_noise_has_the_tails_of_a_normal_distribution() -> None:
+    drawn = noise(random.key(5), (400_000,))
+    for many in (1.0, 2.0, 3.0, 4.0):
+        share, exact = float((drawn.abs() > many).double().mean()), math.erfc(many / math.sqrt(2))
+        assert share == pytest.approx(exact, abs=5 * math.sqrt(exact / 400_000))
+    assert drawn.unique().numel() == drawn.numel()
+
+
+# --- runs
+
+
+def test_the_ledger_adds_up_the_rounds() -> None:
+    fed, made = federation(), ALGORITHMS["dp_fedavg"](model(), clip=0.5, epsilon=6.0, target_rounds=4, local_steps=1)
+    *_, last = train(made, fed, 4, eval_every=0)
+    assert last.round == 4
+    [bound] = bounds(fed.ledger.table())
+    assert (bound.per, bound.delta, bound.messages) == ("client", 1e-5, 4)
+    assert bound.epsilon == pytest.approx(6.0, rel=1e-6)
+    assert made.composed.mechanism == (
+        Clipped(0.5),
+        Gaussian(0.5 * made.composed["MemberNoise"].multiplier, 1.0, "client"),
+    )
+    assert {own for own, _ in leaves(made.composed.sends)} == set()  # no number of examples
+
+
+def test_without_noise_to_speak_of_it_is_fedavg_with_clipping() -> None:
+    ends = [
+        [*train(FedAvg(model(), parts=(Uniform(), part)), federation(dtype=torch.float64), 3, eval_every=0)][-1].state[
+            "w"
+        ]
+        for part in (Clip(0.4), MemberNoise(0.4, sigma=1e-13))
+    ]
+    assert distance(*ends) < 1e-10
+
+
+def test_more_rounds_than_the_target_is_for_are_refused() -> None:
+    made = ALGORITHMS["dp_fedavg"](model(), epsilon=4.0, target_rounds=10)
+    with pytest.raises(UserError, match=r"within 10 rounds \(target_rounds\), and the run has 11"):
+        next(train(made, federation(), 11))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"clip": 0.0}, "clip is 0.0; it must be a positive number"),
+        ({"sigma": -1.0}, "sigma is -1.0"),
+        ({"sigma": math.inf}, "sigma is inf"),
+        ({"delta": 1.0}, "delta is 1.0; it must lie between 0 and 1"),
+        ({"sigma": 1.0, "epsilon": 2.0, "target_rounds": 3}, "give the noise, or the target"),
+        ({"epsilon": 2.0}, "epsilon is 2.0 and target_rounds None; give both"),
+        ({"target_rounds": 3}, "epsilon is None and target_rounds 3; give both"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MemberNoise(**given)
+
+
+def test_nothing_is_made_of_an_update_after_it_has_been_protected() -> None:
+    assert list(Composition((Clip(), MemberNoise()))) == ["Clip", "MemberNoise"]
+    with pytest.raises(
+        ValueError, match=r"Clip would make something else of an update after MemberNoise has protected"
+    ):
+        Composition((MemberNoise(), Clip()))

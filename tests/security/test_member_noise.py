@@ -1,0 +1,84 @@
+"""A server that wants more of a member than DP-FedAvg's noise lets through (docs/privacy.md)."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.core.tree import norm
+from fedweave.deploy.flare.policy import Spent
+from fedweave.deploy.flare.requests import pin
+from fedweave.privacy.gaussian import epsilon
+from tests.deploy.projects import SITES
+from tests.security.cheating import Cheat, agreed, reply, set_policy
+
+
+def noisy(**settings: Any) -> Any:
+    return agreed("dp_fedavg", rounds=9, algorithm_settings={"clip": 0.5} | settings)
+
+
+def weights_of(server: Cheat) -> int:
+    return sum(leaf.numel() for layer in server.weights()["w"].values() for leaf in layer.values())
+
+
+def test_a_cap_lets_noised_updates_leave_until_it_is_reached_and_plain_ones_never(project: Path) -> None:
+    """σ = 8: a round has μ = 1/4, and three have ε = epsilon(√3 / 4)."""
+    cap = epsilon(math.sqrt(3) / 4, 1e-6)
+    set_policy(project, f"epsilon = {cap + 1e-9}\ndelta = 1e-6")
+    server = Cheat(project, noisy(sigma=8.0))
+    assert not server.join().refusal
+    for round in (1, 2, 3):
+        left = reply(server.call("FedAvg.train", round))
+        assert left.keys() == {"update"}  # and no number of examples
+        size = 8.0 * 0.5 * math.sqrt(weights_of(server))
+        assert float(norm(left["update"])) == pytest.approx(size, rel=0.3)
+    refused = server.call("FedAvg.train", 4)
+    assert refused.blob == b""
+    assert refused.final
+    assert f"policy.epsilon: ε = {cap:g} is spent" in refused.refusal
+    assert f"exceed {cap:g} at δ = 1e-06; 3 such messages fit under it in all" in refused.refusal
+    spent = Spent.of(server.records().entries)
+    assert spent.epsilon(1e-6) == pytest.approx(cap)
+    other = Cheat(project, agreed(), run="r2")
+    assert not other.join().refusal
+    assert "policy.epsilon: nothing bounds what update reveals" in other.call("FedAvg.train").refusal
+
+
+@pytest.mark.parametrize("settings", [{"sigma": 0.01}, {"sigma": 8.0, "clip": 5.0}])
+def test_a_server_that_wants_other_noise_than_was_agreed_is_refused(project: Path, settings: dict[str, float]) -> None:
+    """In a call, and in a further job of the run."""
+    server, wanted = Cheat(project, noisy(sigma=8.0)), noisy(**settings)
+    assert not server.join().refusal
+    answer = server.call("FedAvg.train", pin=pin(wanted.plain(), [*SITES]))
+    assert "carries another configuration than the one that the site has joined" in answer.refusal
+    assert "was begun with another configuration" in Cheat(project, wanted).join().refusal
+    assert not [entry for entry in server.records().entries if entry.step == "FedAvg.train"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ("noise = {update = 4.0}", "policy.noise: update needs at least 4"),
+        ("epsilon = 8.0", "policy.epsilon: ε = 0 is spent, .* more exceed 8 at δ = 1e-05; 0 such messages fit"),
+    ],
+)
+def test_a_run_with_too_little_noise_is_refused_by_the_policy(project: Path, policy: str, why: str) -> None:
+    set_policy(project, policy)
+    server = Cheat(project, noisy(sigma=0.01))
+    assert not server.join().refusal
+    assert re.search(why, server.call("FedAvg.train").refusal)
+
+
+def test_a_target_is_not_stretched_by_asking_for_more_rounds(project: Path) -> None:
+    """The length of a run may change when it is resumed; what a site was promised may not."""
+    part = {"name": "dp", "epsilon": 4.0, "target_rounds": 9}
+    target, longer = (agreed(rounds=rounds, algorithm_settings={"parts": ["uniform", part]}) for rounds in (9, 10))
+    assert not Cheat(project, target).join().refusal
+    server = Cheat(project, longer)
+    assert server.join().blob == b""
+    assert server.call("FedAvg.train").blob == b""
+    assert "spends its target ε within 9 rounds" in server.refusals()[0]["why"]
