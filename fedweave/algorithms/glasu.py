@@ -27,6 +27,7 @@ What the paper leaves open, or where this differs:
 - Each client predicts with its own f_m on the full graph; the accuracy reported is the mean over the clients.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +38,7 @@ from torch import Tensor
 
 from fedweave.algorithms.scoring import SCORES
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
+from fedweave.algorithms.vertical.labels import LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
 from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
@@ -53,6 +55,10 @@ from fedweave.privacy.gaussian import GaussianRows
 
 _H = "a representation of every node of the exchanged list, from the client's features and edges, and whose row it is"
 _ALL = "a representation of every node, from the client's features and edges"
+_BACK = (
+    "gradient of the loss in what the client received at the aggregation before: the labels of the batch can be "
+    "reconstructed from such gradients"
+)
 _FACTS: Declaration = {
     "nodes": Sends("how many nodes the client holds: those that all parties have in common", within=Whole(1)),
     "masks": "a fingerprint of which nodes train, validate and test",
@@ -75,7 +81,9 @@ class GLASU:
     lr, weight_decay: of stochastic gradient descent.
     sigma, clip, delta: with sigma > 0 every row of a representation is clipped to the norm `clip` before it leaves and
                  gets Gaussian noise of standard deviation sigma · clip; `fedweave ledger` adds up the (ε, δ) of a row.
-                 Gradients and lists of nodes are not protected.
+                 Lists of nodes are not protected, nor gradients, from which labels can be reconstructed.
+    label_epsilon: the one client that has labels trains on what randomised response with this ε leaves of them, drawn
+                 once, so that gradients tell no more of a label. None trains on the labels as they are.
     secure_sum:  mask the representations so that the server learns their mean alone (`privacy.secure_sum`); the clients
                  agree on masks past the server. For aggregation = "mean" and backward = "frozen".
 
@@ -97,6 +105,7 @@ class GLASU:
     sigma: float = 0.0
     clip: float = 1.0
     delta: float = 1e-5
+    label_epsilon: float | None = None
     secure_sum: bool = False
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -108,6 +117,8 @@ class GLASU:
         for name, least in (("exchanges", 0), ("batch", 0), ("fan_out", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.label_epsilon is not None and not 0 < self.label_epsilon < math.inf:
+            raise ValueError(f"label_epsilon is {self.label_epsilon}; it must be a positive number")
         aggregated = self.party.split.cuts
         if self.backward == "exchanged" and (self.steps > 1 or self.sigma > 0 or not aggregated):
             raise ValueError(
@@ -131,8 +142,8 @@ class GLASU:
         how = SecureMean() if self.secure_sum else AGGREGATIONS[self.aggregation]
         split = Split(self.model, self.cuts, how.wider, self.fan_out, self.edges == "own")
         release = RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum)
-        returned = self.backward == "exchanged"
-        return PartySteps(split, how, release, self.batch, self.steps, self.lr, self.weight_decay, returned)
+        labels, returned = LabelRelease(self.label_epsilon), self.backward == "exchanged"
+        return PartySteps(split, how, release, labels, self.batch, self.steps, self.lr, self.weight_decay, returned)
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -155,6 +166,11 @@ class GLASU:
                 f"labels are at {', '.join(holders) or 'no client'}: every client needs them, or one "
                 "and an exchange after the model's last layer that passes messages; set partition.labels = 'all', or "
                 "algorithm.exchanges to 1 or more."
+            )
+        if self.label_epsilon is not None and len(holders) > 1:
+            raise UserError(
+                f"label_epsilon bounds what one client tells of its labels, but {', '.join(holders)} all have them, "
+                "and their draws together tell more; set partition.labels = 'first', or leave label_epsilon out."
             )
         self.party.release.agree(fed, self.send_mask_seed, self.store_mask_seed)
         nodes = int(replies.stack("nodes")[0])
@@ -224,7 +240,7 @@ class GLASU:
         """Algorithm 3 up to the next aggregated layer."""
         return self.party.infer(client, message)
 
-    @on_client(sends={"gradient": "gradient of the loss in the last aggregate: it depends on the batch's labels"})
+    @on_client(sends=lambda glasu: glasu.party.labels.sends("gradient of the loss in the last aggregate"))
     def pull(self, client: Client, message: Tree) -> Tree:
         """Algorithm 6, lines 15 and 16."""
         return self.party.pull(client, message)
@@ -234,7 +250,7 @@ class GLASU:
         """Q times algorithm 4, or 7; sends nothing."""
         return self.party.update(client, message)
 
-    @on_client(sends={"gradient": "gradient of the loss in what the client received at the aggregation before"})
+    @on_client(sends={"gradient": _BACK})
     def back(self, client: Client, message: Tree) -> Tree:
         """The backward pass of section 3.1 down to the next aggregated layer; a step at the end of it."""
         return self.party.back(client, message)

@@ -1,5 +1,6 @@
-"""Local differential privacy of codes and of links: the mechanisms 𝓜_N and 𝓜_E of Zhou et al. 2026, "FairGFL:
-privacy-preserving fairness-aware federated learning with overlapping subgraphs", section V-B1.
+"""Local differential privacy of labels (randomised response), and of codes and links: the mechanisms 𝓜_N and 𝓜_E of
+Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning with overlapping subgraphs", section
+V-B1.
 
 What is random is given as words: hashed 64-bit numbers of a key (`core.random`), one for each element, so that the same
 key draws the same noise again. The hash is not a cryptographic one.
@@ -38,6 +39,22 @@ def noisy_levels(x: Tensor, levels: int, epsilon: float, words: Tensor) -> Tenso
     levels = 1 and x of 0 and 1 it is randomised response with `flip_probability`."""
     ends = level_probabilities(x, levels, epsilon).cumsum(-1)[..., :-1]
     return (uniform(words)[..., None] >= ends).sum(-1).to(torch.uint8)
+
+
+def kept_probability(epsilon: float, classes: int) -> float:
+    """e^ε / (e^ε + c − 1), with which `randomised_response` leaves a label as it is."""
+    return 1 / (1 + (classes - 1) * math.exp(-epsilon))
+
+
+def randomised_response(y: Tensor, classes: int, epsilon: float, key: Tensor) -> Tensor:
+    """Each label of y int64 [n] with `kept_probability`, else any other, all alike; −1 stays.
+
+    No output is more than e^ε times as likely for one label as for another. What a label becomes depends on its place,
+    on the key and on the label alone, so that it is the same again.
+    """
+    stays, other = uniform(random.bits(key, 2 * len(y))).view(-1, 2).unbind(1)
+    moved = (y + 1 + (other * (classes - 1)).long()) % classes
+    return torch.where((y < 0) | (stays < kept_probability(epsilon, classes)), y, moved)
 
 
 def noisy_links(links: Tensor, nodes: Tensor, epsilon: float, key: Tensor) -> Tensor:

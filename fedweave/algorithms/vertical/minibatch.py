@@ -53,9 +53,10 @@ def labelled(graph: Graph) -> Tensor:
     return graph.masks[TRAIN] & (graph.y >= 0)
 
 
-def error(logits: Tensor, graph: Graph, args: Tree) -> Tensor:
-    """The loss over those of the mini-batch, or of all nodes, whose label the client sees."""
-    target, weight = graph.y, labelled(graph)
+def error(logits: Tensor, target: Tensor, graph: Graph, args: Tree) -> Tensor:
+    """The loss against the labels `target` [n] over those of the mini-batch, or of all nodes, whose label the client
+    sees."""
+    weight = labelled(graph)
     if "minibatch" in args:
         nodes = args["minibatch"]
         target, weight = target.gather(0, nodes), weight.gather(0, nodes) & args["real"]

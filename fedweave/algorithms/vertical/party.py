@@ -1,11 +1,11 @@
 """What one client of GLASU computes (Zhang et al. 2023, algorithms 2 to 7).
 
-`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `RowRelease` needs. Within a round
-its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the
-mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what
-the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it;
-"kept", what the first segment carries beside its output, of the lowest list; "grads" and "pulled", gradients in weights
-and "kept".
+`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `RowRelease` and `LabelRelease`
+need. Within a round its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and
+"real", the mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment;
+"sent", what the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole
+of it; "kept", what the first segment carries beside its output, of the lowest list; "grads" and "pulled", gradients in
+weights and "kept".
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import grad, vjp
 
 from fedweave.algorithms.vertical.aggregation import Concat, Mean
+from fedweave.algorithms.vertical.labels import LabelRelease
 from fedweave.algorithms.vertical.minibatch import draw, error, exchanged, labelled, sampled, sampled_own
 from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
@@ -34,12 +35,14 @@ from fedweave.sampling.neighbourhoods import located, rising
 class PartySteps:
     """The bodies of GLASU's steps at one client.
 
-    batch, steps, lr, weight_decay: see `GLASU`. returned: gradients are exchanged (`backward = "exchanged"`).
+    labels: the labels that it trains on. batch, steps, lr, weight_decay: see `GLASU`. returned: gradients are exchanged
+    (`backward = "exchanged"`).
     """
 
     split: Split
     how: Mean | Concat
     release: RowRelease
+    labels: LabelRelease
     batch: int
     steps: int
     lr: float
@@ -54,7 +57,7 @@ class PartySteps:
     def begin(self, client: Client, message: Tree) -> Tree:
         """Initial weights, and what tells whether the clients hold the same nodes."""
         graph, state = client.graph, client.state
-        state["share"] = message["share"]
+        state |= {"share": message["share"]} | self.labels.draw(client)
         if self.how.wider:
             state["at"] = message["at"]
         own, tail = random.fold(client.key, "init"), random.fold(message["tail"], "init")
@@ -92,7 +95,7 @@ class PartySteps:
         """Q steps with the others' representations as they were."""
         now, graph, state = self._receive(client, message), client.graph, client.state
         args: Tree = {name: now[name] for name in ("minibatch", "real", "others") if name in now}
-        args |= {name: state[name] for name in ("at", "share") if name in state}
+        args |= {name: state[name] for name in ("at", "share") if name in state} | self.labels.kept(client)
         if self.batch:
             top = next(iter(self.sampling), self.split.last + 1)
             below = args["below"] = sampled_own(self.split, graph, now, top)
@@ -210,16 +213,20 @@ class PartySteps:
 
     def _prediction_loss(self, client: Client) -> Any:
         """(w, H[L]) -> the client's loss; 0 without labels."""
-        graph, now = client.graph, client.state["round"]
+        graph, now = client.graph, client.state["round"] | self.labels.kept(client)
         given = self._joint(graph, now, self.split.last, {}, None)
-        return lambda w, h: error(self._segment(graph, _placed(given | {"w": w, "h": h}))["h"], graph, now)
+        return lambda w, h: self._error(self._segment(graph, _placed(given | {"w": w, "h": h}))["h"], graph, now)
+
+    def _error(self, logits: Tensor, graph: Graph, args: Tree) -> Tensor:
+        """The loss; args: what tells the mini-batch and which labels were drawn."""
+        return error(logits, self.labels.seen(graph.y, logits.shape[-1], args), graph, args)
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """Algorithm 4, lines 2-11; algorithm 7, line 14, where the client has no labels.
 
         args: of the round's state what is named alike, with "below" as `sampled_own` makes it and "others" in its rows;
-        "tail", the keys of the prediction; "at" and "share"; and "gradient" in H[L], where clients without labels
-        follow it.
+        "tail", the keys of the prediction; "at" and "share"; what `labels` keeps; and "gradient" in H[L], where clients
+        without labels follow it.
         """
         split, below, kept = self.split, args.get("below", {}), None
         h, hops = split.first(graph, below.get("nodes")), below.get("hops")
@@ -227,7 +234,7 @@ class PartySteps:
             own, kept = split.run(segment, w, graph, h, hops, kept, key)
             h = self.how.join(args["others"][str(segment + 1)], own, args.get("at"), args["share"])
         logits, _ = split.run(split.last, w, graph, h, hops, kept, args["tail"] if split.cuts else key)
-        loss = error(logits, graph, args)
+        loss = self._error(logits, graph, args)
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
 
 

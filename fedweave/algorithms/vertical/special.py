@@ -40,6 +40,7 @@ class Standalone(GLASU):
     sigma: ClassVar[float] = 0.0  # type: ignore[misc]
     clip: ClassVar[float] = 1.0  # type: ignore[misc]
     delta: ClassVar[float] = 1e-5  # type: ignore[misc]
+    label_epsilon: ClassVar[float | None] = None  # type: ignore[misc]
     secure_sum: ClassVar[bool] = False  # type: ignore[misc]
 
 

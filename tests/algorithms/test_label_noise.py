@@ -1,0 +1,98 @@
+"""Labels as randomised response leaves them: its probabilities, GLASU's training on them, and the attack by hand."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave.algorithms.glasu import GLASU
+from fedweave.core import random
+from fedweave.engines.simulation import Simulation
+from fedweave.errors import UserError
+from fedweave.privacy.attacks.labels import labels_from_gradient
+from fedweave.privacy.ldp import randomised_response
+from fedweave.rounds import train
+from tests.contract.federations import algorithm, distance, federation, graphs, model
+
+
+def one_sided(mode: str = "vmap", dtype: torch.dtype = torch.float32) -> Simulation:
+    """Parties of which the first alone has labels."""
+    first, *rest = parties = graphs(dtype, name="glasu")
+    hidden = {name: parties[name]._replace(y=torch.full_like(parties[name].y, -1)) for name in rest}
+    return federation(mode=mode, dtype=dtype, name="glasu", clients={first: parties[first]} | hidden)
+
+
+# --- the attack
+
+
+def test_a_row_by_hand() -> None:
+    """W = I, p = (.5, .3, .2), the label is the second: (.5, −.7, .2) / n. A row of zeros has none."""
+    gradient = torch.tensor([[0.05, -0.07, 0.02], [0.0, 0.0, 0.0]])
+    assert labels_from_gradient(gradient, torch.eye(3)).tolist() == [1, -1]
+    weight = torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, -1.0], [3.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    dropped = (gradient @ weight.T) * torch.tensor([1.0, 0.0, 1.0, 1.0])
+    assert labels_from_gradient(dropped, weight).tolist() == [1, -1]
+
+
+# --- randomised response
+
+
+@pytest.mark.parametrize(("epsilon", "classes"), [(0.5, 2), (1.0, 3), (3.0, 7)])
+def test_randomised_response_is_epsilon_private(epsilon: float, classes: int) -> None:
+    """The distribution of what a label becomes, from 200,000 draws for each label."""
+    count = 200_000
+    found = np.stack(
+        [
+            np.bincount(
+                randomised_response(torch.full((count,), label), classes, epsilon, random.key(label)), minlength=classes
+            )
+            for label in range(classes)
+        ]
+    )
+    stays = math.exp(epsilon) / (math.exp(epsilon) + classes - 1)
+    exact = np.where(np.eye(classes, dtype=bool), stays, (1 - stays) / (classes - 1))
+    assert exact.max() / exact.min() == pytest.approx(math.exp(epsilon))
+    assert np.abs(found / count - exact).max() < 5 * math.sqrt(0.25 / count)
+
+
+def test_what_was_drawn_is_drawn_once_and_what_is_unknown_stays() -> None:
+    y = torch.tensor([-1, 0, 1, 2, -1, 2, 1])
+    one = randomised_response(y, 3, 0.1, random.key(1))
+    assert one.tolist() == randomised_response(y, 3, 0.1, random.key(1)).tolist()
+    assert (one[y < 0] == -1).all()
+    assert randomised_response(y[:4], 3, 0.1, random.key(1)).tolist() == one[:4].tolist()  # padding changes nothing
+
+
+# --- in GLASU
+
+
+@pytest.mark.parametrize("backward", ["frozen", "exchanged"])
+def test_loop_equals_vmap_with_noisy_labels(backward: str) -> None:
+    ends = []
+    for mode in ("loop", "vmap"):
+        fed = one_sided(mode, torch.float64)
+        [*train(algorithm("glasu", label_epsilon=1.0, backward=backward), fed, 20, eval_every=0)]
+        ends.append(fed.snapshot())
+    assert all(distance(ends[0][name]["w"], ends[1][name]["w"]) <= 1e-9 for name in ends[0])
+
+
+def test_it_trains_on_the_noisy_labels_alone() -> None:
+    """With ε so large that all labels stay it is GLASU without label_epsilon; with a small one it is not."""
+
+    def end(**settings: Any) -> Any:
+        fed = one_sided()
+        [*train(algorithm("glasu", **settings), fed, 2, eval_every=0)]
+        return {name: state["w"] for name, state in fed.snapshot().items()}
+
+    plain = end()
+    assert distance(plain, end(label_epsilon=200.0)) == 0
+    assert distance(plain, end(label_epsilon=0.1)) > 1e-4
+
+
+def test_labels_at_several_parties_are_refused() -> None:
+    with pytest.raises(UserError, match=r"site-0, site-1, .* all have them, and their draws together tell more"):
+        next(train(algorithm("glasu", label_epsilon=1.0), federation(name="glasu"), 1))
+    with pytest.raises(ValueError, match="label_epsilon is -1"):
+        GLASU(model(), label_epsilon=-1.0)
