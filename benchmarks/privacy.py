@@ -1,8 +1,8 @@
 """What differential privacy costs on Cora, by ε: of members (DP-FedAvg) and of labels (GLASU).
 
 members: 10 Louvain clients, GCN of width 16; "global" accuracy. labels: 3 parties of which one has labels; GCNII of
-width 32, one exchange, all training nodes in each step; accuracy at that party. Seeds are paired: each draws one cut and
-one start for all rows. Nothing is tuned.
+width 32, one exchange, all training nodes in each step; accuracy at that party. Seeds are paired: each draws one cut
+and one start for all rows. Nothing is tuned.
 
     python -m benchmarks.privacy members [--seeds 3] [--rounds 30] [--clip 4.0]
     python -m benchmarks.privacy labels [--seeds 3] [--rounds 100]
