@@ -12,8 +12,8 @@ from rich.filesize import decimal
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.algorithm import capabilities
 from fedweave.core.ledger import FRAMING
+from fedweave.privacy.spent import bounds, states_bound
 from fedweave.report.reading import Run
-from fedweave.report.spent import bounds, states_bound
 
 # A declaration with one of these stems may concern features, labels or edges, and is pointed out. That nothing of the
 # kind left is never claimed: a description without these words proves nothing.

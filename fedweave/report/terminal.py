@@ -145,7 +145,7 @@ def _between_groups(found: Mapping[str, Any]) -> Table:
 
 def show_ledger(console: Console, ledger: Any) -> None:
     """What left whom, from the ledger's pyarrow table: one row per step, direction, key and mechanism."""
-    from fedweave.report.spent import bounds
+    from fedweave.privacy.spent import bounds
 
     groups = ["direction", "step", "key", "shape", "mechanism", "reveals"]
     plain = ledger.select([*groups, "client", "bytes"])

@@ -10,7 +10,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from fedweave.core.graph import MotifTable
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.partition.statistics import statistics
+from fedweave.privacy.spent import bounds
 from fedweave.rounds import METRICS_SCHEMA, train
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import (
@@ -231,6 +232,7 @@ def _train(
 
 
 def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
+    spent = [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(built.fed.ledger.table())]
     return {
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
@@ -243,5 +245,10 @@ def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
         "bytes_up": built.fed.ledger.bytes_up,
         "bytes_down": built.fed.ledger.bytes_down,
         **({"bytes_peer": built.fed.ledger.bytes_peer} if built.fed.ledger.bytes_peer else {}),
-        "metrics": {name: value if math.isfinite(value) else None for name, value in last.summary.items()},
+        **({"privacy": spent} if spent else {}),
+        "metrics": {name: _finite(value) for name, value in last.summary.items()},
     }
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,21 +1,27 @@
 """DP-FedAvg: the accountant against a library and published values, what noise is added to, and ledgers."""
 
 import math
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.parts import Clip, Composition, Context, MemberNoise, Uniform
+from fedweave.config import resolve
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.core.tree import Tree, leaves, norm, ravel, sub
 from fedweave.errors import UserError
 from fedweave.privacy.gaussian import epsilon, noise, noise_multiplier
-from fedweave.report.spent import bounds
+from fedweave.privacy.spent import bounds
+from fedweave.report.disclosure import disclose
+from fedweave.report.reading import read_run
 from fedweave.rounds import train
+from fedweave.runs.run import run
 from tests.contract.federations import distance, federation, graphs, model
 
 SHAPES = {"0": {"w": (60, 8), "b": (8,)}, "1": {"w": (8, 3)}}
@@ -131,6 +137,23 @@ def test_the_ledger_adds_up_the_rounds() -> None:
         Gaussian(0.5 * made.composed["MemberNoise"].multiplier, 1.0, "client"),
     )
     assert {own for own, _ in leaves(made.composed.sends)} == set()  # no number of examples
+
+
+def test_a_run_says_what_it_cost(tmp_path: Path) -> None:
+    """In summary.json, and in the sentences of its page."""
+    document = {
+        "rounds": 3,
+        "eval_every": 0,
+        "data": {"name": "synthetic", "nodes": 60, "classes": 2, "features": 8},
+        "partition": {"name": "random", "clients": 2},
+        "model": {"name": "gcn", "hidden": 4},
+        "algorithm": {"name": "dp_fedavg", "epsilon": 2.0, "target_rounds": 3, "local_steps": 1},
+    }
+    [own] = run(resolve(document), tmp_path / "run", Mock())["privacy"]
+    assert own == {"per": "client", "epsilon": pytest.approx(2.0), "delta": 1e-5, "messages": 3}
+    told = disclose(read_run(tmp_path / "run")).sentences
+    assert "Differential privacy of what was noised, per client: ε = 2 at δ = 1e-05 after 3 messages." in told
+    assert "Scores compare models with members' labels; nothing bounds what they tell." in told
 
 
 def test_without_noise_to_speak_of_it_is_fedavg_with_clipping() -> None:

@@ -21,7 +21,7 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import StepFailed
 from fedweave.privacy.ldp import noisy_links
-from fedweave.report.spent import bounds
+from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 

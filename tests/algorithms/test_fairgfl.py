@@ -19,7 +19,7 @@ from fedweave.core.tree import Tree, ravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError
 from fedweave.privacy.ldp import unpacked
-from fedweave.report.spent import bounds
+from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
 from tests.algorithms.test_family_oracles import LR, STEPS, Problem, same
 from tests.contract.federations import federation, graphs, model, public

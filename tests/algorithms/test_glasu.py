@@ -22,7 +22,7 @@ from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 from fedweave.privacy.gaussian import GaussianRows
-from fedweave.report.spent import bounds
+from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
 
 NODES, FEATURES, CLASSES = 60, 12, 3

@@ -26,13 +26,13 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.privacy.gaussian import epsilon
+from fedweave.privacy.spent import bounds
 from fedweave.report import figures, gain, tables
 from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number
 from fedweave.report.compare import compared as compared_groups
 from fedweave.report.disclosure import POOLED, SENSITIVE, disclose
 from fedweave.report.html import render
 from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
-from fedweave.report.spent import bounds
 
 SMALL = """
 rounds = 3

@@ -19,7 +19,7 @@ from fedweave.core.replies import Replies
 from fedweave.engines.simulation import Simulation
 from fedweave.privacy.attacks.labels import labels_from_gradient
 from fedweave.privacy.ldp import kept_probability
-from fedweave.report.spent import bounds
+from fedweave.privacy.spent import bounds
 from tests.contract.federations import model
 
 DOCUMENT: dict[str, Any] = {
