@@ -84,8 +84,8 @@ class GLASU:
                  Lists of nodes are not protected, nor gradients, from which labels can be reconstructed.
     label_epsilon: the one client that has labels trains on what randomised response with this ε leaves of them, drawn
                  once, so that gradients tell no more of a label. None trains on the labels as they are.
-    secure_sum:  mask the representations so that the server learns their mean alone (`privacy.secure_sum`); the clients
-                 agree on masks past the server. For aggregation = "mean" and backward = "frozen".
+    secure_sum:  the representations leave in a secure sum, of which the server learns their mean alone
+                 (`privacy.aggregation`). For aggregation = "mean" and backward = "frozen".
 
     Raises:
         ValueError: a value that is out of range, or that the model's layers cannot do.
@@ -172,7 +172,6 @@ class GLASU:
                 f"label_epsilon bounds what one client tells of its labels, but {', '.join(holders)} all have them, "
                 "and their draws together tell more; set partition.labels = 'first', or leave label_epsilon out."
             )
-        self.party.release.agree(fed, self.send_mask_seed, self.store_mask_seed)
         nodes = int(replies.stack("nodes")[0])
         return {"holders": {client: int(client in holders) for client in fed.clients}, "nodes": nodes}
 
@@ -181,24 +180,15 @@ class GLASU:
         """Line 3 of algorithm 1 at t = 0."""
         return self.party.begin(client, message)
 
-    @on_client(sends={"secret": "a random number that masks representations between these two clients"}, peers=True)
-    def send_mask_seed(self, client: Client, message: Tree) -> Tree:
-        """A secret for another client."""
-        return self.party.release.send_mask_seed(client)
-
-    @on_client()
-    def store_mask_seed(self, client: Client, message: Tree) -> Tree:
-        """The secret of another client."""
-        return self.party.release.store_mask_seed(client, message)
-
     def calls(self, clients: int) -> Calls:
-        """A segment of the model after the other; the mask seeds of a secure sum before the first round."""
-        last, seeds = self.party.split.last, (self.send_mask_seed, self.store_mask_seed)
-        setup = (self.begin, *seeds * self.party.release.turns(clients))
+        """A segment of the model after the other."""
+        last = self.party.split.last
         forward = (self.sample,) * len(self.party.sampling) + (self.infer,) * last
         backward = (self.back,) * last if self.backward == "exchanged" else (self.update,)
         looks = (self.infer_full,) * last
-        return Calls(setup, (*forward, self.pull, *backward), (*looks, self.score), (*looks, self.predict_proba))
+        return Calls(
+            (self.begin,), (*forward, self.pull, *backward), (*looks, self.score), (*looks, self.predict_proba)
+        )
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""

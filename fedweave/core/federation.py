@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.graph import Graph
-from fedweave.core.mechanism import KINDS, Applied, Mechanism
+from fedweave.core.mechanism import KINDS, Applied, Mechanism, SecureSum
 from fedweave.core.ranges import Range
 from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
@@ -115,6 +115,12 @@ class StepInfo:
         while path and path not in self.sends:
             path = path.rpartition("/")[0]
         return path or None
+
+    @property
+    def sums(self) -> dict[str, SecureSum]:
+        """{key: its secure sum} of the declared keys of which the server learns the sum alone."""
+        found = ((key, mechanism) for key, own in self.sends.items() for mechanism in own.mechanisms)
+        return {key: mechanism for key, mechanism in found if isinstance(mechanism, SecureSum)}
 
     def applied(self, reply: Tree) -> list[Applied]:
         """What was done to `reply`: one for each declared key that speaks for a leaf of it."""

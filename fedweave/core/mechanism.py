@@ -144,16 +144,32 @@ class LDP:
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Masked by secrets between the clients, so that the receiver learns the sum of at least `least` clients' values
-    alone. Bounds no ε."""
+    """Put into words of a sum (`privacy.secure_sum`) that is masked between the clients, so that the receiver learns
+    the sum alone. Whoever runs the step masks what it replies. Bounds no ε.
+
+    least:    the sum is of so many clients at least, or of more than half of all if that is more.
+    everyone: it is of no fewer than all.
+    bits:     size of a word, 32 or 64. fraction: its binary digits behind the point.
+    """
 
     least: int = 2
+    everyone: bool = False
+    bits: int = 32
+    fraction: int = 16
 
     def __post_init__(self) -> None:
         _check("least", self.least, int, 2)
+        _check("fraction", self.fraction, int, 0)
+        if self.bits not in (32, 64) or self.fraction > self.bits - 2 or not isinstance(self.everyone, bool):
+            raise ValueError(f"bits is {self.bits!r} and fraction {self.fraction}; words have 32 or 64 bits")
 
     def __str__(self) -> str:
-        return f"secure sum of {self.least} clients or more, of which the receiver learns the sum alone"
+        of = "all clients" if self.everyone else f"{self.least} clients or more"
+        return f"secure sum of {of}, of which the receiver learns the sum alone"
+
+    def needed(self, clients: int) -> int:
+        """Of how many the sum is at least, in a federation of that many."""
+        return clients if self.everyone else max(self.least, clients // 2 + 1)
 
     def cost(self) -> Cost:
         """Of one release."""

@@ -1,6 +1,6 @@
 """What clients answered, and sums of it that depend neither on order nor on grouping."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,18 @@ class Batch:
 class Replies:
     """Replies in client order, whatever order they arrived in.
 
-    clients: ids of those who replied. missing: {id: reason} of those who did not.
+    clients: ids of those who replied. missing: {id: reason} of those who did not. sums: declared keys of which the
+    server learns the sum alone (`core.mechanism.SecureSum`): `total` has it, and nothing else shows them.
     """
 
-    def __init__(self, clients: Sequence[str], batches: Sequence[Batch], missing: Mapping[str, str]) -> None:
-        self.clients, self.missing = tuple(clients), dict(missing)
+    def __init__(
+        self,
+        clients: Sequence[str],
+        batches: Sequence[Batch],
+        missing: Mapping[str, str],
+        sums: Collection[str] = (),
+    ) -> None:
+        self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
         self._batches = [(torch.tensor(batch.at), dict(leaves(batch.tree))) for batch in batches]
         self._place = {self.clients[at]: (b, row) for b, batch in enumerate(batches) for row, at in enumerate(batch.at)}
 
@@ -40,7 +47,7 @@ class Replies:
         return (self[client] for client in self.clients)
 
     def __getitem__(self, client: str) -> Tree:
-        """One client's reply.
+        """One client's reply, without what is for `total`.
 
         Raises:
             FedweaveError: that client did not reply.
@@ -48,7 +55,8 @@ class Replies:
         if client not in self._place:
             raise FedweaveError(f"client {client!r} did not reply; these did: {', '.join(self.clients)}.")
         batch, row = self._place[client]
-        return nest({path: row_of(leaf, row) for path, leaf in self._batches[batch][1].items()})
+        shown = {path: leaf for path, leaf in self._batches[batch][1].items() if not self._hidden(path)}
+        return nest({path: row_of(leaf, row) for path, leaf in shown.items()})
 
     def stack(self, path: str) -> Tensor:
         """One leaf of all clients, [P, …] in client order.
@@ -63,6 +71,16 @@ class Replies:
             raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
         order = torch.cat([at for at, _ in self._batches]).argsort()
         return torch.cat(parts)[order]
+
+    def total(self, key: str) -> Any:
+        """Σ_i reply_i[key] of words, int32 or int64, modulo their size: a subtree or leaf of such tensors."""
+        found = {
+            path: sum(_stacked(flat[path], len(at)).sum(0, dtype=torch.int64) for at, flat in self._batches)
+            for path in self._paths(key, shown=False)
+        }
+        like = self._batches[0][1]
+        flat = {path: total.to(like[path].dtype) for path, total in found.items() if isinstance(total, Tensor)}
+        return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
 
     def matrix(self, key: str) -> Tensor:
         """All leaves at or under `key`, raveled as `core.tree.ravel` does: float64 [P, D], in client order.
@@ -84,9 +102,14 @@ class Replies:
         flat = {path: _weighted([(b[path], weights[at]) for at, b in self._batches]) for path in self._paths(key)}
         return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
 
-    def _paths(self, key: str) -> list[str]:
+    def _hidden(self, path: str) -> bool:
+        return any(f"{path}/".startswith(f"{key}/") for key in self._sums)
+
+    def _paths(self, key: str, shown: bool = True) -> list[str]:
         """The leaves at or under `key`."""
         paths = [path for path in self._batches[0][1] if path == key or path.startswith(f"{key}/")]
+        if shown and any(map(self._hidden, paths)):
+            raise FedweaveError(f"{key!r} is in a secure sum: no client's own is known, only their `total`.")
         if not paths:
             raise FedweaveError(
                 f"the replies have no {key!r}; they have {', '.join(self._batches[0][1]) or 'nothing'}."

@@ -9,7 +9,7 @@ from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import release_of
 from fedweave.core.tree import Tree, leaves
-from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused
+from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused, UserError
 
 
 class Keys:
@@ -108,6 +108,21 @@ def check_quorum(step: str, quorum: float, count: int, missing: dict[str, str]) 
     needed = max(1, -(-int(quorum * count * 10**9) // 10**9))
     if count - len(missing) < needed:
         raise ClientsMissing(step, missing, needed, count)
+
+
+def check_summed(step: str, info: StepInfo, count: int, known: Sequence[str], missing: dict[str, str]) -> None:
+    """Refuse to go on when the replies of `count` clients are too few for a secure sum among all `known` ones.
+
+    Raises:
+        UserError: there is one client alone. ClientsMissing: names the `missing` ones with their reasons.
+    """
+    if not info.sums:
+        return
+    if len(known) < 2:
+        raise UserError(f"{step}: a secure sum needs at least two clients: the sum of one is what it would hide.")
+    needed = max(own.needed(len(known)) for own in info.sums.values())
+    if count < needed:
+        raise ClientsMissing(step, missing, needed, count + len(missing))
 
 
 _REPLIES = {

@@ -23,6 +23,7 @@ from fedweave.engines.calls import (
     check_declared,
     check_permanent,
     check_quorum,
+    check_summed,
     receivers,
     sources,
     with_test,
@@ -32,6 +33,7 @@ from fedweave.engines.invocation import Invocation, Own, Post
 from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages
 from fedweave.engines.states import Group, Readers, States
+from fedweave.engines.summing import SumMeter
 from fedweave.engines.vectorised import batch_dims, matrix_of, run_batch, settled, stacked_states
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed
 from fedweave.ops.recording import Recordings, When, traced
@@ -82,6 +84,7 @@ class Simulation:
         self._places = places or {}
         self.dtype = next(iter(graphs.values())).x.dtype
         self.ledger = Ledger()
+        self._sums = SumMeter(self.ledger)
         self._data, self._absent = ClientData(graphs, classes), absent
         self._graphs = self._data.graphs
         self._batches = Batches(self._graphs, chunk)
@@ -152,8 +155,11 @@ class Simulation:
         received: Sent | None = None,
     ) -> Replies:
         here, missing = self._present(call.name, receivers(call.name, clients, received), quorum)
+        check_summed(call.name, call.info, len(here), self.clients, missing)
         peers = cast(Post, received).open() if received else None
         messages = Messages(call.name, shared, each, [*here, *missing], self.clients, peers)
+        if call.info.sums:
+            self._sums.prepare((self.round, self._calls), here)
         place = {client: at for at, client in enumerate(here)}
         batches: list[Batch] = []
         with torch.no_grad(), self.recordings.used():
@@ -162,8 +168,10 @@ class Simulation:
                 tree = (self._alone if alone else self._together)(call, group, messages)
                 batches.append(Batch(tuple(place[client] for client in group), tree))
                 self._note(call, group, messages, tree, (time.perf_counter() - began) / len(group))
+        if call.info.sums:
+            self._sums.opened((self.round, self._calls), here)
         self._calls += 1
-        return Replies(here, batches, missing)
+        return Replies(here, batches, missing, call.info.sums)
 
     def _groups(self, call: Invocation, here: list[str], messages: Messages) -> Iterator[tuple[Group, bool]]:
         """Clients to call at once, and whether it is a plain call of a single one instead."""

@@ -1,60 +1,70 @@
-"""A sum that hides its terms from who adds them up: pairwise masks (Bonawitz et al. 2017, "Practical secure aggregation
-for privacy-preserving machine learning", section 4), without the recovery of clients that drop out: all must take part.
+"""Sums of whole numbers that stand for real ones: exact, whoever adds them and in whatever order, so that pads between
+sites cancel exactly (`privacy.aggregation`), and a simulation, which needs none, has the very same sum."""
 
-Every two clients share a secret, which one of them drew and sent to the other past the server. Each client sends fixed
-point numbers to which it adds, modulo 2^32, a word hashed from every secret it gave and from which it takes away one
-hashed from every secret it was given: over all clients the words cancel.
-
-The server learns nothing but the sum if it follows the protocol and no client tells it secrets. The words' hash is not
-a cryptographic one (`core.random`).
-"""
-
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedweave.core import random
+from fedweave.core.mechanism import SecureSum
+from fedweave.errors import UserError
 
-FRACTION = 16  # binary digits behind the point
-_WORD = 1 << 32
-
-
-def turns(clients: int) -> int:
-    """How many secrets a client gives: one to the client that many places further on each turn from 1, so that every
-    two share at least one."""
-    return clients // 2
+SLOTS = 16  # sums for which sites agree on keys at once
 
 
-def receivers(clients: Sequence[str], turn: int) -> Mapping[str, tuple[str]]:
-    """Who gives a secret to whom in a turn, as `Federation.send` takes it."""
-    return {client: (clients[(at + turn) % len(clients)],) for at, client in enumerate(clients)}
+@dataclass(frozen=True)
+class FixedPoint:
+    """Words of `bits` binary digits, `fraction` of them behind the point, added modulo 2^bits."""
+
+    bits: int = 32
+    fraction: int = 16
+
+    DTYPES: ClassVar = {32: torch.int32, 64: torch.int64}
+
+    def __post_init__(self) -> None:
+        if self.bits not in self.DTYPES or not 0 <= self.fraction < self.bits - 1:
+            raise ValueError(f"words have 32 or 64 bits (here {self.bits}), and a fraction of fewer ({self.fraction})")
+
+    @classmethod
+    def of(cls, mechanism: SecureSum) -> "FixedPoint":
+        """The words that a mechanism states."""
+        return cls(mechanism.bits, mechanism.fraction)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the words."""
+        return self.DTYPES[self.bits]
+
+    def check(self, bound: float, clients: int, what: str) -> None:
+        """Refuse terms within ±`bound` whose sum over that many clients could wrap around.
+
+        Raises:
+            UserError: names the most that fits.
+        """
+        if clients * self.word(bound) >= 1 << (self.bits - 1):
+            most = 2.0 ** (self.bits - 1 - self.fraction) / clients
+            raise UserError(
+                f"{what}: terms up to {bound:g} of {clients} clients with {self.fraction} of {self.bits} bits behind "
+                f"the point may overflow; lower bound to below {most:g}, lower fraction, or take 64 bits"
+            )
+
+    def word(self, value: float) -> int:
+        """The word that stands for a number."""
+        return round(value * 2**self.fraction)
+
+    def encode(self, value: Tensor, most: Any) -> Tensor:
+        """The words of `value`, rounded and kept within ±`most`, which is a word itself or float64 scalar."""
+        scaled = (value.to(torch.float64) * 2.0**self.fraction).round()
+        return scaled.clamp(-most, most).to(self.dtype)
+
+    def decode(self, total: Tensor, dtype: torch.dtype) -> Tensor:
+        """The number that a sum of words stands for."""
+        return (total.to(torch.float64) * 2.0**-self.fraction).to(dtype)
 
 
-def seal(h: Tensor, share: Tensor, given: Tensor, got: Tensor, use: Tensor) -> Tensor:
-    """What leaves of a term h: int32 in its shape. The term is rounded to multiples of 2^-16 and kept within ±2^15 ·
-    share, so that no sum wraps around.
-
-    share: scalar, 1 / clients. given, got: int64 [turns], the secrets. use: int64 scalar, another one for every sum,
-    since equal words would show the difference of two terms.
-    """
-    most = (share.to(torch.float64) * (_WORD // 2 - 1)).floor()
-    out = (h.to(torch.float64) * 2**FRACTION).round().clamp(-most, most).to(torch.int64)
-    for turn in range(len(given)):
-        out = out + _words(given[turn], use, h) - _words(got[turn], use, h)
-    return _wrapped(out)
-
-
-def opened(sealed: Tensor, dtype: torch.dtype) -> Tensor:
-    """Σ of the terms, from what all clients sealed: int32 [clients, …]."""
-    return (_wrapped(sealed.to(torch.int64).sum(0)).to(torch.float64) * 2.0**-FRACTION).to(dtype)
-
-
-def _words(secret: Tensor, use: Tensor, h: Tensor) -> Tensor:
-    """A hashed word for each entry of h, int64 within 32 bits."""
-    return (random.bits(random.fold(secret, use), h.numel()) & (_WORD - 1)).view(h.shape)
-
-
-def _wrapped(total: Tensor) -> Tensor:
-    """`total` modulo 2^32 as int32."""
-    return ((total + _WORD // 2) % _WORD - _WORD // 2).to(torch.int32)
+def even_share(words: FixedPoint, share: Tensor) -> Tensor:
+    """The largest word that each of 1 / `share` clients may send: no sum of theirs wraps around; float64 scalar. Of
+    words of 32 bits, which float64 holds exactly."""
+    clients = (1 / share.to(torch.float64)).round()
+    return ((2.0 ** (words.bits - 1) - 1) / clients).floor()

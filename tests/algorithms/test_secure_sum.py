@@ -1,77 +1,66 @@
-"""Secure sums: masks cancel, the server sees noise, training is that of the plain mean, ledger and policies know."""
-
-import math
+"""Secure sums in the simulation: exact words, the total alone, training as with the plain mean, ledger and policies."""
 
 import pytest
 import torch
-from torch import Tensor
 
 from fedweave.algorithms.vertical.release import RowRelease
-from fedweave.core import random
 from fedweave.core.federation import Federation, StepInfo
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
+from fedweave.core.replies import Batch, Replies
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.sitefile import Rules
-from fedweave.errors import UserError
-from fedweave.privacy import secure_sum
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.privacy.gaussian import GaussianRows
+from fedweave.privacy.secure_sum import FixedPoint, even_share
 from tests.algorithms.test_glasu import federation, gap, made, outcome, parties, rows
 
-
-def sealed(terms: Tensor, use: int = 1) -> Tensor:
-    """What each of the clients of `terms` [M, …] sends, after they exchanged secrets as `receivers` says."""
-    clients = tuple(f"c{i}" for i in range(len(terms)))
-    given: list[list[Tensor]] = [[] for _ in clients]
-    got: list[list[Tensor]] = [[] for _ in clients]
-    for turn in range(1, secure_sum.turns(len(clients)) + 1):
-        for sender, (receiver,) in secure_sum.receivers(clients, turn).items():
-            secret = random.fold(random.key(turn), sender)
-            given[clients.index(sender)].append(secret)
-            got[clients.index(receiver)].append(secret)
-    share = torch.tensor(1 / len(terms))
-    out = [
-        secure_sum.seal(term, share, torch.stack(given[i]), torch.stack(got[i]), torch.tensor(use))
-        for i, term in enumerate(terms)
-    ]
-    return torch.stack(out)
+WORDS = FixedPoint(32, 16)
 
 
-@pytest.mark.parametrize("clients", [2, 3, 4, 5, 8])
-def test_masks_cancel(clients: int) -> None:
-    terms = torch.randn(clients, 40, 3, generator=torch.Generator().manual_seed(0))
-    out = sealed(terms)
-    assert out.dtype == torch.int32
-    assert torch.equal(secure_sum.opened(out, torch.float64), ((terms.double() * 65536).round() / 65536).sum(0))
+@pytest.mark.parametrize("bits", [32, 64])
+def test_a_sum_of_words_is_exact(bits: int) -> None:
+    """1.5 - 0.25 = 1.25, with 16 digits behind the point; terms are kept within the bound that is given."""
+    words = FixedPoint(bits, 16)
+    told = torch.stack([words.encode(torch.tensor([value, 9e9]), words.word(2.0)) for value in (1.5, -0.25)])
+    assert (told.dtype, told.tolist()) == (words.dtype, [[98304, 131072], [-16384, 131072]])
+    total = Replies(("a", "b"), [Batch((0, 1), {"h": told})], {}, ("h",)).total("h")
+    assert words.decode(total, torch.float64).tolist() == [1.25, 4.0]
 
 
-@pytest.mark.parametrize("clients", [2, 3, 4, 5, 8])
-def test_fewer_than_all_are_uniform_words(clients: int) -> None:
-    """The sum over any proper subset is masked: its bytes are spread evenly, whatever the terms are."""
-    out = sealed(torch.zeros(clients, 50_000)).to(torch.int64)
-    for some in (out[:1], out[:-1], out[1:]):
-        words = some.sum(0) & 0xFFFFFFFF
-        for shift in (0, 8, 16, 24):
-            counts = torch.bincount(words >> shift & 255, minlength=256).double()
-            chi = float(((counts - 50_000 / 256) ** 2 / (50_000 / 256)).sum())
-            assert abs(chi - 255) < 6 * math.sqrt(2 * 255)  # χ² with 255 degrees of freedom
+@pytest.mark.parametrize("clients", [2, 3, 5, 7, 1000])
+def test_even_shares_do_not_overflow_together(clients: int) -> None:
+    """Also not where 1 / clients is rounded up, as that of 3 is in float32."""
+    most = even_share(WORDS, torch.tensor(1 / clients, dtype=torch.float32))
+    term = WORDS.encode(torch.tensor([1e9, -1e9]), most)
+    assert (int(term[0]) * clients < 2**31) & (int(term[1]) * clients >= -(2**31))
+    assert int(term[0]) * clients > 2**31 - 2 * clients
 
 
-def test_masks_differ_from_sum_to_sum() -> None:
-    terms = torch.zeros(3, 100)
-    assert float((sealed(terms, 1) == sealed(terms, 2)).double().mean()) < 0.01
+def test_a_bound_that_could_overflow_is_refused() -> None:
+    WORDS.check(3276.7, 10, "h")
+    with pytest.raises(UserError, match=r"may overflow; lower bound to below 3276\.8"):
+        WORDS.check(3276.8, 10, "h")
+    for bits, fraction in ((16, 4), (32, 31), (64, -1)):
+        with pytest.raises(ValueError, match="words have 32 or 64 bits"):
+            FixedPoint(bits, fraction)
 
 
-def test_large_terms_are_kept_within_range() -> None:
-    """±2^15 / 4 each: four of them do not wrap around."""
-    total = secure_sum.opened(sealed(torch.full((4, 2), 1e9)), torch.float64)
-    assert torch.allclose(total, torch.full((2,), 2.0**15, dtype=torch.float64), atol=1e-3)
+def test_replies_show_the_total_alone() -> None:
+    tree = {"h": {"x": torch.ones(2, 3, dtype=torch.int32)}, "n": torch.ones(2)}
+    replies = Replies(("a", "b"), [Batch((0, 1), tree)], {}, ("h",))
+    assert replies.total("h")["x"].tolist() == [2, 2, 2]
+    assert replies["a"].keys() == {"n"}
+    for look in (replies.stack, replies.matrix, lambda key: replies.weighted_sum(key, torch.ones(2))):
+        with pytest.raises(FedweaveError, match="no client's own is known"):
+            look("h/x")
+    assert replies.stack("n").tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_training_is_that_of_the_plain_mean(mode: str) -> None:
     plain, hidden = (outcome(made(secure_sum=on, steps=2), federation(mode=mode))[1] for on in (False, True))
     assert gap(plain, {path: leaf for path, leaf in hidden.items() if path in plain}) < 1e-3
-    assert {path.split("/", 1)[1] for path in hidden.keys() - plain.keys()} == {"given", "got", "sums"}
+    assert hidden.keys() == plain.keys()
 
 
 def test_double_precision() -> None:
@@ -87,33 +76,26 @@ def test_loop_and_vectorised_send_the_same() -> None:
     assert gap(loop, together) < 1e-6
 
 
-def test_what_is_sent_is_masked_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Tensor] = []
+def test_what_is_sent_is_said() -> None:
     fed = federation()
-    heard = fed.map
-
-    def listening(step, *args, **options):  # type: ignore[no-untyped-def]
-        replies = heard(step, *args, **options)
-        if step.__name__ in ("infer", "infer_full"):
-            seen.append(replies.stack("h"))
-        return replies
-
-    monkeypatch.setattr(fed, "map", listening)
     outcome(made(secure_sum=True, sigma=1.0), fed, 1)
-    assert len(seen) == 4
-    for h in seen:
-        assert h.dtype == torch.int32
-        assert float(h.double().abs().mean()) == pytest.approx(2**30, rel=0.1)  # of uniform words
-    said = {row["applied"] for row in rows(fed, direction="up", key="h")}
-    assert [read_applied(text) for text in said] == [("h", (Clipped(1.0), Gaussian(1.0, 2.0), SecureSum(2)))]
-    assert all(row["reveals"].startswith("nothing by itself; ") for row in rows(fed, direction="up", key="h"))
-    secrets = rows(fed, direction="peer", key="secret")
-    assert [(row["client"], row["to"]) for row in secrets] == [
-        ("client-0", "client-1"),
-        ("client-1", "client-2"),
-        ("client-2", "client-0"),
-    ]
-    assert not rows(fed, direction="up", key="secret")
+    sent = rows(fed, direction="up", key="h")
+    assert len(sent) == 4 * 3
+    applied = ("h", (Clipped(1.0), Gaussian(1.0, 2.0), SecureSum(2, everyone=True)))
+    assert {read_applied(row["applied"]) for row in sent} == {applied}
+    assert all(row["reveals"].startswith("nothing by itself; ") and "int32" in row["shape"] for row in sent)
+
+
+def test_a_sum_of_too_few_is_refused() -> None:
+    """GLASU adds up all clients' terms or none."""
+    fed = federation()
+    algorithm = made(secure_sum=True)
+    state = algorithm.init(fed)
+    fed.begin(1)
+    fed._absent = lambda round, client: "away" if client == "client-1" else None
+    with pytest.raises(ClientsMissing, match="2 of 3 clients replied, 3 are needed"):
+        fed.map(algorithm.infer, {"segment": 0}, quorum=0.5)
+    assert state["nodes"]
 
 
 def test_what_cannot_be_hidden_is_refused() -> None:
@@ -122,7 +104,7 @@ def test_what_cannot_be_hidden_is_refused() -> None:
             made(secure_sum=True, **options)
     fed: Federation = federation(parties(1))
     with pytest.raises(UserError, match="at least two clients"):
-        made(secure_sum=True).init(fed)
+        made(secure_sum=True).round(made(secure_sum=True).init(fed), fed)
 
 
 def test_a_policy_can_demand_it() -> None:

@@ -97,7 +97,7 @@ def test_a_server_that_runs_another_algorithm_than_the_sites_agreed_to(
     fed, algorithm, _ = joined(project, config)
     lying = replace(algorithm, **claimed)
     rule = rf"bank-b: the policy of the site forbids it: policy.{policy.split()[0]}"
-    setup = "bank-b: the site refuses it: GLASU.send_mask_seed, .* is out of the algorithm's order"
+    setup = "bank-b: the site refuses it: secure sum: nothing that GLASU.infer sends is in one"
     with pytest.raises(ClientsMissing, match=setup if "secure_sum" in claimed else rule):
         list(train(lying, fed, 1))
     assert not [line for entry in journal(project) for line in entry.keys if line.key == "h"]

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.vertical.release import WORDS
 from fedweave.core.replies import Replies
-from fedweave.privacy import secure_sum
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Mean:
 
 @dataclass(frozen=True)
 class SecureMean(Mean):
-    """The mean of representations that their clients sealed (`privacy.secure_sum`)."""
+    """The mean of representations that leave in a secure sum (`privacy.secure_sum`)."""
 
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
         """At the server, which sees the sum alone."""
-        return secure_sum.opened(replies.stack(key), dtype) / len(replies)
+        return WORDS.decode(replies.total(key), dtype) / len(replies)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """What one client of GLASU computes (Zhang et al. 2023, algorithms 2 to 7).
 
-`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `RowRelease` and `LabelRelease`
-need. Within a round its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and
-"real", the mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment;
-"sent", what the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole
-of it; "kept", what the first segment carries beside its output, of the lowest list; "grads" and "pulled", gradients in
-weights and "kept".
+`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `LabelRelease` needs. Within a round
+its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the
+mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what
+the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it;
+"kept", what the first segment carries beside its output, of the lowest list; "grads" and "pulled", gradients in weights
+and "kept".
 """
 
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class PartySteps:
         if segment == 0:
             now["kept"] = own["kept"]
         now["sent"] = self.release.noised(client, own["h"])
-        return {"h": self.release.sealed(client, now["sent"])}
+        return {"h": self.release.sent(client, now["sent"])}
 
     def pull(self, client: Client, message: Tree) -> Tree:
         """The gradient of the client's loss in H[L]."""
@@ -148,7 +148,7 @@ class PartySteps:
         out, kept = self.split.run(segment, state["w"], client.graph, h, kept=kept)
         if segment == 0:
             state["kept"] = kept
-        return {"h": self.release.sealed(client, self.release.noised(client, out))}
+        return {"h": self.release.sent(client, self.release.noised(client, out))}
 
     def logits(self, client: Client, message: Tree) -> Tensor:
         """The client's prediction for all nodes [n, c], after `infer_full`."""

@@ -4,7 +4,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -20,8 +19,9 @@ from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.alignment import MEETING, align
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
-from fedweave.deploy.flare.peers import Receipt, read_faults, read_version
+from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults, read_version
 from fedweave.deploy.flare.requests import pin, versions
+from fedweave.deploy.flare.sums import NO_KEYS, Sums
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
@@ -52,18 +52,6 @@ class Link(Protocol):
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
         """Send `request` and a blob to each site; the answers in time, and {site: why} of those without one."""
         ...
-
-
-@dataclass(frozen=True)
-class _Post(Sent):
-    """again: how often the step ran in the round before."""
-
-    again: int
-
-    def plain(self, chosen: Sequence[str]) -> dict[str, Any]:
-        """What the `chosen` sites need to know of it."""
-        of = {site: self.sources[site] for site in chosen}
-        return {"step": self.step, "again": self.again, "sources": of, "clients": self.clients}
 
 
 class Flare:
@@ -97,6 +85,7 @@ class Flare:
         self._faults: Counter[tuple[str, str]] = Counter()
         self._log = logging.getLogger("fedweave.server")
         self._versions: dict[str, int] = {}
+        self._sums = Sums(self._ask, self.clients)
         self.begin(0)
 
     def begin(self, round: int) -> None:
@@ -130,7 +119,7 @@ class Flare:
         sites = list(self.clients)
         about = {"sites": sites, "versions": versions(), "data": data or {}}
         request = {"kind": "join", "run": run, "document": document} | about | more
-        self._pin = pin(document, sites)
+        self._pin, self._sums.run = pin(document, sites), run
         here = self._open(self.clients)
         replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, here, {})
         if not vertical:
@@ -201,14 +190,27 @@ class Flare:
         chosen = called(name, receivers(name, clients, received), self.clients, quorum)
         request = self._request("step" if way == "map" else "replace", name)
         if received is not None:
-            request["received"] = cast(_Post, received).plain(chosen)
+            request["received"] = cast(Relayed, received).plain(chosen)
         messages, here = Messages(name, shared, each, chosen, self.clients), self._open(chosen)
+        if info.sums:
+            request["sum"] = self._sums.prepare(name, info, here)
+            here = request["sum"]["peers"]
         replies, notes = self._step(request, info, messages, chosen, here)
         if received is not None:
             for site, note in notes.items():
                 self._faults.update(read_faults(note, received.sources[site]).items())
         check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
+        if info.sums:
+            replies = self._sums.opened(name, info, request["sum"], replies, request["again"], self.round)
         return replies, notes
+
+    def _ask(self, name: str, info: StepInfo, request: dict[str, Any], sent: Mapping[str, Tree]) -> Replies:
+        """One exchange besides the steps (`sums.Sums`); equal messages are sent as one."""
+        blobs: dict[int, bytes] = {}
+        each = {site: blobs.setdefault(id(tree), encode(tree)) for site, tree in sent.items()}
+        here = [site for site in self._open(list(sent)) if site in each]
+        asked = {"kind": name, "pin": self._pin, "round": self.round} | request
+        return self._call(f"({name})", info, asked, {site: each[site] for site in here}, sent, list(sent))[0]
 
     def send(
         self,
@@ -238,7 +240,7 @@ class Flare:
             self._note(receipt, (self.round, call, name, site), request["to"][site], info)
         check_quorum(name, min(quorum, self._quorum), len(chosen), missing)
         ordered = {site: missing[site] for site in chosen if site in missing}
-        return _Post(name, tuple(good), ordered, found, request["again"])
+        return Relayed(name, tuple(good), ordered, found, request["again"])
 
     def _note(self, receipt: Receipt, where: tuple[int, int, str, str], to: Sequence[str], info: StepInfo) -> None:
         """Meter what a site sent to others, as its receipt says."""
@@ -285,7 +287,8 @@ class Flare:
     ) -> tuple[Replies, dict[str, str]]:
         """One exchange, metered: what goes down when it goes, what comes up when it has come; and the sites' notes."""
         where = (self.round, self._calls, name)
-        missing = {site: why for site, why in (self._out | self._link.unreachable()).items() if site in chosen}
+        closed = self._out | self._link.unreachable()
+        missing = {site: closed.get(site, NO_KEYS) for site in chosen if site in closed or site not in blobs}
         for site in blobs:
             self.ledger.record(*where, (site,), "down", sent.get(site, {}))
         answers, lost = self._link.exchange(json.dumps(request), blobs) if blobs else ({}, {})

@@ -31,12 +31,23 @@ from fedweave.deploy.flare.party import PartyData, read_own
 from fedweave.deploy.flare.peers import Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, check_algorithm, check_aligned, check_calls, check_reply
 from fedweave.deploy.flare.releases import with_fingerprints
-from fedweave.deploy.flare.requests import Align, Call, Join, Request, check_versions, described, read_request
+from fedweave.deploy.flare.requests import (
+    Agree,
+    Align,
+    Call,
+    Join,
+    Open,
+    Request,
+    check_versions,
+    described,
+    read_request,
+)
 from fedweave.deploy.flare.scores import rounded
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules, read_secret
 from fedweave.deploy.flare.steps import find_step
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
+from fedweave.engines.summing import INFO
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.runs.files import write, write_table
 from fedweave.runs.predictions import PREDICTIONS, Predicted, predictions_table
@@ -105,6 +116,8 @@ class Member:
             raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
         if asked.pin != self._job.pin:
             raise CallRefused(f"{described(asked)} carries another configuration than the one that the site has joined")
+        if isinstance(asked, Agree | Open):
+            return self._prepare(asked, decode(blob)), ""
         return (self._align(asked, decode(blob)), "") if isinstance(asked, Align) else self._step(asked, blob)
 
     def _refused(self, asked: Request | None, error: Exception) -> Answer:
@@ -130,7 +143,9 @@ class Member:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
         found = read_own(data, self._folder, asked.run) if vertical else hold(data, self._folder, config)
-        job = self._job = Participation(self._folder, asked, config, found, rules, data.draws_as or self._name)
+        job = self._job = Participation(
+            self._folder, asked, config, found, rules, data.draws_as or self._name, self._name
+        )
         self._warn(job)
         job.go_back()
         job.check_version(asked.data[self._name].version if self._name in asked.data else 0)
@@ -162,6 +177,21 @@ class Member:
         self._check_marks(job, job.found.marks(holdings.data))
         job.begin(holdings, told["width"])
         return self._tell(asked.round, ALIGN, describe(holdings, withheld(job.rules)), JOINING)
+
+    def _prepare(self, asked: Agree | Open, told: Tree) -> bytes:
+        """What secure sums need besides the terms; no policy speaks of it."""
+        job = self._job
+        if job is None or job.algorithm is None:
+            raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
+        if isinstance(asked, Agree):
+            info = step_info(find_step(job.algorithm, asked.step))
+            with job.accounts.open(job.ledger):
+                reply = job.masking.agree(asked, info, told)
+        else:
+            reply = job.masking.open(asked, told)
+        info = INFO[asked.kind]
+        free = replace(job.rules, deny=(), unbounded=(*job.rules.unbounded, *info.sends))
+        return self._send(asked.round, f"({asked.kind})", reply, info, free)
 
     def _check_marks(self, job: Participation, marks: dict[str, Any]) -> None:
         """Note what the run was trained on, or see that what is there to `predict` fits its models."""
@@ -217,6 +247,7 @@ class Member:
         if step.__name__ in job.scores and job.rules.round_scores > 1:
             reply = rounded(reply, job.rules.round_scores)
         info = with_fingerprints(asked.step, info, reply, client.state)
+        reply = job.masking.masked(asked, info, reply) if info.sums else reply
         noted = faults | (job.replace(made, asked) if info.replaces_data else {})
         if asked.kind == "send":
             sent, note = self._deliver(job, asked, reply, info)

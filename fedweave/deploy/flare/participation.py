@@ -11,6 +11,7 @@ from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.downloads import Downloads
 from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
+from fedweave.deploy.flare.masking import Masking
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.party import PartyData
 from fedweave.deploy.flare.peers import VERSION, Inbox
@@ -36,7 +37,14 @@ class Participation:
     algorithm: Any = None
 
     def __init__(
-        self, folder: Path, asked: Join, config: Config, found: Holdings | PartyData, rules: Rules, draws_as: str
+        self,
+        folder: Path,
+        asked: Join,
+        config: Config,
+        found: Holdings | PartyData,
+        rules: Rules,
+        draws_as: str,
+        name: str,
     ) -> None:
         engine, own = config.engine.values, folder / RUNS / asked.run
         self.asked, self.run, self.inbox = asked, asked.run, Inbox(int(engine["reply_mb"] * 1e6))
@@ -51,6 +59,7 @@ class Participation:
             what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
             self.ledger.note("joined", **what, pin=self.pin, **versions())
             self.accounts.skip(self.ledger)
+        self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger)
         private_folder(own.parent)
         self.store, self._replaced = Store(own), Store(own, "data", "data-before-")
         self.downloads = Downloads(own, rules.max_change)

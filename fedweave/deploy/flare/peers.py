@@ -3,9 +3,10 @@ else a site notes beside its reply."""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from fedweave.core.federation import StepInfo
+from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.ledger import Entry
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.inspection import Inspector
@@ -23,6 +24,18 @@ class Post(Protocol):
     def __call__(self, peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:
         """Deliver a blob under its label within `seconds`; {peer: why} of those that did not take it."""
         ...
+
+
+@dataclass(frozen=True)
+class Relayed(Sent):
+    """What a server knows of parcels that it relayed. again: how often the step ran in the round before."""
+
+    again: int
+
+    def plain(self, chosen: Sequence[str]) -> dict[str, Any]:
+        """What the `chosen` sites need to know of it."""
+        of = {site: self.sources[site] for site in chosen}
+        return {"step": self.step, "again": self.again, "sources": of, "clients": self.clients}
 
 
 class Receipt(NamedTuple):

@@ -14,6 +14,7 @@ from fedweave.errors import CallRefused
 from fedweave.runs.resuming import may_change
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
+_Epoch = Annotated[int, Field(ge=0, lt=2**53)]
 _Mark = Annotated[int, Field(ge=-1, lt=2**31)]  # a round, -1 before the first
 _Name = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
 _Run = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,64}$")]  # it names a folder
@@ -64,9 +65,42 @@ class Received:
 
 
 @dataclass(frozen=True)
+class Sum:
+    """Which sites' replies are added up, and with which keys (`privacy.aggregation`)."""
+
+    epoch: _Epoch
+    slot: _Count
+    peers: list[_Name]
+
+
+@dataclass(frozen=True)
+class Agree:
+    """Advertise keys of a new epoch for secure sums of what a step replies, or deal shares to those who have."""
+
+    kind: Literal["advertise", "share"]
+    pin: str
+    round: _Count
+    step: _Name
+    epoch: _Epoch
+
+
+@dataclass(frozen=True)
+class Open:
+    """Sign whose terms a secure sum has, or reveal what opens it. survivors: of the `peers`, those who sent a term."""
+
+    kind: Literal["survivors", "reveal"]
+    pin: str
+    round: _Count
+    epoch: _Epoch
+    slot: _Count
+    peers: list[_Name]
+    survivors: list[_Name]
+
+
+@dataclass(frozen=True)
 class Call:
     """Run a step for the `again`-th further time in a round. saved: the round of the server's last checkpoint. to: the
-    peers that each site sends to."""
+    peers that each site sends to. sum: that of what is replied, where the step declares one."""
 
     kind: Literal["step", "send", "replace"]
     pin: str
@@ -76,11 +110,15 @@ class Call:
     saved: _Mark
     to: dict[_Name, list[_Name]] = field(default_factory=dict)
     received: Received | None = None
+    sum: Sum | None = None
 
 
-Request: TypeAlias = Join | Align | Call
+Request: TypeAlias = Join | Align | Call | Agree | Open
 _FORMS: dict[str, TypeAdapter[Any]] = {"join": TypeAdapter(Join), "align": TypeAdapter(Align)}
 _FORMS |= dict.fromkeys(("step", "send", "replace"), TypeAdapter(Call))
+_FORMS |= dict.fromkeys(("advertise", "share"), TypeAdapter(Agree)) | dict.fromkeys(
+    ("survivors", "reveal"), TypeAdapter(Open)
+)
 
 
 def read_request(text: str) -> Request:
@@ -102,6 +140,10 @@ def read_request(text: str) -> Request:
 
 def described(asked: Request) -> str:
     """A request in words, for the owner."""
+    if isinstance(asked, Open):
+        return f"{asked.kind} of a secure sum, slot {asked.slot} of epoch {asked.epoch}"
+    if isinstance(asked, Agree):
+        return f"{asked.kind} for secure sums of {asked.step}, epoch {asked.epoch}"
     if not isinstance(asked, Call):
         return asked.kind
     return f"{asked.kind} {asked.step}, occurrence {asked.again + 1} in round {asked.round}"

@@ -47,7 +47,7 @@ class Rules:
     algorithms: refuse jobs that run any other; empty allows all.
     deny:       top-level reply keys that never leave.
     mixup:      {key: smallest mixup batch}. noise: {key: smallest standard deviation of Gaussian noise}.
-    secure_sum: keys that may only leave masked (`privacy.secure_sum`).
+    secure_sum: keys that may only leave in a secure sum (`privacy.aggregation`).
     epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
     delta:      δ of that ε.
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.

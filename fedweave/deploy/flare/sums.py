@@ -1,0 +1,123 @@
+"""The server's part in secure sums: it has sites agree on keys, and opens what they have masked."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from fedweave.core.federation import StepInfo
+from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.deploy.flare.masking import needed, read_advert, read_answers, unsigned
+from fedweave.engines.summing import INFO, SEED, SHARE
+from fedweave.errors import ClientsMissing
+from fedweave.privacy.aggregation import Advert, Group, Use, leftover
+
+Ask: TypeAlias = Callable[[str, StepInfo, dict[str, Any], Mapping[str, Tree]], Replies]
+_NOTHING: Tree = {}
+NO_KEYS = "it has agreed on no keys for secure sums"
+
+
+@dataclass
+class Sums:
+    """The secure sums of one job.
+
+    ask: one exchange: its name, what may be replied, the request and {site: message}. sites: all of the run.
+    """
+
+    ask: Ask
+    sites: tuple[str, ...]
+    run: str = ""
+    _group: Group | None = None
+    _adverts: dict[str, Advert] = field(default_factory=dict)
+    _letters: dict[str, torch.Tensor] = field(default_factory=dict)
+    _used: int = 0
+
+    def prepare(self, step: str, info: StepInfo, here: Sequence[str]) -> dict[str, Any]:
+        """What the request of a step says of the sum of its replies: which sites it is of, and which slot is theirs.
+
+        Sites agree on new keys when the slots are used up, or when one that is called has none.
+
+        Raises:
+            ClientsMissing: too few of those that are `here` have keys.
+        """
+        least = needed(info, step, self.sites)
+        group = self._group
+        fits = group is not None and group.needed == least and self._used < group.slots
+        if not fits or not set(here) <= set(self._letters):
+            group = self._agree(step, least, here)
+        self._used += 1
+        peers = [site for site in here if site in self._letters]
+        if group is None or len(peers) < least:
+            raise ClientsMissing(step, self._missing(here), least, len(here))
+        return {"epoch": group.epoch, "slot": self._used - 1, "peers": peers}
+
+    def _missing(self, here: Sequence[str]) -> dict[str, str]:
+        absent = [site for site in self.sites if site not in here]
+        return dict.fromkeys(absent, "it is not there") | dict.fromkeys(
+            [site for site in here if site not in self._letters], NO_KEYS
+        )
+
+    def _agree(self, step: str, least: int, here: Sequence[str]) -> Group:
+        """Rounds 0 and 1 of figure 4 in Bonawitz et al. 2017."""
+        last = -1 if self._group is None else self._group.epoch
+        group = self._group = Group(self.run, max(last + 1, time.time_ns() // 1_000_000), self.sites, least)
+        self._used, self._letters = 0, {}
+        request = {"step": step, "epoch": group.epoch}
+        told = self.ask("advertise", INFO["advertise"], request, dict.fromkeys(here, _NOTHING))
+        self._adverts = {site: read_advert(told[site]) for site in told.clients}
+        if len(self._adverts) < least:
+            raise ClientsMissing(step, told.missing, least, len(here))
+        message = {"adverts": {site: told[site] for site in told.clients}}
+        dealt = self.ask("share", INFO["share"], request, dict.fromkeys(told.clients, message))
+        form = (len(self._adverts), group.slots, SHARE)
+        shares = {site: dealt[site].get("shares") for site in dealt.clients}
+        self._letters = {site: own for site, own in shares.items() if own is not None and _is_bytes(own, form)}
+        return group
+
+    def opened(
+        self, step: str, info: StepInfo, sum: Mapping[str, Any], replies: Replies, again: int, round: int
+    ) -> Replies:
+        """The replies such that their `total` is the sum of the terms; no single one says anything.
+
+        Raises:
+            ClientsMissing: too few are left. FedweaveError: what sites revealed does not belong together.
+        """
+        group = self._group
+        if group is None or len(replies) < group.needed:
+            least = needed(info, step, self.sites)
+            raise ClientsMissing(step, dict(replies.missing), least, len(replies) + len(replies.missing))
+        survivors = list(replies.clients)
+        request = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
+        signed = self.ask("survivors", INFO["survivors"], request, dict.fromkeys(survivors, _NOTHING))
+        signatures = {site: signed[site]["signature"] for site in signed.clients}
+        if len(signatures) < group.needed:
+            raise ClientsMissing(step, signed.missing, group.needed, len(survivors))
+        letters = {site: self._letters_to(site, sum) for site in signatures}
+        told = self.ask(
+            "reveal",
+            INFO["reveal"],
+            request,
+            {site: {"signatures": signatures, "letters": letters[site]} for site in signatures},
+        )
+        good = [site for site in told.clients if _is_bytes(told[site].get("shares"), (len(sum["peers"]), SEED))]
+        answers = [read_answers(site, told[site], sum["peers"]) for site in good]
+        first = replies[survivors[0]]
+        paths = sorted(path for path, _ in leaves(first) if info.covering(path) in info.sums)
+        flat = dict(leaves(first)) | {path: dict(leaves(first))[path].clone() for path in paths}
+        use = Use(sum["slot"], (round, step, again), tuple(sum["peers"]))
+        leftover([unsigned(flat[path]) for path in paths], group, use, survivors, answers, self._adverts)
+        trees = [nest(flat), *(replies[site] for site in survivors[1:])]
+        batches = [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees)]
+        return Replies(survivors, batches, replies.missing, info.sums)
+
+    def _letters_to(self, site: str, sum: Mapping[str, Any]) -> Tree:
+        """What the other sites have sealed for one, of one slot."""
+        at = list(self._adverts).index(site)
+        return {peer: self._letters[peer][at, sum["slot"]] for peer in sum["peers"] if peer != site}
+
+
+def _is_bytes(leaf: Any, form: tuple[int, ...]) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.dtype == torch.uint8 and leaf.shape == form

@@ -1,0 +1,70 @@
+"""What passes between server and clients for secure sums besides the terms (`privacy.aggregation`): its form, and its
+place in the simulation's ledger."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedweave.core.federation import Declaration, StepInfo
+from fedweave.core.ledger import Ledger
+from fedweave.core.tree import Tree
+from fedweave.privacy.secure_sum import SLOTS
+
+SHARE, SEED, KEY = 48, 16, 32  # bytes of a sealed letter with two shares, of a share, of a public key
+CERTIFICATE, SIGNATURE = 1024, 256  # what the simulation counts; of RSA keys of 2048 bits that of a signature is exact
+AGREEING: dict[str, Declaration] = {
+    "advertise": {
+        "certificate": "the site's certificate",
+        "keys": "public keys for secure sums",
+        "signature": "a signature of the site's on its public keys",
+    },
+    "share": {"shares": "shares of keys and masks of secure sums, sealed for the other sites"},
+    "survivors": {"signature": "a signature of the site's on whose terms a secure sum has"},
+    "reveal": {
+        "mask": "the seed of the site's self mask in a secure sum that has its term",
+        "shares": "shares of the self masks of the other sites in a secure sum, and of the keys of those not in it",
+    },
+}
+INFO = {kind: StepInfo.of(sends, ragged=True) for kind, sends in AGREEING.items()}
+
+
+class SumMeter:
+    """Enters into a ledger what sites would send so that sums can be masked and opened."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._left, self._agreed = ledger, 0, frozenset[str]()
+
+    def prepare(self, where: tuple[int, int], here: Sequence[str]) -> None:
+        """Keys for the sum of a step: of an epoch that has slots left, and keys of all `here`, or of a new one.
+
+        where: round and number of the call.
+        """
+        if not self._left or not self._agreed >= set(here):
+            self._left, self._agreed = SLOTS, frozenset(here)
+            advert = {
+                "certificate": _bytes(CERTIFICATE),
+                "keys": _bytes(SLOTS + 1, KEY),
+                "signature": _bytes(SIGNATURE),
+            }
+            self._exchange("advertise", where, here, {}, advert)
+            told = {"adverts": dict.fromkeys(here, advert)}
+            self._exchange("share", where, here, told, {"shares": _bytes(len(here), SLOTS, SHARE)})
+        self._left -= 1
+
+    def opened(self, where: tuple[int, int], here: Sequence[str]) -> None:
+        """Signatures on the list of survivors, and shares."""
+        self._exchange("survivors", where, here, {}, {"signature": _bytes(SIGNATURE)})
+        reply = {"mask": _bytes(SEED), "shares": _bytes(len(here), SEED)}
+        signatures = dict.fromkeys(here, _bytes(SIGNATURE))
+        for client in here:
+            letters = {peer: _bytes(SHARE) for peer in here if peer != client}
+            self._exchange("reveal", where, [client], {"signatures": signatures, "letters": letters}, reply)
+
+    def _exchange(self, kind: str, where: tuple[int, int], here: Sequence[str], down: Tree, up: Tree) -> None:
+        self._ledger.record(*where, f"({kind})", tuple(here), "down", down)
+        self._ledger.record(*where, f"({kind})", tuple(here), "up", up, 0.0, INFO[kind])
+
+
+def _bytes(*form: int) -> Tensor:
+    return torch.zeros(form, dtype=torch.uint8)

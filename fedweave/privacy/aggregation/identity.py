@@ -1,0 +1,75 @@
+"""Who a site is: a certificate that the project's authority issued, and the key that goes with it."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import NameOID
+
+from fedweave.errors import CallRefused, ConfigError
+
+STARTUP = "startup"  # the folder of NVFlare's kit, with the three files below
+_PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A site's certificate (DER) and key, and the certificate of the authority that it trusts."""
+
+    certificate: bytes
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+    root: x509.Certificate
+
+    def sign(self, message: bytes) -> bytes:
+        """A signature that `check` accepts with the certificate."""
+        if isinstance(self.key, rsa.RSAPrivateKey):
+            return self.key.sign(message, _PSS, SHA256())
+        return self.key.sign(message, ec.ECDSA(SHA256()))
+
+    def check(self, site: str, certificate: bytes, signature: bytes, message: bytes) -> None:
+        """Refuse a message that `site` has not signed, or whose certificate the authority has not issued for it.
+
+        Raises:
+            CallRefused: names the site and what is wrong.
+        """
+        try:
+            theirs = x509.load_der_x509_certificate(certificate)
+            theirs.verify_directly_issued_by(self.root)
+            named = [own.value for own in theirs.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+            if named != [site] or not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
+                raise ValueError(f"its certificate is for {named}, or not valid now")
+            key = theirs.public_key()
+            if isinstance(key, rsa.RSAPublicKey):
+                key.verify(signature, message, _PSS, SHA256())
+            elif isinstance(key, ec.EllipticCurvePublicKey):
+                key.verify(signature, message, ec.ECDSA(SHA256()))
+            else:
+                raise TypeError("its certificate has a key of another kind than RSA and EC")
+        except (InvalidSignature, ValueError, TypeError) as error:
+            why = str(error) or "the signature is not of that message and that certificate's key"
+            raise CallRefused(f"secure sum: what is said to be from {site!r} is not signed by it: {why}") from error
+
+
+def read_identity(folder: Path) -> Identity:
+    """What provisioning left in a site's `folder`.
+
+    Raises:
+        ConfigError: a file is absent or cannot be read.
+    """
+    kit = folder / STARTUP
+    try:
+        own = x509.load_pem_x509_certificate((kit / "client.crt").read_bytes())
+        root = x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
+        key = load_pem_private_key((kit / "client.key").read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"a secure sum needs the certificate and key that provisioning wrote to {kit}: {error}"
+        ) from error
+    if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{kit / 'client.key'} is neither an RSA nor an EC key; provision the project anew.")
+    return Identity(own.public_bytes(Encoding.DER), key, root)
