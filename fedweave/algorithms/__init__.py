@@ -93,6 +93,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "trimmed_mean": parts.TrimmedMean,
     "krum": parts.Krum,
     "norm_bound": parts.NormBound,
+    "secure_sum": parts.SecureSum,
     "clip": parts.Clip,
     "dp": parts.MemberNoise,
     "normalised": parts.Normalised,

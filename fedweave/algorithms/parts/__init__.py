@@ -14,6 +14,7 @@ from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.algorithms.parts.release import Clip, Normalised
 from fedweave.algorithms.parts.robust import Krum, Median, NormBound, TrimmedMean
 from fedweave.algorithms.parts.sampled import SampledCrossEntropy
+from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.algorithms.parts.start import MixedStart
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.parts.weigh import BySize, Uniform
@@ -39,6 +40,7 @@ __all__ = [
     "Part",
     "Round",
     "SampledCrossEntropy",
+    "SecureSum",
     "Training",
     "TrimmedMean",
     "Uniform",

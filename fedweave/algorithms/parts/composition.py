@@ -31,6 +31,9 @@ DECIDES = {
 }
 
 
+LOOKS = ("observe", "limit", "value")  # hooks of the server that see single clients; others are decided by one part
+
+
 class Composition(dict[str, Part]):
     """{name in messages and states: part}: the class's name, numbered where there are several of it.
 
@@ -54,14 +57,28 @@ class Composition(dict[str, Part]):
             if len(meanings) > 1:
                 raise ValueError(f"parts: {' and '.join(meanings.values())} both report {key!r} with other meanings")
         *earlier, last = [name for name, part in self.items() if has(part, "release")] or [""]
-        if owners := [name for name in earlier if bounding(self[name])]:
+        if owners := [name for name in earlier if bounding(self[name]) and not self[last].hides]:
             raise ValueError(
                 f"parts: {last} would make something else of an update after {owners[0]} has protected it; list "
                 f"{owners[0]} last"
             )
+        self._check_hidden()
         for name, part in self.items():
             if missing := [DECIDES[hook] for hook in part.requires if not self.owner(hook)]:
                 raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
+
+    def _check_hidden(self) -> None:
+        """Refuse parts that look at single clients where another hides them, or that change what it has hidden."""
+        hider = next((name for name, part in self.items() if part.hides), "")
+        for name, part in self.items() if hider else ():
+            if name != hider and (part.sends or any(has(part, hook) for hook in LOOKS)):
+                raise ValueError(
+                    f"parts: {name} looks at what each client sends by itself, which {hider} hides; leave out one "
+                    "of them"
+                )
+        names = list(self)
+        if after := [name for name in names[names.index(hider) + 1 :] if has(self[name], "release")] if hider else []:
+            raise ValueError(f"parts: {after[0]} changes an update that {hider} has hidden; put {hider} behind it")
 
     @classmethod
     def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part]) -> "Composition":
@@ -175,6 +192,8 @@ class Composition(dict[str, Part]):
     def released(self) -> dict[str, Sends]:
         """What leaves a client as its update, and how that is protected."""
         reveals = next((part.releases for part in self.values() if part.releases), UPDATE)
+        if any(part.hides for part in self.values()):
+            reveals = f"nothing by itself; with the others' the mean of: {reveals}"
         return {"update": Sends(reveals, self.mechanism, like="w")}
 
     @property

@@ -1,0 +1,111 @@
+"""FedAvg by secure aggregation: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine
+learning"."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Context, Part, Round
+from fedweave.core import mechanism
+from fedweave.core.federation import Client, Federation, Sends, Step, on_client
+from fedweave.core.graph import TRAIN
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.privacy.secure_sum import FixedPoint
+
+_MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
+
+
+@dataclass(frozen=True)
+class SecureSum(Part):
+    """The server learns the mean of the updates, and no client's own: between organisations what leaves is masked so
+    that only the sum over all who sent can be opened (`privacy.aggregation`); the simulation adds up the same words.
+
+    A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients, by a secure
+    sum before the first round, so that words keep their precision whatever the clients' sizes. The server divides by
+    the share of N that replied. Parts that look at single clients' updates or reports cannot go with it; parts that
+    protect an update come before it. Where nobody has an example, the mean is 0.
+
+    bound:    every number of n_i / N · Δ_i, or Δ_i, is kept within ±bound.
+    fraction: binary digits of a word behind the point. bits: of a word, 32 or 64.
+    least:    the sum is of so many clients at least, or of more than half of all if that is more. If c of P clients may
+              work with the server, it must be more than (P + c) / 2.
+    weights:  clients count by "size", n_i training examples, or "equal".
+    """
+
+    bound: float = 1.0
+    fraction: int = 24
+    bits: Literal[32, 64] = 32
+    least: int = 2
+    weights: Literal["size", "equal"] = "size"
+    hides: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.bound > 0:
+            raise ValueError(f"bound is {self.bound}; it must be positive")
+        self.mechanism, self._words  # noqa: B018  refuse words that there are not
+
+    @property
+    def _words(self) -> FixedPoint:
+        return FixedPoint.of(self.mechanism)
+
+    @property
+    def mechanism(self) -> mechanism.SecureSum:
+        """As the ledger names it."""
+        return mechanism.SecureSum(self.least, bits=self.bits, fraction=self.fraction)
+
+    @property
+    def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
+        """The number of examples, in the sum."""
+        hidden = mechanism.SecureSum(self.least, bits=64, fraction=0)
+        reveals = "nothing by itself; with the others' the number of all training examples"
+        return {"n": Sends(reveals, hidden)} if self.weights == "size" else {}
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """N is added up once."""
+        return (self.count,) if self.weights == "size" else ()
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """N; refuses words that could overflow."""
+        self._words.check(self.bound, len(fed.clients), "secure_sum")
+        return {"n": fed.map(self.count).total("n")} if self.weights == "size" else {}
+
+    @on_client(sends=lambda self: self.sends)
+    def count(self, client: Client, message: Tree) -> Tree:
+        """{"n": training examples}."""
+        return {"n": client.graph.masks[TRAIN].sum().clamp(max=_MOST)}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """N."""
+        return state, {}
+
+    def release(self, ctx: Context, update: Tree) -> Tree:
+        """Words of n_i / N · Δ_i, or of Δ_i."""
+        words, share = self._words, torch.ones((), dtype=torch.float64)
+        if self.weights == "size":
+            share = ctx.examples.double() / ctx.given["n"].clamp(min=1).double()
+        most = words.word(self.bound)
+        return map_leaves(lambda leaf: words.encode(share * leaf.double(), most), update)
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n": training examples}, in the sum."""
+        return {"n": ctx.examples.clamp(max=_MOST)} if self.weights == "size" else {}
+
+    def weigh(self, state: Tree, round: Round) -> Any:
+        """Nobody knows: it is in the sum."""
+        return None
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """Σ n_i Δ_i / Σ n_i over those who replied, or their plain mean."""
+        count = torch.tensor(len(round.at), dtype=torch.float64)
+        if self.weights == "size":
+            count = round.replies.total("n").double() / state["n"].clamp(min=1).double()
+        total = round.replies.total("update")
+        return map_leaves(
+            lambda words, w: (self._words.decode(words, torch.float64) / count.clamp(min=1e-30)).to(w.dtype),
+            total,
+            round.w,
+        )

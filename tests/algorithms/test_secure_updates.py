@@ -1,0 +1,100 @@
+"""The part secure_sum of the FedAvg family: the mean of plain FedAvg, in words; what it cannot go with."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
+from fedweave.algorithms.parts import Clip, SecureSum, Uniform
+from fedweave.core.mechanism import Clipped, read_applied
+from fedweave.core.mechanism import SecureSum as Applied
+from fedweave.core.tree import leaves
+from fedweave.errors import ClientsMissing, UserError
+from fedweave.rounds import train
+from tests.contract.federations import distance, federation, model
+
+SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "local_steps": 1}
+
+
+def after(*parts: Any, rounds: int = 3, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[Any, Any]:
+    fed = federation(dtype=dtype, **options)
+    *_, last = train(FedAvg(model(), parts=parts, **SGD), fed, rounds)
+    return last.state, fed
+
+
+@pytest.mark.parametrize(
+    ("part", "plain", "gap"),
+    [
+        (SecureSum(fraction=28), (), 3e-8),
+        (SecureSum(bits=64, fraction=48), (), 1e-13),
+        (SecureSum(weights="equal", bits=64, fraction=48), (Uniform(),), 1e-13),
+    ],
+)
+def test_the_mean_is_that_of_fedavg(part: SecureSum, plain: Any, gap: float) -> None:
+    """Up to a half word of each of five clients in each of three rounds, of weights that depend on the ones before."""
+    secure, _ = after(part)
+    assert 0 < distance(secure["w"], after(*plain)[0]["w"]) < gap
+
+
+def test_loop_and_vectorised_add_up_the_same_words() -> None:
+    assert distance(after(SecureSum(), mode="loop")[0]["w"], after(SecureSum(), mode="vmap")[0]["w"]) == 0
+
+
+def test_those_who_replied_make_up_the_mean() -> None:
+    """Of four of five clients, without one that counts much; two are fewer than half."""
+    away = {"absent": lambda round, client: "away" if round == 2 and client == "site-3" else None}
+    exact = SecureSum(bits=64, fraction=48)
+    fed, other = federation(dtype=torch.float64, **away), federation(dtype=torch.float64, **away)
+    options = SGD | {"quorum": 0.5}
+    *_, secure = train(FedAvg(model(), parts=(exact,), **options), fed, 3)
+    *_, plain = train(FedAvg(model(), **options), other, 3)
+    assert distance(secure.state["w"], plain.state["w"]) < 1e-13
+    few = federation(absent=lambda round, client: "away" if round == 2 and client > "site-1" else None)
+    with pytest.raises(ClientsMissing, match="3 are needed"):
+        list(train(FedAvg(model(), parts=(exact,), **options | {"quorum": 0.1}), few, 3))
+
+
+def test_what_leaves_is_declared_and_is_words() -> None:
+    _, fed = after(Clip(0.5), SecureSum(), rounds=1)
+    sent = [row for row in fed.ledger.table().to_pylist() if row["applied"]]
+    assert {row["step"] for row in sent} == {"SecureSum.count", "FedAvg.train"}
+    said = {row["key"].split("/")[0]: read_applied(row["applied"]) for row in sent}
+    assert said["update"].mechanisms == (Clipped(0.5), Applied(fraction=24))
+    assert said["n"].mechanisms == (Applied(bits=64, fraction=0),)
+    assert {row["shape"].split()[-1] for row in sent} == {"int32", "int64"}
+    plain = {path: leaf.numel() for path, leaf in leaves(after(rounds=1)[0]["w"])}
+    assert sum(row["bytes"] for row in sent if row["key"].startswith("update")) == 5 * 4 * sum(plain.values())
+
+
+@pytest.mark.parametrize("name", sorted({"krum", "median", "trimmed_mean", "by_size", "fair_by_loss", "cosine_value",
+                                         "euclidean_value", "reputation", "credibility", "clusters", "pareto_descent",
+                                         "overlap_weights", "group_weights", "norm_bound"} & PARTS.keys()))  # fmt: skip
+def test_what_reads_single_updates_is_refused_by_name(name: str) -> None:
+    other = type(PARTS[name]()).__name__
+    with pytest.raises(ValueError, match=rf"parts: .*({other}.*SecureSum|SecureSum.*{other})"):
+        FedAvg(model(), parts=(SecureSum(), PARTS[name]()))
+
+
+@pytest.mark.parametrize("name", ["qfedavg", "cgsv", "fairfed", "fcfl", "fedpub", "rffl"])
+def test_algorithms_that_read_single_updates_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"parts: .*SecureSum"):
+        ALGORITHMS[name](model(), parts=(SecureSum(),))
+
+
+def test_what_changes_an_update_comes_before_it_and_reports_stay_at_home() -> None:
+    with pytest.raises(ValueError, match="Clip changes an update that SecureSum has hidden"):
+        FedAvg(model(), parts=(SecureSum(), Clip()))
+    with pytest.raises(ValueError, match="Proximal looks at what each client sends by itself, which SecureSum hides"):
+        ALGORITHMS["fedprox"](model(), adaptive=True, parts=(SecureSum(),))
+    assert ALGORITHMS["fedprox"](model(), parts=(SecureSum(),)).composed.owner("aggregate") == "SecureSum"
+
+
+def test_words_that_could_overflow_are_refused() -> None:
+    made = FedAvg(model(), parts=(SecureSum(bound=64.0),), **SGD)
+    with pytest.raises(UserError, match=r"secure_sum: terms up to 64 of 5 clients .* may overflow"):
+        made.init(federation())
+    for odd in ({"bound": 0.0}, {"bits": 16}, {"fraction": 31}, {"least": 1}):
+        with pytest.raises(ValueError, match=next(iter(odd))):
+            replace(SecureSum(), **odd)

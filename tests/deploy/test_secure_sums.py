@@ -1,0 +1,193 @@
+"""Secure sums at sites, without NVFlare between them: the simulation's numbers, dropouts, epochs, what is metered."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.build import build
+from fedweave.config import resolve
+from fedweave.core.mechanism import Clipped, SecureSum
+from fedweave.core.tree import decode
+from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.journal import journal_path, read
+from fedweave.errors import ClientsMissing, FedweaveError
+from fedweave.privacy.aggregation import Group
+from fedweave.rounds import train
+from tests.contract.federations import distance
+from tests.deploy.projects import SITES, experiment
+from tests.deploy.test_in_process import cut_again, deny, joined, private, project, renamed, simulated
+
+__all__ = ["project"]
+EXTRA = ("(advertise)", "(share)", "(survivors)", "(reveal)")
+
+
+def words(link: Any, site: str, step: str) -> list[torch.Tensor]:
+    """What the server hears of a site under its step's secure sum, from now on."""
+    heard: list[torch.Tensor] = []
+
+    def listen(answer: Answer) -> Answer:
+        tree = decode(answer.blob) if answer.blob else {}
+        if step in tree:
+            heard.append(tree[step])
+        return answer
+
+    link.spoil[site] = listen
+    return heard
+
+
+def test_glasu_has_the_simulations_numbers_and_the_server_sees_noise(project: Path) -> None:
+    config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5, "secure_sum": True})
+    fed, algorithm, link = joined(cut_again(project, config), config)
+    heard = words(link, "bank-b", "h")
+    *_, last = train(algorithm, fed, 2)
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) == 0
+    assert last.summary == expected.summary
+    for site, client in zip(SITES, sim.clients, strict=True):
+        assert distance(private(project, site), sim.snapshot()[client]) == 0
+    assert len(heard) == 8
+    for h in heard:
+        assert h.dtype == torch.int32
+        assert float(h.double().abs().mean()) == pytest.approx(2**30, rel=0.1)  # of uniform words
+    rows = [row for row in fed.ledger.table().to_pylist() if row["step"] in EXTRA and row["direction"] == "up"]
+    steps = [row["step"] for row in rows if row["client"] == "bank-a" and row["key"] in ("keys", "shares", "signature")]
+    assert [steps.count(name) for name in EXTRA] == [2, 1, 8, 8]  # of an advertisement the keys and their signature
+
+
+def metered(fed: Any) -> Counter[tuple[Any, ...]]:
+    """What passed besides the terms, without names and certificates, which are as long as they are."""
+    names = dict(zip(fed.clients, SITES, strict=True))
+    kept = ("round", "step", "direction", "shape", "bytes")
+    rows = [row for row in fed.ledger.table().to_pylist() if row["step"] in EXTRA]
+    told = [row for row in rows if row["shape"] and "certificate" not in row["key"]]
+    about = [(row["key"].rpartition("/")[2], *(row[key] for key in kept)) for row in told]
+    return Counter(
+        (names[row["client"]], names.get(key, key), *of) for row, (key, *of) in zip(told, about, strict=True)
+    )
+
+
+# --- FedAvg
+
+PARTS = [{"name": "clip", "norm": 5.0}, "secure_sum"]
+
+
+def secure(**settings: Any) -> Any:
+    return experiment("fedavg", rounds=3, algorithm_settings={"parts": PARTS, "quorum": 0.5} | settings)
+
+
+def without(config: Any, *absent: tuple[int, str]) -> Any:
+    """What the simulation comes to with clients that do not reply to any call of a round."""
+    built = build(resolve({**config.plain(), "engine": {"name": "simulation", "mode": "loop"}}))
+    names = dict(zip(built.fed.clients, SITES, strict=True))
+    built.fed._absent = lambda round, client: "away" if (round, names[client]) in absent else None
+    *_, last = train(built.algorithm, built.fed, config.general.rounds)
+    return last.state
+
+
+def lose(link: Any, *lost: tuple[str, int, str]) -> None:
+    """Answers of sites that never come: (kind or step, round, site)."""
+    whole = link.exchange
+
+    def broken(request: str, blobs: Any) -> Any:
+        asked = json.loads(request)
+        names = {asked["kind"], asked.get("step", "").rpartition(".")[2]}
+        gone = {site for what, round, site in lost if what in names and asked["round"] == round}
+        answers, missing = whole(request, {site: blob for site, blob in blobs.items() if site not in gone})
+        return answers, missing | dict.fromkeys(gone & blobs.keys(), "no answer within 60 s")
+
+    link.exchange = broken
+
+
+def test_fedavg_has_the_simulations_numbers_and_the_server_sees_noise(project: Path) -> None:
+    deny(project, 'secure_sum = ["update", "n"]')
+    config = secure()
+    fed, algorithm, link = joined(project, config, quorum=0.5)
+    heard = words(link, "bank-b", "update")
+    *_, last = train(algorithm, fed, 3)
+    expected, sim = simulated(config)
+    assert distance(last.state, expected.state) == 0
+    assert metered(fed) == metered(sim)
+    assert len(heard) == 3
+    for update in heard:
+        assert float(update["0"]["weight"].double().abs().mean()) == pytest.approx(2**30, rel=0.1)
+    entries = read(journal_path(project / "bank-b", "r1")).entries
+    lines = [line for entry in entries if entry.step == "FedAvg.train" for line in entry.keys if line.applied]
+    assert lines
+    assert {line.mechanism for line in lines if line.key.startswith("update")} == {
+        f"{Clipped(5.0)}, {SecureSum(fraction=24)}"
+    }
+
+
+def test_a_policy_that_asks_for_it_refuses_plain_updates(project: Path) -> None:
+    deny(project, 'secure_sum = ["update"]')
+    fed, algorithm, _ = joined(project, experiment("fedavg"))
+    with pytest.raises(ClientsMissing, match=r"bank-b: .*policy.secure_sum: update may only leave in a secure sum"):
+        list(train(algorithm, fed, 1))
+
+
+@pytest.mark.parametrize(
+    ("lost", "away"),
+    [
+        ([("train", 2, "bank-c")], [(2, "bank-c")]),  # its pads with the others are taken away
+        ([("reveal", 2, "bank-a")], []),  # it sent its term: its self mask is put together from shares
+        ([("survivors", 2, "bank-b")], []),
+    ],
+    ids=["masking", "revealing", "signing"],
+)
+def test_a_sum_survives_a_site_that_drops_out(project: Path, lost: Any, away: Any) -> None:
+    config = secure()
+    fed, algorithm, link = joined(project, config, quorum=0.5)
+    lose(link, *lost, *[("score", 2, site) for _, site in away])
+    *_, last = train(algorithm, fed, 3)
+    assert distance(last.state, without(config, *away)) == 0
+
+
+def test_a_site_that_agreed_on_no_keys_is_missing_until_the_next_epoch(project: Path) -> None:
+    """bank-a does not advertise for the first sum, the number of examples, and all agree again for the next."""
+    fed, algorithm, link = joined(project, secure(), quorum=0.5)
+    lose(link, ("advertise", 0, "bank-a"))
+    fed.begin(0)
+    state = algorithm.init(fed)
+    assert int(state["parts"]["SecureSum"]["n"]) > 0
+    assert fed.faults()["bank-a", "missing"] == 2
+    fed.begin(1)
+    algorithm.round(state, fed)
+    assert not fed.faults()
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ([("train", 1, "bank-b"), ("train", 1, "bank-c")], "2 are needed"),
+        ([("train", 1, "bank-b"), ("reveal", 1, "bank-c")], "1 shares of the secrets of 'bank-c' have come, and 2"),
+        ([("survivors", 1, "bank-b"), ("survivors", 1, "bank-c")], "1 of 3 clients replied, 2 are needed"),
+    ],
+)
+def test_with_too_few_nothing_is_opened(project: Path, lost: Any, said: str) -> None:
+    fed, algorithm, link = joined(project, secure(quorum=0.3), quorum=0.3)
+    lose(link, *lost)
+    with pytest.raises(FedweaveError, match=said):
+        list(train(algorithm, fed, 1))
+
+
+def test_epochs_rise_and_keys_are_agreed_again_when_used_up(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sums an epoch: the first round's and the one before, then two rounds'; and again in the next job."""
+    monkeypatch.setattr(Group.__init__, "__defaults__", (2,))
+    config = secure()
+    fed, algorithm, _ = joined(project, config, quorum=0.5)
+    for step in train(algorithm, fed, 3):
+        if step.round == 1:
+            saved, state, before = fed.snapshot(), step.state, step.summary
+    again, algorithm, _ = joined(project, config, after=1, quorum=0.5)
+    again.restore(saved)
+    *_, last = train(algorithm, again, 3, resume=(1, state), summary=before)
+    assert distance(last.state, without(config)) == 0
+    epochs = [note["epoch"] for note in read(journal_path(project / "bank-a", "r1")).notes if note["note"] == "epoch"]
+    assert len(epochs) == 3
+    assert epochs == sorted(set(epochs))

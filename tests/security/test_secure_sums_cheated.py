@@ -1,0 +1,154 @@
+"""A server that wants to know one site's term of a secure sum (docs/security.md)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.config import resolve
+from fedweave.core.tree import Tree, decode, encode
+from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.masking import advert_tree
+from fedweave.deploy.flare.requests import pin
+from fedweave.privacy.aggregation import Group, Participant
+from tests.deploy.projects import SITES, InProcess, call_request, join_request
+from tests.privacy.authority import Authority, write_kits
+from tests.security.cheating import agreed, reply
+
+CONFIG = agreed(algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
+
+
+class Server:
+    """Asks all sites, each for what it likes."""
+
+    def __init__(self, project: Path, epoch: int = 5, after: int = -1, config: Any = CONFIG) -> None:
+        self.members, self.epoch, self.config = InProcess(project).members, epoch, config
+        for site in SITES:
+            self.ask(site, json.loads(join_request(config, "r1", after)))
+
+    def ask(self, site: str, request: dict[str, Any], message: Tree | None = None) -> Answer:
+        return self.members[site].answer(json.dumps(request), encode(message or {}))
+
+    def agree(self, site: str, kind: str, message: Tree | None = None, **lies: Any) -> Answer:
+        about = {"pin": pin(self.config.plain(), list(SITES)), "round": 0, "step": "FedAvg.train"}
+        return self.ask(site, {"kind": kind, "epoch": self.epoch} | about | lies, message)
+
+    def prepare(self) -> None:
+        adverts = {"adverts": {site: reply(self.agree(site, "advertise")) for site in SITES}}
+        self.letters = {site: reply(self.agree(site, "share", adverts))["shares"] for site in SITES}
+
+    def train(self, site: str, message: Tree, slot: int = 0, round: int = 1, **lies: Any) -> Answer:
+        sum = {"epoch": self.epoch, "slot": slot, "peers": list(SITES)} | lies
+        return self.ask(site, json.loads(call_request(self.config, "FedAvg.train", round, sum=sum)), message)
+
+    def open(self, site: str, kind: str, survivors: Any, message: Tree | None = None) -> Answer:
+        about = {"pin": pin(self.config.plain(), list(SITES)), "round": 1, "epoch": self.epoch, "slot": 0}
+        return self.ask(site, about | {"kind": kind, "peers": list(SITES), "survivors": list(survivors)}, message)
+
+    def to(self, site: str) -> Tree:
+        return {peer: own[SITES.index(site), 0] for peer, own in self.letters.items() if peer != site}
+
+
+@pytest.fixture
+def message() -> Tree:
+    from fedweave.core import model as models
+    from fedweave.core import random
+
+    w = models.init(CONFIG.model.make().build(8, 3), random.key(1), torch.float32)
+    return {"w": w, "SecureSum": {"n": torch.tensor(100)}}
+
+
+@pytest.fixture
+def kits(project: Path) -> Path:
+    write_kits(project, SITES)
+    return project
+
+
+def update(answer: Answer) -> torch.Tensor:
+    return reply(answer)["update"]["0"]["weight"]
+
+
+def test_words_leave_in_no_other_way_than_masked(kits: Path, message: Tree) -> None:
+    """Without a sum, with one that was not prepared, and in an epoch of which the site knows nothing."""
+    server = Server(kits)
+    answer = server.ask("bank-a", json.loads(call_request(CONFIG, "FedAvg.train")), message)
+    assert (answer.blob, answer.final) == (b"", True)
+    assert "may leave in a secure sum alone, and the server names none" in answer.refusal
+    assert "has advertised no keys of epoch 5" in server.train("bank-b", message).refusal
+    assert not server.agree("bank-c", "advertise").refusal
+    assert "is not prepared" in server.train("bank-c", message).refusal
+
+
+def test_a_set_up_asked_for_again_is_refused(kits: Path) -> None:
+    server = Server(kits)
+    adverts = {"adverts": {site: reply(server.agree(site, "advertise")) for site in SITES}}
+    assert "epoch 5 is not after 5" in server.agree("bank-a", "advertise").refusal
+    assert not server.agree("bank-b", "share", adverts).refusal
+    assert "dealt once" in server.agree("bank-b", "share", adverts).refusal
+    assert "too few" in server.agree("bank-c", "share", {"adverts": {"bank-c": adverts["adverts"]["bank-c"]}}).refusal
+
+
+def test_a_server_that_puts_its_own_keys_in_between(kits: Path) -> None:
+    """It has an authority of its own, which no site knows."""
+    server = Server(kits)
+    adverts = {site: reply(server.agree(site, "advertise")) for site in SITES}
+    own = Participant("bank-b", Authority().issue("bank-b"), Group("r1", 5, SITES, 2))
+    answer = server.agree("bank-a", "share", {"adverts": adverts | {"bank-b": advert_tree(own.advertise())}})
+    assert "what is said to be from 'bank-b' is not signed by it" in answer.refusal
+    odd = adverts | {"bank-b": adverts["bank-b"] | {"keys": adverts["bank-c"]["keys"]}}
+    assert "is not signed by it" in server.agree("bank-c", "share", {"adverts": odd}).refusal
+
+
+def test_a_lie_about_survivors_reveals_nothing(kits: Path, message: Tree) -> None:
+    """bank-a hears that all have sent, bank-b that bank-c has dropped out, although its term has come."""
+    server = Server(kits)
+    server.prepare()
+    for site in SITES:
+        update(server.train(site, message))
+    lists = {"bank-a": SITES, "bank-b": SITES[:2], "bank-c": SITES}
+    signed = {site: reply(server.open(site, "survivors", lists[site]))["signature"] for site in SITES}
+    for site, others in (("bank-a", SITES), ("bank-b", SITES[:2])):
+        given = {"signatures": {other: signed[other] for other in others}, "letters": server.to(site)}
+        answer = server.open(site, "reveal", lists[site], given)
+        assert answer.blob == b""
+        assert "is not signed by it" in answer.refusal
+    own = {"signatures": {"bank-c": signed["bank-c"]}, "letters": server.to("bank-c")}
+    assert "1 of 3 sites are too few" in server.open("bank-c", "reveal", SITES, own).refusal
+
+
+@pytest.mark.parametrize("what", ["slot", "crowd", "others"])
+def test_a_second_term_under_the_same_pads_is_refused(kits: Path, message: Tree, what: str) -> None:
+    server = Server(kits)
+    server.prepare()
+    if what == "slot":
+        update(server.train("bank-a", message))
+        assert "has been used" in server.train("bank-a", message, round=2).refusal
+    else:
+        peers = ["bank-a"] if what == "crowd" else ["bank-a", "bank-b", "bank-x"]
+        answer = server.train("bank-a", message, peers=peers)
+        assert answer.blob == b""
+        assert "too few" in answer.refusal or "are not this site and others" in answer.refusal
+
+
+def test_an_epoch_that_has_been_is_refused(kits: Path) -> None:
+    """Also by a new job, in which the site remembers none of the old keys, but the epoch."""
+    assert not Server(kits).agree("bank-a", "advertise").refusal
+    assert "epoch 5 is not after 5" in Server(kits).agree("bank-a", "advertise").refusal
+    assert "epoch 4 is not after 5" in Server(kits, 4).agree("bank-a", "advertise").refusal
+    assert not Server(kits, 6).agree("bank-a", "advertise").refusal
+
+
+def test_pads_do_not_repeat_where_a_run_resumes_with_another_eval_every(kits: Path, message: Tree) -> None:
+    """The same round from the same weights and state: the terms are the same, and what left would be, too."""
+    sent = []
+    for epoch, config in ((5, CONFIG), (6, resolve(CONFIG.plain() | {"eval_every": 3, "rounds": 9}))):
+        server = Server(kits, epoch, config=config)
+        server.prepare()
+        sent.append([update(server.train(site, message)) for site in SITES])
+    for first, second in zip(*sent, strict=True):
+        assert float((first == second).double().mean()) < 0.01
+    assert decode(encode({"h": first}))["h"].dtype == torch.int32
