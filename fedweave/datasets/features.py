@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from fedweave.errors import ConfigError
 
 OVER_NODES = ("scale", "standard", "minmax")  # depend on which other nodes there are
-NORMALISE = ("none", "row", *OVER_NODES)
+NORMALISE = ("none", "row", "binary", *OVER_NODES)
 
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
 DENSE_FROM = 0.2
@@ -62,6 +62,7 @@ def normalise(
     "none":     as they are.
     "row":      each row divided by the sum of its absolute values (Kipf and Welling 2017, section 5.2); rows of zeros
                 stay.
+    "binary":   1 where a feature is not 0, as for the words of a text that are counted or weighed elsewhere.
     "scale":    each column divided by its standard deviation over all n nodes, so that zeros stay zeros and sparse
                 features sparse; constant columns stay.
     "standard": each column to mean 0 and standard deviation 1 over all n nodes; constant columns become 0.
@@ -75,6 +76,8 @@ def normalise(
     over = x if over is None else over
     if how == "none":
         return x
+    if how == "binary":
+        return (x != 0).astype(np.float32)
     from sklearn.preprocessing import StandardScaler, normalize  # takes seconds to load
 
     if how == "row":

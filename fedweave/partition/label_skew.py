@@ -5,10 +5,11 @@ from typing import Literal
 
 import numpy as np
 
+from fedweave.core.graph import TEST
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Partition
+from fedweave.partition.base import Part, Partition
 from fedweave.partition.splits import check_clients, published, stratify
 
 _DRAWS = 1000  # on Cora one draw of major labels in four is refused
@@ -27,9 +28,10 @@ class LabelSkew:
       drawn, left-over major ones among them (another reading of "random unselected nodes", and the released code's).
     - Major labels are drawn uniformly from those with nodes, and drawn again while they, or the others, have too few
       nodes left; so size and rate are exact. With `short = "fill"` they are kept, and other nodes fill the gap, so that
-      the rate falls (as in the released code).
+      the rate falls, and the size where all nodes are too few (as in the released code).
     - Nodes are drawn without replacement within a client; clients overlap, and one client's test node may be another's
-      train node (the released code removes earlier clients' test nodes from later clients' choice).
+      train node. With `reserved` a client's test nodes are out of the choice of those after it, so that fewer of them
+      train elsewhere (as in the released code).
     - Nodes without an edge inside their client are kept, or dropped with `isolated = "drop"` (as in the released code).
     - `test_nodes` and `val` are of the client's own nodes, stratified by label; the remaining ones train. Too few nodes
       for that is an error, not a smaller test set.
@@ -45,6 +47,7 @@ class LabelSkew:
     rest:         where the other nodes come from: "others" (the labels that are not major) or "all".
     short:        "redraw" or "fill", when the major labels have too few nodes.
     isolated:     "keep" or "drop" nodes that have no edge inside their client; dropping makes clients smaller.
+    reserved:     no client holds a test node of one before it.
     public_split: take the dataset's published masks instead of `test_nodes` and `val`.
     """
 
@@ -58,6 +61,7 @@ class LabelSkew:
     rest: Literal["others", "all"] = "others"
     short: Literal["redraw", "fill"] = "redraw"
     isolated: Literal["keep", "drop"] = "keep"
+    reserved: bool = False
     public_split: bool = False
 
     def __post_init__(self) -> None:
@@ -69,6 +73,11 @@ class LabelSkew:
             value = getattr(self, name)
             if not 0 <= value <= 1 or (name == "share" and value == 0):
                 raise ConfigError(f"[partition] {name} = {value}: must lie between 0 and 1 (share above 0).")
+        if self.reserved and self.public_split:
+            raise ConfigError(
+                "[partition] reserved = true with public_split = true: published test nodes train nowhere as it is; "
+                "set one of them to false."
+            )
 
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into a global test set and `clients` overlapping parts.
@@ -81,14 +90,36 @@ class LabelSkew:
         tested, size = (round(rate * len(labelled)) for rate in (self.global_test, self.share))
         self._roles(size)  # refuses what cannot work before anything is drawn
         rest = np.sort(labelled[tested:])
-        held = [np.sort(self._draw(rest, data.y[rest], size, rng)) for _ in range(self.clients)]
-        if self.isolated == "drop":
-            held = [_linked(data, nodes) for nodes in held]
-        if self.public_split:
-            parts = published(data, held)
-        else:
-            parts = stratify(data, held, np.stack([self._roles(len(nodes)) for nodes in held]), seed)
+        parts = (
+            self._reserving(data, rest, size, rng, seed) if self.reserved else self._alike(data, rest, size, rng, seed)
+        )
         return Partition(parts, np.sort(labelled[:tested]))
+
+    def _alike(
+        self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator, seed: int
+    ) -> tuple[Part, ...]:
+        """The clients' parts, all drawn out of the same nodes."""
+        held = [self._held(data, rest, size, rng) for _ in range(self.clients)]
+        if self.public_split:
+            return published(data, held)
+        return stratify(data, held, np.stack([self._roles(len(nodes)) for nodes in held]), seed)
+
+    def _reserving(
+        self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator, seed: int
+    ) -> tuple[Part, ...]:
+        """The clients' parts, one after the other out of the nodes that test nowhere yet."""
+        parts: list[Part] = []
+        for client in range(self.clients):
+            nodes = self._held(data, rest, size, rng)
+            [part] = stratify(data, [nodes], self._roles(len(nodes))[None], seed, f"partition/split/{client}")
+            rest = np.setdiff1d(rest, nodes[part.masks[TEST]])
+            parts.append(part)
+        return tuple(parts)
+
+    def _held(self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+        """One client's nodes, sorted."""
+        nodes = np.sort(self._draw(rest, data.y[rest], size, rng))
+        return _linked(data, nodes) if self.isolated == "drop" else nodes
 
     def _roles(self, size: int) -> np.ndarray:
         """int64 [3]: train, val and test nodes of a client with `size` nodes."""
@@ -102,18 +133,19 @@ class LabelSkew:
         return np.array([size - val - self.test_nodes, val, self.test_nodes])
 
     def _draw(self, nodes: np.ndarray, labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-        """One client's `size` nodes out of `nodes`, whose labels are `labels`."""
+        """One client's `size` nodes out of `nodes`, whose labels are `labels`; fewer if "fill" finds no more."""
         wanted = major = round(self.major_rate * size)
         present = np.unique(labels)
         for _ in range(_DRAWS if self.majors <= len(present) else 0):
             mine = np.isin(labels, rng.choice(present, self.majors, replace=False))
             if self.short == "fill":
                 major = min(wanted, int(mine.sum()))
-            pool = len(nodes) - major if self.rest == "all" else (~mine).sum()
-            if mine.sum() >= major and pool >= size - major:
+            pool = len(nodes) - major if self.rest == "all" else int((~mine).sum())
+            other = min(size - major, pool) if self.short == "fill" else size - major
+            if mine.sum() >= major and pool >= other:
                 first = rng.choice(nodes[mine], major, replace=False)
                 left = ~mine if self.rest == "others" else ~np.isin(nodes, first)
-                return np.concatenate([first, rng.choice(nodes[left], size - major, replace=False)])
+                return np.concatenate([first, rng.choice(nodes[left], other, replace=False)])
         raise ConfigError(
             f"[partition] no majors = {self.majors} of the {len(present)} labels have {wanted} nodes and the others "
             f"{size - wanted} (major_rate = {self.major_rate} of share = {self.share}) among the {len(nodes)} outside "

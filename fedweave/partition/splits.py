@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -81,9 +82,40 @@ def role_sizes(labelled: np.ndarray, ratios: tuple[float, float, float]) -> np.n
     return _apportion(labelled[:, None] * shares, some_train, most, labelled)[:, :3]
 
 
-def stratify(data: Dataset, held: Sequence[np.ndarray], sizes: np.ndarray, seed: int) -> tuple[Part, ...]:
-    """Parts over `held` with `sizes` int64 [P, 3] train, val and test examples, drawn in proportion to the labels."""
-    rng = generator(seed, "partition/split")
+def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> np.ndarray:
+    """Masks bool [3, e] for all examples: `train` of each class train, and shares `val` and `test` of all labelled
+    ones, rounded, are drawn uniformly from the others (as PyG's split "random" of `Planetoid`).
+
+    Raises:
+        ConfigError: a class has fewer examples, or too few are left to validate and test.
+    """
+    rng, labelled = generator(seed, "partition/per_class"), np.flatnonzero(data.y >= 0)
+    order = rng.permutation(labelled)
+    rank = np.empty(len(data.y), dtype=np.int64)
+    for label in range(data.classes):
+        own = order[data.y[order] == label]
+        rank[own] = np.arange(len(own))
+    rest = order[rank[order] >= train]
+    sizes = [round(share * len(labelled)) for share in (val, test)]
+    fewest = int(np.bincount(data.y[labelled], minlength=data.classes).min())
+    if fewest < train or sum(sizes) > len(rest):
+        raise ConfigError(
+            f"[partition] train_per_class = {train}, val = {val} and test = {test}: the smallest class of "
+            f"{data.name!r} has {fewest} examples, and {len(rest)} others are left to validate and test; lower one."
+        )
+    masks = np.zeros((3, len(data.y)), dtype=bool)
+    masks[TRAIN, order[rank[order] < train]] = True
+    masks[VAL, rest[: sizes[0]]] = True
+    masks[TEST, rest[sizes[0] : sum(sizes)]] = True
+    return masks
+
+
+def stratify(
+    data: Dataset, held: Sequence[np.ndarray], sizes: np.ndarray, seed: int, stream: str = "partition/split"
+) -> tuple[Part, ...]:
+    """Parts over `held` with `sizes` int64 [P, 3] train, val and test examples, drawn in proportion to the labels, with
+    the generator of the seed that is called `stream`."""
+    rng = generator(seed, stream)
     counts = _label_counts(data, held)
     bounds = _shares(counts, sizes, rng).cumsum(axis=0).reshape(3, -1)
     examples = np.concatenate(held)

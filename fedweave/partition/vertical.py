@@ -11,7 +11,7 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.splits import check_clients, check_ratios, divide
+from fedweave.partition.splits import check_clients, check_ratios, divide, per_class
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Vertical:
                       others.
     labels:           "all" clients see the labels, or only the "first".
     train, val, test: ratios of the labelled nodes, stratified by label (see `splits.divide`); the same at all clients.
+    train_per_class:  if above 0, so many nodes of each label train instead, and `val` and `test` are drawn uniformly.
     public_split:     take the dataset's published masks instead of the ratios.
     train_rest:       with `public_split`, every labelled node outside the published val and test masks trains.
     """
@@ -36,6 +37,7 @@ class Vertical:
     train: float = 0.2
     val: float = 0.4
     test: float = 0.4
+    train_per_class: int = 0
     public_split: bool = False
     train_rest: bool = False
 
@@ -43,6 +45,11 @@ class Vertical:
         check_clients(self.clients)
         check_ratios(self.train, self.val, self.test)
         check_rest(self.train_rest, self.public_split)
+        if self.train_per_class < 0 or (self.train_per_class and self.public_split):
+            raise ConfigError(
+                f"[partition] train_per_class = {self.train_per_class} with public_split = {self.public_split}: it is "
+                "a whole number >= 0, and 0 with public_split = true."
+            )
         if self.labels not in ("all", "first"):
             raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'first'.")
         if not 0 <= self.edges <= 1:
@@ -63,6 +70,8 @@ class Vertical:
         """
         ratios = (self.train, self.val, self.test)
         whole = every_node(data, ratios, self.public_split, self.train_rest, seed)
+        if self.train_per_class:
+            whole = replace(whole, masks=per_class(data, self.train_per_class, self.val, self.test, seed))
         parts = [
             replace(
                 whole,

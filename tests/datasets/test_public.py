@@ -125,6 +125,10 @@ def test_normalisations() -> None:
         plain = np.abs(dense(load(name, real(name), normalise="none").x)).sum(1)
         np.testing.assert_allclose(sums, plain > 0, atol=1e-5)  # citeseer has 15 rows of zeros
         assert data.x.dtype == np.float32
+        present = load(name, real(name), normalise="binary").x
+        np.testing.assert_array_equal(dense(present), dense(load(name, real(name), normalise="none").x) != 0)
+        assert present.dtype == np.float32
+        assert sp.issparse(present) == (name == "citeseer")
 
 
 def test_constant_columns_become_zero(tmp_path: Path) -> None:

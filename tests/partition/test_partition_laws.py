@@ -295,6 +295,24 @@ def test_label_skew_sizes_and_major_rate(rate: float) -> None:
         assert majors.sum() == round(rate * size)
 
 
+def test_reserved_test_nodes_are_held_by_no_later_client() -> None:
+    data = blocks(nodes=1000, unlabelled=0.1)
+    skew = LabelSkew(clients=6, majors=2, share=0.4, test_nodes=80, short="fill", rest="all", reserved=True)
+    parts = skew.cut(data, 0).parts
+    for i, part in enumerate(parts):
+        tested = part.nodes[part.masks[2]]
+        assert len(tested) == 80
+        assert not any(np.isin(tested, later.nodes).any() for later in parts[i + 1 :])
+    assert any(
+        np.isin(parts[-1].nodes[parts[-1].masks[2]], part.nodes).any() for part in parts[:-1]
+    )  # but by earlier ones
+    labelled = int((data.y >= 0).sum())
+    left = labelled - round(0.3 * labelled) - 5 * 80  # what the last one can choose from
+    assert len(parts[-1].nodes) == min(left, round(0.4 * labelled)) == left
+    with pytest.raises(ConfigError, match="reserved = true with public_split = true"):
+        LabelSkew(reserved=True, public_split=True)
+
+
 def test_label_skew_clients_overlap_and_differ_in_majors() -> None:
     data = blocks(nodes=1000, unlabelled=0.0)
     parts = LabelSkew(clients=8, majors=1, share=0.15, test_nodes=30).cut(data, 0).parts

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.splits import check_ratios, divide, group, published, role_sizes, stratify
+from fedweave.partition.splits import check_ratios, divide, group, per_class, published, role_sizes, stratify
 
 RATIOS = st.sampled_from([(0.2, 0.4, 0.4), (0.6, 0.2, 0.2), (1.0, 0.0, 0.0), (0.1, 0.2, 0.3), (0.01, 0.5, 0.49)])
 
@@ -111,3 +111,28 @@ def test_ratios_that_sum_to_one_in_decimals_are_accepted() -> None:
 
 def test_group_by_hand() -> None:
     assert [nodes.tolist() for nodes in group(np.array([2, 0, 2, 0]), 4)] == [[1, 3], [], [0, 2], []]
+
+
+def test_equally_many_of_each_class_train_as_in_the_published_function() -> None:
+    """Against PyG's `RandomNodeSplit`: as many of each class train, and as many others validate and test."""
+    torch = pytest.importorskip("torch")
+    transforms = pytest.importorskip("torch_geometric.transforms")
+    geometric = pytest.importorskip("torch_geometric.data")
+    y = np.repeat([0, 1, 2, 3], [60, 40, 25, 75])
+    masks = per_class(labelled(y), 20, val=0.15, test=0.3, seed=0)
+    split = transforms.RandomNodeSplit("random", num_train_per_class=20, num_val=30, num_test=60)
+    published = split(geometric.Data(y=torch.tensor(y), num_nodes=200))
+    assert np.bincount(y[masks[0]]).tolist() == np.bincount(y[published.train_mask.numpy()]).tolist() == [20] * 4
+    for ours, theirs in ((masks[1], published.val_mask), (masks[2], published.test_mask)):
+        assert ours.sum() == int(theirs.sum())
+    assert masks.sum(0).max() == 1
+    assert not np.array_equal(masks, per_class(labelled(y), 20, val=0.15, test=0.3, seed=1))
+    unknown = labelled(np.where(np.arange(200) % 7, y, -1))
+    assert not per_class(unknown, 20, val=0.1, test=0.2, seed=0)[:, unknown.y < 0].any()
+
+
+@pytest.mark.parametrize(("train", "val"), [(26, 0.1), (25, 0.9)])
+def test_too_few_of_a_class_or_to_validate_are_refused(train: int, val: float) -> None:
+    data = labelled(np.repeat([0, 1, 2, 3], [60, 40, 25, 75]))
+    with pytest.raises(ConfigError, match=rf"train_per_class = {train}, val = {val} .* smallest class of 'toy' has 25"):
+        per_class(data, train, val, 0.1, seed=0)

@@ -180,3 +180,14 @@ def test_cora(data_root: Path) -> None:
     assert columns["edges_kept"] == [round(0.8 * edges)] * 3
     assert (columns["train"], columns["val"], columns["test"]) == ([1208] * 3, [500] * 3, [1000] * 3)
     assert totals(data, cut)["edges_lost"] == pytest.approx(0.2**3 * edges, rel=0.5)
+
+
+def test_equally_many_nodes_of_each_label_train() -> None:
+    data = random_data(60, 6, 0)
+    cut = Vertical(clients=2, train_per_class=10, val=0.25, test=0.3).cut(data, 0)
+    for part in cut.parts:
+        assert np.bincount(data.y[part.masks[0]]).tolist() == [10, 10]
+        assert part.masks.sum(1).tolist() == [20, 15, 18]
+        assert np.array_equal(part.masks, cut.parts[0].masks)
+    with pytest.raises(ConfigError, match="train_per_class = 10 with public_split = True"):
+        Vertical(train_per_class=10, public_split=True)
