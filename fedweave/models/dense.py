@@ -105,6 +105,21 @@ def chain(
     return (*(activated(layer, dropout) for layer in made[:-1]), made[-1])
 
 
+def kaiming(layer: Layer) -> Layer:
+    """`layer` whose matrices [fan_in, fan_out] begin normal with variance 2 / fan_in (He et al. 2015, eq. 10; torch's
+    `kaiming_normal_`); vectors begin as they did."""
+
+    def init(key: Tensor) -> Tree:
+        return {
+            name: leaf
+            if leaf.dim() < 2
+            else math.sqrt(2 / leaf.shape[0]) * random.normal(random.fold(key, "kaiming", name), tuple(leaf.shape))
+            for name, leaf in layer.init(key).items()
+        }
+
+    return layer._replace(init=init)
+
+
 def activated(layer: Layer, rate: float, relu: bool = True) -> Layer:
     """`layer` followed by ReLU (or not) and dropout."""
 

@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from fedweave.core.model import Model
+from fedweave.core.model import Layer, Model
 from fedweave.models import dense, sage
 
 
 @dataclass(frozen=True)
 class Ego:
     """One linear layer with ReLU, `layers` GraphSAGE convolutions with ReLU and a linear classifier, all of width
-    `hidden`, with `dropout` after every ReLU. A node without neighbours is its own.
+    `hidden`, with dropout after ReLU. A node without neighbours is its own.
 
-    hidden:            width of all layers but the classifier.
+    hidden:            width of all layers but the classifier; the paper's is 512 (its Table 9).
     layers:            how many convolutions.
     dropout:           share of a layer's outputs that is dropped in training.
+    dropped:           "all" of the layers before the classifier, or the "ends": the first and the last of them (as in
+                       the released code).
+    initial:           weights drawn "uniform" as by `torch.nn.Linear`, or "kaiming"-normal (He et al. 2015; as in the
+                       released code).
     share_root_weight: one weight for a node and its neighbours (eq. 1 as printed) instead of two.
     linear:            no ReLU in the convolutions (the paper's FedEgo-Linear, eq. 9).
     order:             "gnn-mlp" puts the convolutions first, for the paper's "w/o EGO" (with `algorithm.hops = 0`).
@@ -28,9 +32,11 @@ class Ego:
         ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
 
-    hidden: int = 256
+    hidden: int = 512
     layers: int = 2
     dropout: float = 0.5
+    dropped: Literal["all", "ends"] = "all"
+    initial: Literal["uniform", "kaiming"] = "uniform"
     share_root_weight: bool = False
     linear: bool = False
     order: Literal["mlp-gnn", "gnn-mlp"] = "mlp-gnn"
@@ -43,12 +49,13 @@ class Ego:
         kinds = ["gnn"] * self.layers
         kinds = ["mlp", *kinds] if self.order == "mlp-gnn" else [*kinds, "mlp"]
         widths = [features, *[self.hidden] * len(kinds)]
-        made = [
-            dense.activated(dense.affine(*pair), self.dropout)
-            if kind == "mlp"
-            else dense.activated(
-                sage.convolution(*pair, self.share_root_weight, "mean_or_self"), self.dropout, not self.linear
-            )
-            for kind, pair in zip(kinds, pairwise(widths), strict=True)
-        ]
-        return (*made, dense.affine(self.hidden, classes))
+        made = [self._layer(kind, *pair) for kind, pair in zip(kinds, pairwise(widths), strict=True)]
+        rates = [self.dropout if self.dropped == "all" or i in (0, len(made) - 1) else 0.0 for i in range(len(made))]
+        relus = [kind == "mlp" or not self.linear for kind in kinds]
+        layers = (*map(dense.activated, made, rates, relus), dense.affine(self.hidden, classes))
+        return layers if self.initial == "uniform" else tuple(map(dense.kaiming, layers))
+
+    def _layer(self, kind: str, fan_in: int, fan_out: int) -> Layer:
+        if kind == "mlp":
+            return dense.affine(fan_in, fan_out)
+        return sage.convolution(fan_in, fan_out, self.share_root_weight, "mean_or_self")

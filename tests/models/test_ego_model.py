@@ -21,14 +21,14 @@ def floats(tree: Any) -> int:
     return sum(math.prod(leaf.shape) for layer in tree.values() for leaf in layer.values())
 
 
-@pytest.mark.parametrize(("features", "theta"), [(1433, 367_104), (3703, 948_224)])
+@pytest.mark.parametrize(("features", "theta"), [(1433, 734_208), (3703, 1_896_448)])
 def test_reduction_layers_have_the_size_of_table_9(features: int, theta: int) -> None:
-    """Cora and CiteSeer with hidden 256; the convolutions have two weights and a bias each, then the classifier."""
+    """Cora and CiteSeer with hidden 512; the convolutions have two weights and a bias each, then the classifier."""
     w = models.init(MODELS["ego"]().build(features, 7), random.key(0))
     assert floats({"0": w["0"]}) == theta
-    assert floats({key: w[key] for key in "123"}) == 2 * (2 * 256 * 256 + 256) + 256 * 7 + 7
+    assert floats({key: w[key] for key in "123"}) == 2 * (2 * 512 * 512 + 512) + 512 * 7 + 7
     shared = models.init(MODELS["ego"](share_root_weight=True).build(features, 7), random.key(0))
-    assert floats(w) - floats(shared) == 2 * 256 * 256
+    assert floats(w) - floats(shared) == 2 * 512 * 512
 
 
 @pytest.mark.parametrize("linear", [False, True])
@@ -55,6 +55,36 @@ def test_layers_written_out(linear: bool, share: bool) -> None:
     expected = h @ w["3"]["weight"] + w["3"]["bias"]
     torch.testing.assert_close(models.apply(model, w, graph)[:n], expected, atol=1e-12, rtol=1e-12)
     assert not torch.equal(models.apply(model, w, graph, random.key(2))[:n], expected)
+
+
+def test_dropout_at_the_ends_spares_the_first_convolution() -> None:
+    """A layer's output with a key is its output without one, scaled or 0, where it drops and the same where not."""
+    graph = random_graph(40)
+    for dropped, dropping in (("all", [True, True, True, False]), ("ends", [True, False, True, False])):
+        model = MODELS["ego"](hidden=5, dropout=0.5, dropped=dropped).build(6, 3)
+        w, h, found = models.init(model, random.key(0), graph.x.dtype), graph.x, []  # type: ignore[union-attr]
+        for i, layer in enumerate(model):
+            plain, with_key = (layer.apply(w[str(i)], graph, h, key) for key in (None, random.key(i)))
+            assert torch.equal(with_key[with_key != 0] > 0, plain[with_key != 0] > 0)
+            found.append(not torch.equal(plain, with_key))
+            h = plain
+        assert found == dropping
+
+
+def test_kaiming_normal_weights_have_torchs_moments() -> None:
+    uniform, normal = (
+        models.init(MODELS["ego"](hidden=300, initial=how).build(400, 5), random.key(0))
+        for how in ("uniform", "kaiming")
+    )
+    for layer, fan_in in (("0", 400), ("1", 300), ("3", 300)):
+        for name, leaf in normal[layer].items():
+            if name == "bias":
+                assert torch.equal(leaf, uniform[layer][name])
+                continue
+            torchs = torch.nn.init.kaiming_normal_(torch.empty(leaf.shape[1], leaf.shape[0]))
+            assert float(leaf.std()) == pytest.approx(float(torchs.std()), rel=0.05)
+            assert float(leaf.std()) == pytest.approx(math.sqrt(2 / fan_in), rel=0.05)
+            assert abs(float(leaf.mean())) < 0.1 * float(leaf.std())
 
 
 def test_the_other_order_puts_convolutions_first() -> None:
