@@ -13,6 +13,8 @@ What the paper leaves open, or where this differs:
   ones zero. A last batch of fewer than `least` nodes is joined to the one before: a single one would be a raw node.
 - The mixing of line 38 is computed when the client is called next (for training or scoring), so that a client that was
   away for some rounds mixes with the latest Φ_g. At its first call a client takes Φ_g whole.
+- With `epoch_share` a smaller client makes its epoch's mini-batches smaller, not fewer, than the largest; the released
+  code makes fewer.
 - P_i counts train labels only; it is zero, and EMD_i therefore 1, at a client without any. In evaluation a node sees
   all its neighbours, not a sample.
 """
@@ -48,9 +50,12 @@ class FedEgo(Deployable):
     """Personal models from averaged reduction layers and personalisation layers mixed with a server's own.
 
     batch:           centres per mini-batch, and ego-graphs per mashed one.
-    batches:         mini-batches per local epoch.
+    batches:         mini-batches per local epoch, drawn afresh.
+    epoch_share:     instead, an epoch goes once through as many train nodes as this share of all the client's nodes,
+                     in as many mini-batches as the client with most of them needs.
     epochs:          of a client per round.
-    server_epochs:   of the server per round, each over as many mashed ego-graphs as it received.
+    server_epochs:   of the server per round.
+    server_share:    each over as many mashed ego-graphs as this share of those it received.
     optimizer:       of clients and server.
     lr:              its learning rate.
     weight_decay:    its weight decay.
@@ -65,14 +70,18 @@ class FedEgo(Deployable):
                      `allow_raw_ego`, because that ego-graph is one member's data.
     allow_raw_ego:   permits that.
     share_reduction: False keeps Θ_i at home ("w/o RL").
+    own_reduction:   clients use, and are judged by, Θ_i as their training left it with their mixed Φ_i (as in the
+                     released code), instead of the server's Θ_g. Training starts from Θ_g either way.
     quorum:          share of the clients that must reply.
     """
 
     model: Model
     batch: int = 32
     batches: int = 5
+    epoch_share: float | None = None
     epochs: int = 5
     server_epochs: int = 5
+    server_share: float = 1.0
     hops: int = 2
     fan_out: int = 6
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -86,6 +95,7 @@ class FedEgo(Deployable):
     mixup: bool = True
     allow_raw_ego: bool = False
     share_reduction: bool = True
+    own_reduction: bool = False
     quorum: float = 1.0
 
     def __post_init__(self) -> None:
@@ -96,6 +106,8 @@ class FedEgo(Deployable):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.mixing is not None and not 0 <= self.mixing <= 1:
             raise ValueError(f"mixing is {self.mixing}; it is a share from 0 to 1, or left out to adapt")
+        if not 0 < self.server_share <= 1:
+            raise ValueError(f"server_share is {self.server_share}; it must be above 0 and at most 1")
         if self.gamma <= 0 or self.sigma < 0 or not 0 < self.quorum <= 1:
             raise ValueError("gamma must be positive, sigma not negative, quorum above 0 and at most 1")
         if (min(self.least, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
@@ -110,29 +122,43 @@ class FedEgo(Deployable):
     @property
     def egos(self) -> Egos:
         """The sampler of ego-graphs."""
-        return Egos(self.batch, self.hops, self.fan_out)
+        if self.epoch_share is None:
+            return Egos(self.batch, self.hops, self.fan_out)
+        return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.epoch_share)
 
     def init(self, fed: Federation) -> Tree:
-        """Θ_g, Φ_g, P_g (uniform before anything is known), and how many mashed ego-graphs a client uploads."""
+        """Θ_g, Φ_g, P_g (uniform before anything is known), how many mashed ego-graphs a client uploads and, where they
+        decide that, how many mini-batches an epoch has."""
         theta, phi = self._parts(models.init(self.model, fed.key("init"), fed.dtype))
-        uploads = int(fed.map(self.count, quorum=self.quorum).stack("batches").max())
+        counts = fed.map(self.count, quorum=self.quorum)
+        uploads = int(counts.stack("batches").max())
+        epoch = {} if self.epoch_share is None else {"epoch": max(1, int(counts.stack("epoch").max()))}
         if uploads < 1:
             raise UserError("no client has two training nodes to mix; give [partition] a larger share of train nodes.")
         labels = torch.full((fed.classes,), 1 / fed.classes, dtype=fed.dtype)
-        return {"theta": theta, "phi": phi, "labels": labels, "uploads": uploads}
+        return {"theta": theta, "phi": phi, "labels": labels, "uploads": uploads} | epoch
 
     def calls(self, clients: int) -> Calls:
         """Counting, then one training step in each round."""
         return replace(super().calls(clients), setup=(self.count,))
 
-    @on_client(sends={"batches": Sends("the number of the client's train nodes, up to one batch", within=Whole())})
+    def _counts(self) -> dict[str, Sends]:
+        told = {"batches": Sends("the number of the client's train nodes, up to one batch", within=Whole())}
+        epoch = {
+            "epoch": Sends("the number of the client's nodes that an epoch takes, up to one batch", within=Whole())
+        }
+        return told if self.epoch_share is None else told | epoch
+
+    @on_client(sends=_counts)
     def count(self, client: Client, message: Tree) -> Tree:
-        """How many batches of train nodes the client has."""
-        return {"batches": self._filled(client.graph.masks[TRAIN].sum())}
+        """How many batches of train nodes the client has, and how many an epoch takes."""
+        counts = {"batches": self._filled(client.graph.masks[TRAIN].sum())}
+        return counts if self.epoch_share is None else counts | {"epoch": self.egos.needed(client.graph)}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 3-35."""
-        replies = fed.map(self.train, self._shared(state) | {"uploads": state["uploads"]}, quorum=self.quorum)
+        sizes = {key: state[key] for key in ("uploads", "epoch") if key in state}
+        replies = fed.map(self.train, self._shared(state) | sizes, quorum=self.quorum)
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
         theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
         by_id = sorted(range(len(replies)), key=lambda at: replies.clients[at])  # the order of clients must not matter
@@ -161,15 +187,16 @@ class FedEgo(Deployable):
     def train(self, client: Client, message: Tree) -> Tree:
         """The local stage (lines 5-18), after the mixing of line 38."""
         w, _ = self._personal(client, message)
+        steps = self.epochs * message.get("epoch", self.batches)
         w, _, optimizer = fit(
             self._local_loss,
             w,
             client.graph,
             client.key,
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
-            self.epochs * self.batches,
+            steps,
             state=client.state.get("optimizer") if self._kept else None,
-            batches=self.egos.batches(self.model, client.graph, client.key, self.epochs * self.batches),
+            batches=self.egos.batches(self.model, client.graph, client.key, steps),
             rows=models.feature_rows(self.model),
         )
         client.state |= {"w": w} | ({"optimizer": optimizer} if self._kept else {})
@@ -233,11 +260,15 @@ class FedEgo(Deployable):
             data,
             fed.key("server"),
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
-            self.server_epochs * -(-len(embedding) // self.batch),
+            self.server_epochs * -(-self._in_epoch(len(embedding)) // self.batch),
             state=state.get("optimizer") if self._kept else None,
             args={"label": label},
         )
         return {"phi": phi} | ({"optimizer": optimizer} if self._kept else {})
+
+    def _in_epoch(self, mashed: int) -> int:
+        """How many of `mashed` ego-graphs an epoch of the server goes through."""
+        return max(1, int(self.server_share * mashed))
 
     @property
     def _kept(self) -> bool:
@@ -245,7 +276,8 @@ class FedEgo(Deployable):
 
     def _server_loss(self, phi: Tree, data: Graph, key: Tensor, args: Tree) -> Tensor:
         """Eq. 2 with the centres' soft labels, over a random mini-batch of mashed ego-graphs."""
-        order = random.bits(random.fold(key, "batch"), len(args["label"])).argsort()[: self.batch]
+        size = min(self.batch, self._in_epoch(len(args["label"])))
+        order = random.bits(random.fold(key, "batch"), len(args["label"])).argsort()[:size]
         h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index, union-attr]
         egos, split = ego.ego_graph(h, len(order), self.fan_out), self.egos.split(self.model)
         logits = models.apply(self.model[split:], phi, egos, key, first=split)
@@ -285,7 +317,7 @@ class FedEgo(Deployable):
     )
     def score(self, client: Client, message: Tree) -> Tree:
         """The personal model after the mixing of line 38."""
-        w, measures = self._personal(client, message)
+        w, measures = self._used(client, message)
         return self.judged(client, message, w, lambda: personal_score(self.model, w, client) | {"measures": measures})
 
     def global_model(self, state: Tree) -> Tree | None:
@@ -298,7 +330,13 @@ class FedEgo(Deployable):
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The personal model after the mixing of line 38."""
-        return self._personal(client, message)[0]
+        return self._used(client, message)[0]
+
+    def _used(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
+        """As `_personal`, with the client's own reduction layers where these are used."""
+        w, facts = self._personal(client, message)
+        own = self._parts(client.state["w"])[0] if self.own_reduction and "w" in client.state else {}
+        return w | own, facts
 
 
 def _norm(tree: Tree) -> Tensor:

@@ -19,16 +19,25 @@ from fedweave.sampling.minibatches import drawn
 
 @dataclass(frozen=True)
 class Egos:
-    """Ego-graphs of `hops` hops with `fan_out` neighbours each, drawn with replacement, `batch` centres at a time."""
+    """Ego-graphs of `hops` hops with `fan_out` neighbours each, drawn with replacement, `batch` centres at a time.
+
+    epochs: 0 draws every mini-batch afresh; else all steps together are so many epochs, and the mini-batches of one
+            have no centre in common.
+    share:  how many train nodes an epoch goes through, as a share of all the client's nodes.
+    """
 
     batch: int = 32
     hops: int = 2
     fan_out: int = 6
+    epochs: int = 0
+    share: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("hops", 0), ("fan_out", 1)):
+        for name, least in (("batch", 1), ("hops", 0), ("fan_out", 1), ("epochs", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}; it must be above 0 and at most 1")
 
     def split(self, model: Model) -> int:
         """How many leading layers see nodes, not egos: those before the last `hops` layers with edges.
@@ -50,8 +59,26 @@ class Egos:
 
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """A mini-batch per step: int64 [steps, b] distinct train nodes, and bool [steps, b] which of them are real
-        (fewer train nodes than b leave places empty)."""
-        return drawn(graph.masks[TRAIN], random.fold(key, torch.arange(steps))[:, None], self.batch)
+        (fewer nodes than b leave places empty)."""
+        if not self.epochs:
+            return drawn(graph.masks[TRAIN], random.fold(key, torch.arange(steps))[:, None], self.batch)
+        each = steps // self.epochs
+        nodes, _ = drawn(graph.masks[TRAIN], random.fold(key, torch.arange(self.epochs))[:, None], each * self.batch)
+        count = self.epoch(graph).clamp(max=each * self.batch)
+        ends = torch.arange(each + 1) * count // each  # of the mini-batches of an epoch, which are as equal as can be
+        place = ends[:-1, None] + torch.arange(self.batch)
+        real = place < ends[1:, None]
+        chosen = nodes[:, torch.where(real, place, 0).reshape(-1)].reshape(steps, self.batch)
+        return chosen, real.expand(self.epochs, *real.shape).reshape(steps, self.batch)
+
+    def epoch(self, graph: Graph) -> Tensor:
+        """How many train nodes an epoch goes through: int64 scalar."""
+        wanted = (self.share * graph.real.sum().double()).floor().long()
+        return torch.minimum(wanted, graph.masks[TRAIN].sum())
+
+    def needed(self, graph: Graph) -> Tensor:
+        """How many mini-batches that takes: int64 scalar."""
+        return -(-self.epoch(graph) // self.batch)
 
     def around(self, graph: Graph, key: Tensor, centres: Tensor) -> Tensor:
         """Nodes at all positions of the egos around `centres` int64 [m]: int64 [positions, m] (see `sampling.ego`)."""

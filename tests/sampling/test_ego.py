@@ -274,3 +274,27 @@ def test_mean_or_self_is_the_mean_except_for_isolated_nodes() -> None:
     graph = labelled(4, undirected((0, 1), (0, 2)))
     matrix = graph.edges.operator("mean_or_self").blocks.members[0].scipy().toarray()[:4, :4]
     assert matrix.tolist() == [[0, 0.5, 0.5, 0], [1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("train", "share", "steps"), [(50, 0.5, 12), (23, 0.9, 8), (50, 0.1, 4), (0, 0.5, 4), (64, 1.0, 4)]
+)
+def test_an_epoch_goes_once_through_its_share_of_the_nodes(train: int, share: float, steps: int) -> None:
+    """Mini-batches of an epoch have no centre in common, are as equal as can be, and together hold the share of all
+    nodes, as far as nodes train and places go."""
+    graph, epochs, batch = labelled(64, undirected((0, 1)), train), 4, 8
+    egos = Egos(batch, 1, 2, epochs, share)
+    centres, real = egos.draw(graph, random.key(1), steps)
+    each = steps // epochs
+    wanted = min(int(share * 64), train)
+    assert int(egos.epoch(graph)) == wanted
+    assert int(egos.needed(graph)) == -(-wanted // batch)
+    seen = []
+    for at in range(0, steps, each):
+        of_epoch = centres[at : at + each][real[at : at + each]].tolist()
+        assert len(set(of_epoch)) == len(of_epoch) == min(wanted, each * batch)
+        assert all(node < train for node in of_epoch)
+        sizes = real[at : at + each].sum(1)
+        assert int(sizes.max() - sizes.min()) <= 1
+        seen.append(sorted(of_epoch))
+    assert train in (0, 23) or len({tuple(each) for each in seen}) > 1 or wanted == 64

@@ -21,11 +21,15 @@ class EgoCrossEntropy(Part):
     batch:   centres of a mini-batch.
     hops:    radius of an ego-graph.
     fan_out: neighbours sampled per node.
+    epochs:  the local steps are so many epochs, whose mini-batches have no centre in common; 0 draws each afresh.
+    share:   how many train nodes an epoch goes through, as a share of the client's nodes.
     """
 
     batch: int = 32
     hops: int = 2
     fan_out: int = 6
+    epochs: int = 0
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         self.egos  # noqa: B018  refuses impossible sizes
@@ -33,11 +37,15 @@ class EgoCrossEntropy(Part):
     @property
     def egos(self) -> Egos:
         """The sampler."""
-        return Egos(self.batch, self.hops, self.fan_out)
+        return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.share)
 
     def check(self, training: Training) -> None:
-        """Refuse a model that cannot run on ego-graphs."""
+        """Refuse a model that cannot run on ego-graphs, and steps that are no whole epochs."""
         self.egos.split(training.model)
+        if self.epochs and training.local_steps % self.epochs:
+            raise ValueError(
+                f"local_steps is {training.local_steps}; in epochs = {self.epochs} it must be a multiple of these"
+            )
 
     def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """A mini-batch per step."""

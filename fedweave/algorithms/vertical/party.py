@@ -1,7 +1,7 @@
 """What one client of GLASU computes (Zhang et al. 2023, algorithms 2 to 7).
 
-`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `LabelRelease` needs. Within a round
-its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the
+`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `LabelRelease` needs. Within a
+round its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the
 mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what
 the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it;
 "kept", what the first segment carries beside its output, of the lowest list; "grads" and "pulled", gradients in weights
