@@ -100,6 +100,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "server_momentum": ServerMomentum,
     "server_adam": ServerAdam,
     "personal_model": PersonalModel,
+    "trained_model": parts.TrainedModel,
     "cosine_value": CosineValue,
     "size_value": SizeValue,
     "sparse_reward": SparseReward,

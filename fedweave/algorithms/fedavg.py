@@ -149,7 +149,7 @@ class FedAvg(Deployable):
 
     def calls(self, clients: int) -> Calls:
         """What the parts exchange before the first round; changed data, and training, in each."""
-        judge = self.score if self._one_model else self.score_personal
+        judge = self.judging({})
         changed = (self.change,) if self.composed.changes else ()
         kept = (judge, self.keep_given, self.keep_trained)
         return Calls(self.composed.setup, (*changed, self.train), (judge,), kept)
@@ -236,9 +236,9 @@ class FedAvg(Deployable):
     # --- evaluation --------------------------------------------------------------------------------------------------
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
-        """Each client's model on its own nodes; the global model or, where there is none, every client's, on the global
-        test graph."""
-        w = self.global_model(state)
+        """Each client's model on its own nodes; the global model, or every client's where there is none or a part
+        says so, on the global test graph."""
+        w = self.global_model(state) if self._one_judged else None
         replies = fed.map(self.judging(state), *self.told(state, fed), quorum=self.quorum)
         return Evaluation(replies, None if w is None else on_global_test(self.test_net, w, fed))
 
@@ -249,6 +249,10 @@ class FedAvg(Deployable):
     @property
     def _one_model(self) -> bool:
         return not self.composed.personal and not self.composed.private and self.share == ("*",)
+
+    @property
+    def _one_judged(self) -> bool:
+        return self._one_model and not any(part.judged_apart for part in self.composed.values())
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """What a round sends."""
@@ -267,8 +271,8 @@ class FedAvg(Deployable):
         return self.judged(client, message, w, lambda: personal_score(self.net, w, client, test_model=self.test_net))
 
     def judging(self, state: Tree) -> Any:
-        """`score` where there is a global model, else `score_personal`."""
-        return self.score if self._one_model else self.score_personal
+        """`score` where the global test judges a global model, else `score_personal`."""
+        return self.score if self._one_judged else self.score_personal
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The weights that a part has the client use, else those that its training would start from."""

@@ -334,9 +334,9 @@ class FedEgo(Deployable):
 
     def _used(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
         """As `_personal`, with the client's own reduction layers where these are used."""
-        w, facts = self._personal(client, message)
+        w, measures = self._personal(client, message)
         own = self._parts(client.state["w"])[0] if self.own_reduction and "w" in client.state else {}
-        return w | own, facts
+        return w | own, measures
 
 
 def _norm(tree: Tree) -> Tensor:

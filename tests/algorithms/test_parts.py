@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
-from fedweave.algorithms.parts import BySize, Clip, Context, MixedStart, Part, Round, Uniform
+from fedweave.algorithms.parts import BySize, Clip, Context, MixedStart, Part, Round, TrainedModel, Uniform
+from fedweave.core import model as models
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
@@ -38,6 +39,27 @@ def rows(*groups: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
     """Means within groups of the five clients."""
     own = {i: group for group in groups for i in group}
     return tuple(tuple(1 / len(own[i]) if j in own[i] else 0.0 for j in range(5)) for i in range(5))
+
+
+def test_clients_are_judged_by_what_their_training_left() -> None:
+    """The federation learns as without the part; "local" is then "trained", the global test a mean over clients."""
+    rounds = 2
+    plain, apart = (
+        [*train(FedAvg(model(), parts=parts, **SGD), federation(dtype=torch.float64), rounds)]
+        for parts in ((), (TrainedModel(),))
+    )
+    for one, other in zip(plain, apart, strict=True):
+        assert distance(one.state["w"], other.state["w"]) == 0
+        assert other.summary["local/accuracy"] == one.summary["trained/accuracy"]
+        assert other.summary["local/loss"] != one.summary["local/loss"]
+    fed = federation(dtype=torch.float64)
+    [*_] = train(FedAvg(model(), parts=(TrainedModel(),), **SGD), fed, rounds)
+    losses = []
+    for state in fed.snapshot().values():
+        logits = models.apply(model(), state["w"], fed.test)
+        tested = fed.test.masks[2]
+        losses.append(float(torch.nn.functional.cross_entropy(logits[tested], fed.test.y[tested])))
+    assert apart[-1].summary["global/loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-6)
 
 
 def test_a_matrix_of_equal_weights_is_the_plain_mean() -> None:

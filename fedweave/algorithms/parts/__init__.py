@@ -9,6 +9,7 @@ from fedweave.algorithms.parts.dp import MemberNoise
 from fedweave.algorithms.parts.drift import Drift
 from fedweave.algorithms.parts.egos import EgoCrossEntropy
 from fedweave.algorithms.parts.graphs import GraphCrossEntropy
+from fedweave.algorithms.parts.judged import TrainedModel
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
 from fedweave.algorithms.parts.part import Context, Part, Round, has
 from fedweave.algorithms.parts.release import Clip, Normalised
@@ -41,6 +42,7 @@ __all__ = [
     "Round",
     "SampledCrossEntropy",
     "SecureSum",
+    "TrainedModel",
     "Training",
     "TrimmedMean",
     "Uniform",

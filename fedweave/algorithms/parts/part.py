@@ -203,6 +203,7 @@ class Part:
     releases:  what `release` makes of an update, where that is no longer a change of the model weights; else "".
     mechanism: how `release` protects an update; None if it does not. most_rounds: for how many rounds that is enough.
     personal:  True if every client gets weights of its own, so that there is no one global model.
+    judged_apart: True if the global test judges the models that the clients use (`judged`), not the global one.
     requires:  hooks that some other part must decide.
     private:   patterns of the weights that never leave their client, such as "*_mask".
     groups:    True if clients need a sensitive attribute.
@@ -213,6 +214,7 @@ class Part:
     sends: ClassVar[Mapping[str, Sends | str]] = {}
     releases: ClassVar[str] = ""
     personal: ClassVar[bool] = False
+    judged_apart: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[bool] = False

@@ -1,0 +1,19 @@
+"""Which of its models a client uses."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedweave.algorithms.parts.part import Context, Part
+from fedweave.core.tree import Tree
+
+
+@dataclass(frozen=True)
+class TrainedModel(Part):
+    """Every client uses, and is judged by, the model that its own training left, and not the average: how the released
+    code of FedEgo (Zhang et al. 2023) judges FedAvg and FedProx. Before its first round, the received one."""
+
+    judged_apart: ClassVar[bool] = True
+
+    def judged(self, ctx: Context) -> Tree:
+        """w_i."""
+        return ctx.client.state["w"] if ctx.client.state.get("w") else ctx.received
