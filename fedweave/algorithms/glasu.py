@@ -79,6 +79,7 @@ class GLASU:
     edges:       "own", or "none": every node by itself (A = I).
     backward:    "frozen" or "exchanged" (needs Q = 1), see above.
     lr, weight_decay: of stochastic gradient descent.
+    decay, decay_every: the learning rate is multiplied by `decay` after every so many rounds; 0 never does.
     sigma, clip, delta: with sigma > 0 every row of a representation is clipped to the norm `clip` before it leaves and
                  gets Gaussian noise of standard deviation sigma · clip; `fedweave ledger` adds up the (ε, δ) of a row.
                  Lists of nodes are not protected, nor gradients, from which labels can be reconstructed.
@@ -102,6 +103,8 @@ class GLASU:
     backward: Literal["frozen", "exchanged"] = "frozen"
     lr: float = 0.1
     weight_decay: float = 0.0
+    decay: float = 1.0
+    decay_every: int = 0
     sigma: float = 0.0
     clip: float = 1.0
     delta: float = 1e-5
@@ -114,7 +117,9 @@ class GLASU:
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, steps=self.steps)
-        for name, least in (("exchanges", 0), ("batch", 0), ("fan_out", 1)):
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay is {self.decay}; it must be above 0 and at most 1")
+        for name, least in (("exchanges", 0), ("batch", 0), ("fan_out", 1), ("decay_every", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if self.label_epsilon is not None and not 0 < self.label_epsilon < math.inf:
@@ -173,7 +178,8 @@ class GLASU:
                 "and their draws together tell more; set partition.labels = 'first', or leave label_epsilon out."
             )
         nodes = int(replies.stack("nodes")[0])
-        return {"holders": {client: int(client in holders) for client in fed.clients}, "nodes": nodes}
+        counted = {"rounds": 0} if self.decay_every else {}
+        return {"holders": {client: int(client in holders) for client in fed.clients}, "nodes": nodes} | counted
 
     @on_client(sends=_FACTS)
     def begin(self, client: Client, message: Tree) -> Tree:
@@ -201,20 +207,27 @@ class GLASU:
             replies = fed.map(self.infer, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies)}
         holders = [client for client in fed.clients if state["holders"][client]]
-        exchanged = self.backward == "exchanged"
+        exchanged, (rate, state) = self.backward == "exchanged", self._rate(state)
         if exchanged or len(holders) < len(fed.clients):  # algorithm 6
             pulls = fed.map(self.pull, message, clients=holders)
             message["gradient"] = pulls.weighted_sum(
                 "gradient", torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64)
             )
         if not exchanged:
-            fed.map(self.update, message)  # algorithms 4 and 7
+            fed.map(self.update, message | rate)  # algorithms 4 and 7
             return state
         for segment in reversed(range(split.last)):
-            replies = fed.map(self.back, message | {"segment": segment})
+            replies = fed.map(self.back, message | {"segment": segment} | ({} if segment else rate))
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies)))}
         return state
+
+    def _rate(self, state: Tree) -> tuple[Tree, Tree]:
+        """The learning rate for the clients where it is not always `lr`, and the server's state after the round."""
+        if not self.decay_every:
+            return {}, state
+        rate = self.lr * self.decay ** (state["rounds"] // self.decay_every)
+        return {"lr": rate}, state | {"rounds": state["rounds"] + 1}
 
     @on_client(
         sends={

@@ -180,6 +180,26 @@ def test_frozen_gradients_take_the_others_as_constants(how: Any) -> None:
     assert largest_gap(before, after, joint(before, graphs, at, how, (0, 1, 2))) > 1e-3
 
 
+@pytest.mark.parametrize("backward", ["frozen", "exchanged"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_the_learning_rate_decays_after_so_many_rounds(backward: Any, weight_decay: float) -> None:
+    """Three rounds with decay 1/4 after every two are two rounds with lr and one with lr / 4 from there."""
+    options: dict[str, Any] = {"batch": 0, "backward": backward, "weight_decay": weight_decay}
+    found = []
+    for made in (
+        [GLASU(backbone(), lr=LR, decay=0.25, decay_every=2, **options)] * 3,
+        [GLASU(backbone(), lr=rate, **options) for rate in (LR, LR, LR / 4)],
+    ):
+        fed = federation(parties())
+        fed.begin(0)
+        state = made[0].init(fed)
+        for number, algorithm in enumerate(made, 1):
+            fed.begin(number)
+            state = algorithm.round(state, fed)
+        found.append(weights(fed))
+    assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(*found, strict=True) for p in a) < 1e-12
+
+
 @HOW
 @pytest.mark.parametrize("holders", [(0, 1, 2), (0,)])
 def test_stale_steps_reuse_what_the_others_had(how: Any, holders: Any) -> None:

@@ -106,7 +106,7 @@ class PartySteps:
             args["others"] = {cut: gather_rows(now["others"][cut], place) for cut, place in places.items()}
         if "gradient" in message:
             args["gradient"] = message["gradient"] * ~labelled(graph).any()
-        tail, optimiser = self._tail_keys(now, torch.arange(self.steps)), Sgd(self.lr, self.weight_decay)
+        tail, optimiser = self._tail_keys(now, torch.arange(self.steps)), Sgd(self._rate(message), self.weight_decay)
         fitted = fit(
             self._loss, state["w"], graph, client.key, optimiser, self.steps, args=args, batches={"tail": tail}
         )
@@ -136,9 +136,14 @@ class PartySteps:
             own = grads["kept"]
             now["pulled"] = map_leaves(torch.add, now["pulled"], own) if "pulled" in now else own
             return {"gradient": grads["h"]}
-        client.state["w"] = map_leaves(lambda w, s: w - self.lr * (s + self.weight_decay * w), w, now["grads"])
+        lr = self._rate(message)
+        client.state["w"] = map_leaves(lambda w, s: w - lr * (s + self.weight_decay * w), w, now["grads"])
         del client.state["round"]
         return {}
+
+    def _rate(self, message: Tree) -> float:
+        """The learning rate, which the server may lower."""
+        return min(message.get("lr", self.lr), self.lr)
 
     def infer_full(self, client: Client, message: Tree) -> Tree:
         """H+_m after a segment for all nodes, from all edges."""
