@@ -4,9 +4,10 @@ Data, a partition, a model, an algorithm and an engine, put together in a few li
 
     data = fedweave.datasets.load("digits")
     cut = fedweave.partition.Dirichlet(clients=10, alpha=0.3).cut(data, seed=0)
-    fed = fedweave.Simulation(fedweave.client_graphs(data, cut), classes=data.classes, seed=0)
     model = fedweave.models.GCN(hidden=64).build(data.features, data.classes)
-    *_, last = fedweave.train(fedweave.algorithms.FedAvg(model), fed, rounds=30)
+    algorithm = fedweave.algorithms.FedAvg(model)
+    fed = fedweave.federation(data, cut, algorithm, seed=0)
+    *_, last = fedweave.train(algorithm, fed, rounds=30)
     last.summary["global/accuracy"]
 
 Nothing is imported before it is used, so that the command line starts quickly.
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedweave import algorithms, datasets, metrics, models, partition
-    from fedweave.build import client_graphs, global_test_graph
+    from fedweave.build import client_graphs, federation, global_test_graph, width
     from fedweave.engines.simulation import Simulation
     from fedweave.loading import load_run
     from fedweave.rounds import train
@@ -30,20 +31,24 @@ __all__ = [
     "algorithms",
     "client_graphs",
     "datasets",
+    "federation",
     "global_test_graph",
     "load_run",
     "metrics",
     "models",
     "partition",
     "train",
+    "width",
 ]
 
 _HOME = {
     "Simulation": "fedweave.engines.simulation",
     "client_graphs": "fedweave.build",
+    "federation": "fedweave.build",
     "global_test_graph": "fedweave.build",
     "load_run": "fedweave.loading",
     "train": "fedweave.rounds",
+    "width": "fedweave.build",
 }
 
 

@@ -22,6 +22,7 @@ from fedweave.errors import ConfigError
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.metrics.group_fairness import check_groups
+from fedweave.ops.recording import When
 from fedweave.partition import cut
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.induced import crossing_edges, induced_edges, labels_of
@@ -58,21 +59,48 @@ def build(config: Config) -> Built:
     check_pooling(config, data, model)
     algorithm = config.algorithm.make(model)
     check_people(config, data, algorithm)
-    graphs = client_graphs(data, seen, dtype, getattr(algorithm, "vocabulary", None))
-    fed = Simulation(
-        graphs,
-        classes=data.classes,
-        test=global_test_graph(data, partition, dtype),
-        held=held_graphs(data, partition, dtype),
-        pairs={name: torch.from_numpy(matrix) for name, matrix in seen.pairs.items()},
-        places=placements(data, seen) if capabilities(config.algorithm.kind).ids else None,
+    fed = federation(
+        data,
+        seen,
+        algorithm,
         seed=seed,
         mode="loop" if any(layer.runs_alone for layer in model) else engine.mode,
         chunk=engine.chunk,
         record=engine.record,
+        dtype=dtype,
     )
-    motifs = {client: own for client, graph in graphs.items() if (own := graph.own_edges.members[0].motifs)}
+    motifs = {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
     return Built(data, partition, algorithm, fed, motifs)
+
+
+def federation(
+    data: Dataset,
+    partition: Partition,
+    algorithm: Any,
+    *,
+    seed: int = 0,
+    mode: str = "vmap",
+    chunk: int = 0,
+    record: When = "auto",
+    dtype: torch.dtype = torch.float32,
+) -> Simulation:
+    """The federation that `algorithm` trains on, in one process: a client for every part of the partition, what the
+    server holds, and whatever else this algorithm asks for (motifs of small graphs, places of nodes, overlaps).
+
+    mode, chunk, record: see `engines.simulation.Simulation`. dtype: of features and weights.
+    """
+    return Simulation(
+        client_graphs(data, partition, dtype, getattr(algorithm, "vocabulary", None)),
+        classes=data.classes,
+        test=global_test_graph(data, partition, dtype),
+        held=held_graphs(data, partition, dtype),
+        pairs={name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
+        places=placements(data, partition) if needs(algorithm).ids else None,
+        seed=seed,
+        mode=mode,
+        chunk=chunk,
+        record=record,
+    )
 
 
 def _check_needs(config: Config, data: Dataset, partition: Partition) -> None:

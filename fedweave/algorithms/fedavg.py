@@ -76,7 +76,8 @@ class FedAvg(Deployable):
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
         own = self.capabilities
-        return replace(own, sens=own.sens or any(part.groups for part in self.composed.values()))
+        parts = self.composed.values()
+        return replace(own, sens=own.sens or any(part.groups for part in parts), ids=any(part.ids for part in parts))
 
     @property
     def most_rounds(self) -> int | None:

@@ -51,6 +51,7 @@ class NeighbourSums(Part):
     """
 
     hops: Literal[0, 1, 2] = 2
+    ids = True
 
     def __post_init__(self) -> None:
         if self.hops not in (0, 1, 2):

@@ -24,7 +24,7 @@ def pooled(partition: Partition) -> Partition:
     edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
     nodes, graphs = distinct(np.concatenate([part.nodes for part in parts])), _union([part.graphs for part in parts])
     whole = Part(nodes, masks, columns, edges, any(part.labels for part in parts), graphs)
-    return Partition((whole,), partition.test, judged=partition.judged)
+    return Partition((whole,), partition.test, judged=partition.judged, held=partition.held)
 
 
 def _union(held: list[np.ndarray | None]) -> np.ndarray | None:

@@ -207,6 +207,7 @@ class Part:
     requires:  hooks that some other part must decide.
     private:   patterns of the weights that never leave their client, such as "*_mask".
     groups:    True if clients need a sensitive attribute.
+    ids:       True if clients need their nodes' places in the undivided graph.
     hides:     True if the server learns no single client's update or report, so that no other part may look at them.
     whole_features: True if `loss` needs all columns of the features, also those that are 0 at a client.
     """
@@ -218,6 +219,7 @@ class Part:
     requires: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[bool] = False
+    ids: ClassVar[bool] = False
     hides: ClassVar[bool] = False
     whole_features: ClassVar[bool] = False
 
