@@ -5,6 +5,7 @@ round misses that round's reward.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -140,6 +141,10 @@ class CGSV:
     gamma: float = 0.5
     alpha: float = 0.95
     beta: float = 1.0
+
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients get a reward from normalised updates"
+    }
 
     def parts(self) -> tuple[Part, ...]:
         """Normalised updates, values by cosine, sparse rewards."""

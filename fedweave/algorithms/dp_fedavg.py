@@ -9,6 +9,7 @@ number of members a round, and no amplification by sampling them, since the samp
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from fedweave.algorithms.parts import MemberNoise, Part, Uniform
 from fedweave.algorithms.preset import preset
@@ -32,6 +33,11 @@ class DPFedAvg:
     epsilon: float | None = None
     delta: float = 1e-5
     target_rounds: int | None = None
+
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "the server's step is one of a clipped update with noise"
+    }
+    tried_with: ClassVar[dict[str, Any]] = {"sigma": 0.01}  # with more noise five clients learn nothing
 
     def parts(self) -> tuple[Part, ...]:
         """The plain mean of noised updates."""

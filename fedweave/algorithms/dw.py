@@ -1,6 +1,7 @@
 """DW, data-size weighting: the baseline of FairGraphFL's paper whose rewards follow the clients' sizes."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -41,6 +42,10 @@ class DW:
 
     gamma: float = 0.5
     beta: float = 1.0
+
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients get a reward from normalised updates"
+    }
 
     def parts(self) -> tuple[Part, ...]:
         """Normalised updates, values by size, sparse rewards."""

@@ -4,6 +4,7 @@ Deviations: the paper says it in one sentence; 1 / (1 + ‖u_i − u_N‖) and t
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -39,6 +40,10 @@ class EU:
     gamma: float = 0.5
     alpha: float = 0.95
     beta: float = 1.0
+
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients get a reward from normalised updates"
+    }
 
     def parts(self) -> tuple[Part, ...]:
         """Normalised updates, values by distance, sparse rewards."""

@@ -208,6 +208,9 @@ class F2GNN:
     server: bool = True
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients have a penalty on gaps between groups"
+    }
 
     def parts(self) -> tuple[Part, ...]:
         """The client's and the server's, as far as they are wanted."""

@@ -160,6 +160,7 @@ class FairAug:
     keep: float = 0.8
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
+    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on augmented graphs"}
 
     def parts(self) -> tuple[Part, ...]:
         """Training on augmented copies."""

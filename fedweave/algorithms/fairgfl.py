@@ -21,7 +21,7 @@ What the paper leaves open, or where this differs:
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -287,6 +287,17 @@ def _euclidean(codes: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class FairGFL(OverlapWeights):
     """FedAvg in which clients that hold the same nodes count less, as far as noisy codes of these show it."""
+
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "the server's step is longer by the worst loss"
+    }
+    tried_with: ClassVar[dict[str, Any]] = {
+        "code_size": 20,
+        "encoder_rounds": 3,
+        "sample": 24,
+        "epsilon_a": 6.0,
+        "epsilon_b": 4.0,
+    }
 
     def parts(self) -> tuple[Part, ...]:
         """The weights."""

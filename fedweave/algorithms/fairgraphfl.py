@@ -19,7 +19,7 @@ paper's batch of 128 holds more than any of its agents has.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -267,6 +267,9 @@ class FairGraphFL:
     capabilities: ClassVar[Capabilities] = Capabilities(
         graph_level=True, measures=True, evaluation=("score", "score_personal")
     )
+
+    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
+    tried_with: ClassVar[dict[str, Any]] = {"lr": 0.01}
 
     def parts(self) -> tuple[Part, ...]:
         """Those that are not ablated."""

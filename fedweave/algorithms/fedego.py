@@ -20,7 +20,7 @@ What the paper leaves open, or where this differs:
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -97,6 +97,20 @@ class FedEgo(Deployable):
     share_reduction: bool = True
     own_reduction: bool = False
     quorum: float = 1.0
+
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients and the server train on mini-batches of ego-graphs"
+    }
+    tried_with: ClassVar[dict[str, Any]] = {
+        "model": "ego",
+        "batch": 4,
+        "batches": 2,
+        "epochs": 1,
+        "server_epochs": 1,
+        "fan_out": 2,
+        "lr": 0.01,
+        "sigma": 0.01,
+    }
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, epochs=self.epochs)

@@ -2,6 +2,7 @@
 visual classification", and Reddi et al. 2021, "Adaptive federated optimization", algorithm 2."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
@@ -81,6 +82,9 @@ class FedAvgM:
     server_lr: float = 1.0
     momentum: float = 0.9
 
+    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step has momentum"}
+    tried_with: ClassVar[dict[str, Any]] = {"server_lr": 0.1, "local_steps": 3}
+
     def parts(self) -> tuple[Part, ...]:
         """The server's momentum."""
         return (ServerMomentum(self.server_lr, self.momentum),)
@@ -101,6 +105,9 @@ class FedAdam:
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+
+    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
+    tried_with: ClassVar[dict[str, Any]] = {"local_steps": 3}
 
     def parts(self) -> tuple[Part, ...]:
         """The server's Adam."""

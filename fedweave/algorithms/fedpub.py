@@ -155,6 +155,8 @@ class FedPUB:
     local_steps: int = 1
     weight_decay: float = 1e-6
 
+    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train masks, too"}
+
     def parts(self) -> tuple[Part, ...]:
         """The mix, and the masks."""
         return FunctionalMix(self.tau), SparseMasks(self.l1, self.pull, self.threshold)

@@ -6,6 +6,7 @@ client's training nodes. In evaluation a node sees all its neighbours, not a sam
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from fedweave.algorithms.parts import Part, SampledCrossEntropy, Uniform
 from fedweave.algorithms.preset import preset
@@ -24,6 +25,9 @@ class FedSage:
     batch: int = 32
     fan_out: int = 5
     local_steps: int = 5
+
+    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on mini-batches"}
+    tried_with: ClassVar[dict[str, Any]] = {"batch": 8, "fan_out": 2, "local_steps": 2}
 
     def parts(self) -> tuple[Part, ...]:
         """Sampled neighbourhoods, and the plain mean."""

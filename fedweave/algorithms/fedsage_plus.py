@@ -21,7 +21,7 @@ What the paper leaves open, or where this differs:
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -290,6 +290,21 @@ class FedSagePlus(MissingNeighbours):
     batch: int = 32
     fan_out: int = 5
     local_steps: int = 5
+
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients train on mini-batches of mended graphs"
+    }
+    tried_with: ClassVar[dict[str, Any]] = {
+        "batch": 8,
+        "fan_out": 2,
+        "local_steps": 2,
+        "slots": 2,
+        "epochs": 4,
+        "exchanges": 3,
+        "sample": 8,
+        "hidden": (8,),
+        "rounding": "random",
+    }
 
     def parts(self) -> tuple[Part, ...]:
         """Mended graphs, sampled neighbourhoods, and the plain mean."""

@@ -6,7 +6,7 @@ edges that a client holds.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
@@ -30,6 +30,8 @@ class FedStar:
     lr: float = 1e-3
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, graph_level=True)
+    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
+    tried_with: ClassVar[dict[str, Any]] = {"model": "star", "lr": 0.01}
 
     def parts(self) -> tuple[Part, ...]:
         """FedAvg's own."""

@@ -9,7 +9,7 @@ client that misses a round keeps its model until the next.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -184,6 +184,8 @@ class GCFL:
     eps2: float = 0.06
     wait: int = 20
 
+    tried_with: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "wait": 2}
+
     def parts(self) -> tuple[Part, ...]:
         """The clusters."""
         return (Clusters(self.eps1, self.eps2, self.wait),)
@@ -204,6 +206,8 @@ class GCFLPlus:
     eps2: float = 0.06
     wait: int = 20
     length: int = 5
+
+    tried_with: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "wait": 2, "length": 2}
 
     def parts(self) -> tuple[Part, ...]:
         """The clusters."""

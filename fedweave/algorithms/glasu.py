@@ -31,7 +31,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -114,6 +114,11 @@ class GLASU:
     capabilities: ClassVar[Capabilities] = Capabilities(
         vertical=True, predicts=True, evaluation=("infer_full", "score")
     )
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients train parts of one model on mini-batches",
+        "a_quorum_carries_the_round": "each client holds a part of every node",
+    }
+    tried_with: ClassVar[dict[str, Any]] = {"fan_out": 2}
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, steps=self.steps)

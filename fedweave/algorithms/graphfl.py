@@ -6,7 +6,7 @@ anew in every round; of fewer than two full sets of training nodes, each gets ha
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -80,6 +80,8 @@ class GraphFL:
     lr: float = 0.1
     weight_decay: float = 0.0
     server_lr: float = 0.01
+
+    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
 
     def parts(self) -> tuple[Part, ...]:
         """Gradients of the query sets, their plain mean, and Adam."""

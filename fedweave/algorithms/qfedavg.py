@@ -58,6 +58,10 @@ class QFedAvg:
     optimizer: Literal["sgd"] = "sgd"
     lr: float = 0.1
 
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "the server's step is scaled by the loss"
+    }
+
     def parts(self) -> tuple[Part, ...]:
         """Weights by loss."""
         return (FairByLoss(self.q, 1 / self.lr),)

@@ -5,6 +5,7 @@ FairGraphFL compares with it under the name CFFL. Deviations: values begin at 1 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -88,6 +89,10 @@ class RFFL:
     gamma: float = 0.5
     alpha: float = 0.95
     wait: int = 10
+
+    does_not_owe: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients get a reward on top of what they trained"
+    }
 
     def parts(self) -> tuple[Part, ...]:
         """Clipped updates, reputations, sparse rewards."""

@@ -18,7 +18,8 @@ def contract(
 ) -> None:
     """Try on an algorithm what every algorithm owes: the same numbers however it is run, and nothing crosses unseen.
 
-    A class says what does not hold for it, and why: does_not_owe = {"one_client_is_ordinary_training": "momentum"}.
+    A class says what does not hold for it, and why: does_not_owe = {"one_client_is_ordinary_training": "momentum"};
+    and which of its settings suit clients of a few dozen nodes: tried_with = {"batch": 8}.
     """
     from fedweave.config import check_name
     from fedweave.contract.laws import LAWS

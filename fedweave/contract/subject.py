@@ -1,89 +1,163 @@
-"""An algorithm under test, and the small federation that it runs on."""
+"""An algorithm under test, and its runs on a small federation."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 
-from fedweave import datasets
-from fedweave.build import client_graphs, placements
-from fedweave.config import own_parameters
-from fedweave.core.algorithm import capabilities
+from fedweave.config import check_name, own_parameters
+from fedweave.contract import federations
+from fedweave.contract.wire import BytesEngine, Recorder
+from fedweave.core.algorithm import Capabilities, capabilities, needs
 from fedweave.core.graph import Graph
-from fedweave.core.tree import Tree, leaves
+from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
-from fedweave.models import GCN
-from fedweave.partition import Dirichlet
+from fedweave.models import MODELS
 from fedweave.rounds import RoundResult, train
 
-ROUNDS = 4  # steps are recorded in their second round and played from the third
-CLIENTS, CHANGED = 4, "client-2"
-DATA: dict[str, Any] = {"nodes": 120, "classes": 2, "features": 12, "sensitive": True}
-SPLIT = Dirichlet(clients=CLIENTS, alpha=1.0, train=0.4, val=0.2, test=0.4)
+ROUNDS = 3  # steps are recorded in their second round, or at once, and played from then on
+SAVED = 1  # the round whose checkpoint is kept
+EVERY = 2  # rounds until models are judged
+# Batches of two clients leave one alone, and different clients of the same sizes.
+BATCHES: dict[str, Any] = {"mode": "vmap", "chunk": 2, "record": "never"}
+HIDDEN = 8
+
+
+class Run(NamedTuple):
+    """What a run left.
+
+    left:  server, clients and summary after its last round. fed: the federation.
+    saved: the checkpoint after round `SAVED`. said: what was warned of meanwhile.
+    """
+
+    left: Tree
+    fed: Any
+    saved: bytes
+    said: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One algorithm. kind: what makes it of a model. values: its settings."""
+    """One algorithm, and the runs of it that several laws look at.
+
+    kind: what makes it of a model. values: its settings; where they say nothing, those that its class declares as
+    `tried_with` count, and one local step.
+    """
 
     kind: Any
     values: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        declared = capabilities(self.kind)
-        for what, absent in (("vertical", "same nodes"), ("graph_level", "small graphs")):
-            if getattr(declared, what):
-                raise ConfigError(
-                    f"the contract's federation has nodes that nobody shares; it cannot try algorithms for {absent}."
-                )
+    _runs: dict[Any, Run] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def not_owed(self) -> Mapping[str, str]:
         """{law: why it does not hold}, which the algorithm's class declares as `does_not_owe`."""
-        return getattr(getattr(self.kind, "paper", self.kind), "does_not_owe", {})
+        return declared(self.kind, "does_not_owe")
+
+    @cached_property
+    def needs(self) -> Capabilities:
+        """What it needs of the data; parts may need groups of people, too."""
+        own = capabilities(self.kind)
+        return replace(own, sens=own.sens or needs(self._made(own)).sens)
+
+    def __post_init__(self) -> None:
+        of_class = getattr(self.kind, "paper", self.kind)
+        for name in declared(self.kind, "tried_with").keys() - {"model"}:  # a class may fix what its parent chooses
+            if not self.takes(name) and not hasattr(of_class, name):
+                raise ConfigError(f"tried_with: there is no setting {name!r}.")
 
     def takes(self, *names: str) -> bool:
         """Whether the algorithm has all these settings."""
         return set(names) <= own_parameters(self.kind).keys()
 
     def made(self, dropout: float = 0.5, **values: Any) -> Any:
-        """The algorithm with a small GCN; `values` go before its own settings."""
-        model = GCN(hidden=8, dropout=dropout).build(DATA["features"], DATA["classes"])
+        """The algorithm with a small model; `values` go before its own settings."""
+        return self._made(self.needs, dropout, **values)
+
+    def _made(self, needs: Capabilities, dropout: float = 0.5, **values: Any) -> Any:
+        tried: dict[str, Any] = {"local_steps": 1, **declared(self.kind, "tried_with")}
+        name = tried.pop("model", "gin" if needs.graph_level else "gcn")
+        check_name("tried_with: model", name, MODELS)
+        pooled = {"pool": "sum"} if needs.graph_level else {}
+        model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **pooled).build(*federations.shape(needs))
+        own = {name: value for name, value in tried.items() if self.takes(name)}
         try:
-            return self.kind(model, **(dict(self.values) | values))
+            return self.kind(model, **(own | dict(self.values) | values))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the algorithm refuses its settings: {error}") from error
 
+    def graphs(self, dtype: torch.dtype = torch.float32, changed: int | None = None) -> dict[str, Graph]:
+        """{client: graph}; client `changed` holds other data."""
+        return federations.graphs(dtype, changed, self.needs)
+
     def federation(
-        self, engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float32, **options: Any
-    ) -> Simulation:
-        """Four clients of different sizes, on an engine."""
-        clients = options.pop("clients", None) or graphs(dtype)
-        return engine(clients, classes=DATA["classes"], places=_places(), test=options.pop("test", None), **options)
+        self, engine: type[Simulation] = Recorder, dtype: torch.dtype = torch.float32, **options: Any
+    ) -> Any:
+        """Five clients of different sizes, on an engine."""
+        return federations.federation(engine, dtype, self.needs, **options)
 
-    def outcome(self, rounds: int = ROUNDS, **options: Any) -> Tree:
-        """All that a run leaves: the server's state, every client's, and the measured numbers."""
-        fed = self.federation(**options)
-        return everything(run(self.made(), fed, rounds), fed)
+    def run(
+        self,
+        rounds: int = ROUNDS,
+        every: int = EVERY,
+        settings: Mapping[str, Any] | None = None,
+        backwards: bool = False,
+        **options: Any,
+    ) -> Run:
+        """A run, made when it is first asked for. settings: of the algorithm. backwards: the clients' order. options:
+        the engine's, which is a `Recorder` that runs clients one after the other."""
+        options = {"mode": "loop", **options}
+        key = rounds, every, str(settings), backwards, *sorted((name, str(value)) for name, value in options.items())
+        if key not in self._runs:
+            if backwards:
+                own = self.graphs(options.get("dtype", torch.float32))
+                options["clients"] = dict(reversed(own.items()))
+            self._runs[key] = self._run(rounds, every, settings or {}, options)
+        return self._runs[key]
+
+    def _run(self, rounds: int, every: int, settings: Mapping[str, Any], options: dict[str, Any]) -> Run:
+        fed, saved = self.federation(**options), b""
+        with _warnings() as said:
+            for step in train(self.made(**settings), fed, rounds, every):
+                saved = checkpoint(step, fed) if step.round == SAVED else saved
+        return Run(everything(step, fed), fed, saved, tuple(said))
+
+    def specified(self) -> Run:
+        """What clients give one after the other, which is the specification."""
+        return self.run(mode="loop")
+
+    def batched(self) -> Run:
+        """What clients give in batches, computed as written."""
+        return self.run(**BATCHES)
+
+    def recorded(self) -> Run:
+        """The same in steps that are recorded at once and then played."""
+        return self.run(**BATCHES | {"record": "always"})
+
+    def wired(self) -> Run:
+        """What clients give where nothing but bytes passes."""
+        return self.run(engine=BytesEngine)
+
+    def resumed(self, before: Run, made: Any, every: int = EVERY, **options: Any) -> Iterator[tuple[RoundResult, Any]]:
+        """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
+        tree, fed = decode(before.saved), self.federation(**(BATCHES | options))
+        fed.restore(tree.get("clients", {}), tree.get("data"))
+        for step in train(made, fed, ROUNDS, every, (SAVED, tree.get("state", {}))):
+            yield step, fed
 
 
-def graphs(dtype: torch.dtype = torch.float32, changed: str | None = None) -> dict[str, Graph]:
-    """{client: graph}; the client `changed` holds other data."""
-    (data, cut), (others, other_cut) = _cut(0), _cut(1)
-    own = client_graphs(data, cut, dtype)
-    other = client_graphs(others, other_cut, dtype) if changed else {}
-    return {client: other[client] if client == changed else graph for client, graph in own.items()}
+def declared(kind: Any, name: str) -> Mapping[str, Any]:
+    """A mapping that an algorithm's class, or a preset's, declares as a class variable; empty without one."""
+    return getattr(getattr(kind, "paper", kind), name, {})
 
 
-def run(
-    made: Any, fed: Simulation, rounds: int = ROUNDS, resume: Any = None, summary: Any = None, eval_every: int = 2
-) -> RoundResult:
-    """The last round of a run."""
-    *_, last = train(made, fed, rounds, eval_every, resume, summary)
-    return last
+def checkpoint(step: RoundResult, fed: Simulation) -> bytes:
+    """All that a resumed run needs."""
+    return encode({"state": step.state, "clients": fed.snapshot(), "data": fed.snapshot_data()})
 
 
 def everything(step: RoundResult, fed: Simulation) -> Tree:
@@ -101,11 +175,14 @@ def distance(a: Tree, b: Tree) -> float:
     return max(gaps, default=0.0)
 
 
-@cache
-def _cut(seed: int) -> Any:
-    data = datasets.load("synthetic", seed=seed, **DATA)
-    return data, SPLIT.cut(data, 0)
-
-
-def _places() -> Any:
-    return placements(*_cut(0))
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What fedweave warns of meanwhile, such as steps that could not be recorded."""
+    said: list[str] = []
+    logger, handler = logging.getLogger("fedweave"), logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)

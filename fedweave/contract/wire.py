@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedweave.core.arrays import graph_tree, tree_graph
-from fedweave.core.federation import DATA, Client, Sent, Step
+from fedweave.core.federation import DATA, Client, Sent, Step, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode
@@ -12,18 +12,32 @@ from fedweave.engines.simulation import Simulation
 
 
 class Recorder(Simulation):
-    """Keeps every call's replies, also those to other clients."""
+    """Keeps every call's replies, also those to other clients, as `heard`, and {round: the names of the steps called}
+    as `ran`."""
 
-    def map(self, step: Any, *args: Any, **options: Any) -> Any:
+    def __init__(self, clients: Mapping[str, Graph], **options: Any) -> None:
+        self.heard: list[Any] = []
+        self.ran: dict[int, list[str]] = {}
+        super().__init__(clients, **options)
+
+    def map(self, step: Step, *args: Any, **options: Any) -> Replies:
         """See `Simulation.map`."""
-        self.heard = [*getattr(self, "heard", []), super().map(step, *args, **options)]
-        return self.heard[-1]
+        return self._kept(step, super().map(step, *args, **options))
 
-    def send(self, *args: Any, **options: Any) -> Any:
+    def send(self, step: Step, *args: Any, **options: Any) -> Sent:
         """See `Simulation.send`."""
-        sent: Any = super().send(*args, **options)
-        self.heard = [*getattr(self, "heard", []), sent.content]
+        sent: Any = super().send(step, *args, **options)
+        self._kept(step, sent.content)
         return sent
+
+    def replace_data(self, step: Step, *args: Any, **options: Any) -> Replies:
+        """See `Simulation.replace_data`."""
+        return self._kept(step, super().replace_data(step, *args, **options))
+
+    def _kept(self, step: Step, replies: Any) -> Any:
+        self.heard.append(replies)
+        self.ran.setdefault(self.round, []).append(step_name(step))
+        return replies
 
 
 class BytesEngine(Simulation):

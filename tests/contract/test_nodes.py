@@ -25,6 +25,7 @@ from tests.contract.federations import CLASSES, BytesEngine, arrays, distance, f
 
 SIZES = (21, 40, 33, 70, 12, 101, 64, 27, 99, 45)
 CLIENTS, CALLED, ROUNDS = 30, 10, 4
+SLOW = pytest.mark.slow
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def test_the_clients_have_several_sizes_and_share_them() -> None:
     assert 2 <= len(set(rows)) <= 4
 
 
-@pytest.mark.parametrize("chunk", [0, 1, 2, 3])
+@pytest.mark.parametrize("chunk", [0, pytest.param(1, marks=SLOW), pytest.param(2, marks=SLOW), 3])
 def test_vectorised_equals_loop_bit_for_bit(chunk: int, specified: Tree) -> None:
     assert distance(outcome(mode="vmap", chunk=chunk), specified) == 0
 
@@ -126,7 +127,7 @@ def test_only_bytes_pass(specified: Tree) -> None:
     assert distance(outcome(engine=BytesEngine), specified) == 0
 
 
-@pytest.mark.parametrize("mode", ["loop", "vmap"])
+@pytest.mark.parametrize("mode", [pytest.param("loop", marks=SLOW), "vmap"])
 def test_resumed_equals_uninterrupted(mode: str, specified: Tree) -> None:
     first = federation(clients=clients(), mode=mode)
     *_, half = train(NodeCodes(NET), first, 2, eval_every=2)
