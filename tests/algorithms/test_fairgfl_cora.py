@@ -34,7 +34,10 @@ def auc(found: np.ndarray, true: np.ndarray) -> float:
     return float((rank[there].mean() - (there.sum() + 1) / 2) / (~there).sum())
 
 
-@pytest.mark.parametrize("encoder", ["autoencoder", "pca", "random"])
+@pytest.mark.parametrize(
+    "encoder",
+    ["autoencoder", pytest.param("pca", marks=pytest.mark.slow), pytest.param("random", marks=pytest.mark.slow)],
+)
 def test_binary_codes_tell_overlapping_clients_from_others(
     monkeypatch: pytest.MonkeyPatch, data_root: Path, encoder: str
 ) -> None:

@@ -26,6 +26,7 @@ from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
 
 NODES, FEATURES, CLASSES = 60, 12, 3
+SLOW = pytest.mark.slow  # what the contract asks of every kind, in settings that it does not have
 DATA = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
@@ -128,8 +129,9 @@ def test_unions_by_hand() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"steps": 3}, {"aggregation": "concat"}, {"backward": "exchanged"}, {"batch": 0}, {"sigma": 0.1},
-        {"exchanges": 4}, {"kind": VFL}, {"kind": Standalone}, {"name": "gat", "exchanges": 4},
+        {"steps": 3}, {"aggregation": "concat"}, {"backward": "exchanged"}, {"batch": 0}, {"sigma": 0.1},
+        {"name": "gat", "exchanges": 4},
+        *(pytest.param(own, marks=SLOW) for own in ({}, {"exchanges": 4}, {"kind": VFL}, {"kind": Standalone})),
     ],
 )  # fmt: skip
 def test_vectorised_equals_loop(options: dict[str, Any]) -> None:
@@ -154,7 +156,13 @@ def _sparse_to_dense(nodes: int) -> dict[str, Graph]:
     return graphs
 
 
-@pytest.mark.parametrize("options", [{}, {"steps": 3}, {"exchanges": 4}, {"exchanges": 1}, {"backward": "exchanged"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 3}, {"backward": "exchanged"},
+        *(pytest.param(own, marks=SLOW) for own in ({}, {"exchanges": 4}, {"exchanges": 1})),
+    ],
+)  # fmt: skip
 def test_what_is_dropped_of_a_node_does_not_depend_on_the_list_it_stands_in(options: dict[str, Any]) -> None:
     """A client alone pads its lists to its own length, together all pad to the longest, and later to earlier ones."""
     graphs, ends = _sparse_to_dense(600), []
@@ -166,7 +174,7 @@ def test_what_is_dropped_of_a_node_does_not_depend_on_the_list_it_stands_in(opti
     assert len(set(rooms)) > 1
 
 
-@pytest.mark.parametrize("options", [{}, {"backward": "exchanged"}, {"holders": (1,)}])
+@pytest.mark.parametrize("options", [pytest.param({}, marks=SLOW), {"backward": "exchanged"}, {"holders": (1,)}])
 def test_resumed_equals_uninterrupted_and_states_hold_only_weights(options: dict[str, Any]) -> None:
     holders = options.pop("holders", None)
     algorithm, whole, first, second = made(**options), *(federation(parties(holders=holders)) for _ in range(3))
@@ -245,7 +253,9 @@ def test_noise_is_in_what_leaves_and_in_the_ledger() -> None:
     assert gap(plain, noisy) > 1e-3
 
 
-@pytest.mark.parametrize("kind", [GLASU, VFL, Standalone, SimulatedCentralized])
+@pytest.mark.parametrize(
+    "kind", [GLASU, *(pytest.param(k, marks=SLOW) for k in (VFL, Standalone, SimulatedCentralized))]
+)
 def test_it_learns(kind: type) -> None:
     net = MODELS["gcnii"](hidden=16, layers=2, dropout=0.0).build(FEATURES, CLASSES)
     losses = [
