@@ -21,6 +21,16 @@ ROOT = Path(__file__).parents[1]
 DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file, of one algorithm of the contract, or of running sites go to one process, which makes what they
+    share once (pytest-xdist's --dist loadgroup)."""
+    for item in items:
+        fixtures, values = getattr(item, "fixturenames", ()), getattr(getattr(item, "callspec", None), "params", {})
+        group = f"{item.path.stem}-{values.get('name')}" if "subject" in fixtures else item.path.stem
+        item.add_marker(pytest.mark.xdist_group("sites" if "running" in fixtures else group))
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder of real data sets."""
