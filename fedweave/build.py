@@ -106,17 +106,22 @@ def federation(
 def _check_needs(config: Config, data: Dataset, partition: Partition) -> None:
     """Refuse data that lacks what the algorithm needs: one that trains on every client's labels would take withheld
     ones for a class."""
+    check_examples(config, data)
     kind = capabilities(config.algorithm.kind)
-    if kind.graph_level and data.example != "graph":
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
-            f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
-        )
     if not kind.vertical and not all(part.labels for part in partition.parts):
         labels = config.partition.values.get("labels")
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} needs labels at every client, but partition.labels = {labels!r} "
             "withholds some; set it to 'all', or choose an algorithm for vertically split data."
+        )
+
+
+def check_examples(config: Config, data: Dataset) -> None:
+    """Raise ConfigError unless the examples are what the algorithm needs."""
+    if capabilities(config.algorithm.kind).graph_level and data.example != "graph":
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
+            f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
         )
 
 

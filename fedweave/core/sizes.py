@@ -2,7 +2,7 @@
 replies may have one row per node, and a vectorised batch holds clients of one size only."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 # Every client's nodes are padded to a multiple of this. Dense kernels sum over nodes in blocks: with whole blocks, one
@@ -55,6 +55,15 @@ def size_classes(nodes: Sequence[int]) -> list[int]:
         classes[at : at + 2] = [classes[at] + classes[at + 1]]
     chosen = {own: members[-1][0] for members in classes for own, _ in members}
     return [chosen[own] for own in least]
+
+
+def agreed(needed: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """How long each list is that all clients of a federation hold and pad alike: in whole blocks, as the client has it
+    that `needed` most. Clients with nothing to agree on need {}."""
+    most: dict[str, int] = {}
+    for own in needed:
+        most |= {name: max(most.get(name, 0), least_rows(size)) for name, size in own.items()}
+    return most
 
 
 def _added(low: list[tuple[int, int]], high: list[tuple[int, int]]) -> float:

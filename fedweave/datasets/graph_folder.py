@@ -22,6 +22,7 @@ from fedweave.datasets.folder import (
     ids_of,
     split_of,
 )
+from fedweave.datasets.recognise import TABLES
 from fedweave.datasets.table import WHOLE, Table, find, read
 from fedweave.errors import ConfigError
 
@@ -124,6 +125,27 @@ class GraphFolder(Classified):
                 "Raise [data] degrees.",
             )
         return one_hot(degree, self.degrees)
+
+
+def is_of_graphs(root: Path) -> bool:
+    """Whether the folder's tables are of small graphs."""
+    return any((root / f"graphs{kind}").is_file() for kind in TABLES)
+
+
+def check_named(root: Path, node_labels: tuple[str, ...] | None, edge_labels: tuple[str, ...] | None) -> None:
+    """Refuse labels of nodes or edges that are names whose order nobody gave: another holder of such tables, who lacks
+    a name, would number the others in another way.
+
+    Raises:
+        ConfigError: names the table and what to give.
+    """
+    for stem, given in (("nodes", node_labels), ("edges", edge_labels)):
+        table = read(find(root, stem))
+        if given is None and "label" in table.columns and (names := _names(table, None)):
+            raise ConfigError(
+                f"{table.path}: the labels are names ({', '.join(names[:5])}), which sites without some of them would "
+                f"number in another way; give {stem[:-1]}_labels = [...] in [data], the same at every site."
+            )
 
 
 def _graphs(graphs: Table, nodes: Table) -> np.ndarray:

@@ -1,21 +1,26 @@
 """Which motifs each client's training graphs have, as its steps see it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, MotifTable
+from fedweave.core.sizes import agreed
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.incentives.motif_cache import cached
 from fedweave.incentives.motifs import Motif, Motifs
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary
 
+LIST = "motifs"  # what the list of a client's motifs is called where its length is agreed on
 
-def found(data: Dataset, known: Vocabulary) -> Motifs:
-    """The motifs of all small graphs of `data`, read from the cache where they have been looked for before.
+
+def found(data: Dataset, known: Vocabulary, folder: Path | None = None) -> Motifs:
+    """The motifs of all small graphs of `data`, read from `folder`, by default the cache, where they have been looked
+    for before.
 
     Raises:
         ConfigError: the examples are nodes.
@@ -26,7 +31,7 @@ def found(data: Dataset, known: Vocabulary) -> Motifs:
             f"motifs are looked for in small graphs, but the examples of {data.name} are {data.example}s; choose data "
             "such as 'proteins', or a part without motifs."
         )
-    return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, known.max_ring)
+    return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, known.max_ring, folder)
 
 
 def table(motifs: Motifs, graphs: np.ndarray, train: np.ndarray, known: Vocabulary) -> MotifTable:
@@ -52,7 +57,7 @@ def numbers(keys: Sequence[Motif]) -> np.ndarray:
 def tables(
     data: Dataset, shares: Sequence[Dataset], graphs: Sequence[np.ndarray], known: Vocabulary, rewired: bool
 ) -> list[MotifTable]:
-    """Each client's table, padded to the same number of rows.
+    """Each client's table, padded to the same number of rows (see `needed`).
 
     shares: what each client holds, its split as `public`. graphs: its examples' numbers in `data`. rewired: whether
     clients' edges are their own, so that motifs are to be looked for at each of them.
@@ -62,8 +67,19 @@ def tables(
     for own, numbered in zip(shares, graphs, strict=True):
         at = numbered if whole else np.arange(own.examples)
         made.append(table(whole or found(own, known), at, np.asarray(own.public)[TRAIN], known))
-    most = -(-max(len(one.numbers) for one in made) // 32) * 32
-    return [padded(one, most) for one in made]
+    sizes = agreed(map(needed, made))
+    return [padded(one, sizes[LIST]) for one in made]
+
+
+def own_table(data: Dataset, known: Vocabulary, folder: Path) -> MotifTable:
+    """The table of a client that is alone with its `data`, whose split is in `public`, not padded; what was found is
+    kept in `folder`. It has the rows that `tables` gives it among others."""
+    return table(found(data, known, folder), np.arange(data.examples), np.asarray(data.public)[TRAIN], known)
+
+
+def needed(given: MotifTable | None) -> dict[str, int]:
+    """The sizes that a client with this table takes part in agreeing on (`core.sizes.agreed`)."""
+    return {} if given is None else {LIST: len(given.numbers)}
 
 
 def padded(given: MotifTable, rows: int) -> MotifTable:

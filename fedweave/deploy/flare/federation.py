@@ -19,6 +19,7 @@ from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.alignment import MEETING, align
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
+from fedweave.deploy.flare.lengths import longest
 from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults, read_version
 from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
@@ -26,7 +27,7 @@ from fedweave.engines.calls import Keys, called, check_quorum, check_way, receiv
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
 
-JOIN, ALIGN = "(join)", "(align)"
+JOIN, ALIGN, PAD = "(join)", "(align)", "(pad)"
 
 
 class Answer(NamedTuple):
@@ -106,7 +107,8 @@ class Flare:
         predict: bool = False,
         data: Tree | None = None,
     ) -> Replies:
-        """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`).
+        """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`), and
+        learns how long lists are that all hold alike (`lengths`).
 
         vertical: the sites are parties with features of their own: they meet first (`alignment`), and reply with what
         they hold of the nodes that all have. predict: these are for the finished run's models to predict. data: the
@@ -123,7 +125,7 @@ class Flare:
         here = self._open(self.clients)
         replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, here, {})
         if not vertical:
-            return self._alike(replies)
+            return self._padded(self._alike(replies), more)
         return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, replies.clients, align(replies))
 
     def _arrive(
@@ -145,9 +147,15 @@ class Flare:
         odd = {site: said.format(*own, *form) for site, own in forms.items() if own != form}
         self._out |= odd
         self._count(odd, odd)
-        here = [site for site in replies.clients if site not in odd]
-        batches = [Batch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
-        return Replies(here, batches, replies.missing | odd)
+        return _without(replies, odd)
+
+    def _padded(self, replies: Replies, more: dict[str, Any]) -> Replies:
+        """Without the sites that are lost on the way to agreeing, where there is something to agree on."""
+        sizes = longest(replies)
+        if not sizes:
+            return replies
+        here = self._arrive(PAD, {}, {"kind": "pad", "pin": self._pin} | more, replies.clients, sizes)
+        return _without(replies, {site: why for site, why in here.missing.items() if site in replies.clients})
 
     def map(
         self,
@@ -343,3 +351,10 @@ class Flare:
             raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
         self._snapshot = int(tree["round"])
         self._versions = {site: int(kept["version"]) for site, kept in (data or {}).items()}
+
+
+def _without(replies: Replies, odd: Mapping[str, str]) -> Replies:
+    """The replies without those of the `odd` sites, which are missing for these reasons."""
+    here = [site for site in replies.clients if site not in odd]
+    batches = [Batch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
+    return Replies(here, batches, {**replies.missing, **odd})

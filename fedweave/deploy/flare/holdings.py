@@ -22,6 +22,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
+from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
+from fedweave.deploy.flare.lengths import SIZES, TELLS
 from fedweave.deploy.flare.sitefile import Rules, SiteData
 from fedweave.errors import DataError
 
@@ -30,12 +32,14 @@ JOINING: Declaration = {
     "features": Sends("how many features the data has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
     "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
+    "kinds": "a fingerprint of the names of nodes' and edges' labels in their order; 0 if they are numbers",
     "nodes": Sends("how many nodes the site holds", within=Whole(-1)),
     "edges": Sends("how many edges the site holds", within=Whole(-1)),
     "split": Sends("how many examples it trains, validates and tests on", within=Whole()),
     "labels": Sends("how many examples of each class it has", within=Whole()),
+    SIZES: TELLS,
 }
-FORM = ("features", "classes", "names")  # says what the data is like, and nothing of a record in it
+FORM = ("features", "classes", "names", "kinds")  # says what the data is like, and nothing of a record in it
 
 # What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
 ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
@@ -44,12 +48,13 @@ ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
 @dataclass(frozen=True)
 class Holdings:
     """A site's graph and the global test graph, as models see them, the site's data as read, and the names of its
-    classes, where they have names."""
+    classes and, of small graphs, of nodes' and edges' labels (`kinds`), where they have names."""
 
     graph: Graph
     test: Graph | None
     data: Dataset
     labels: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
 
     @property
     def features(self) -> int:
@@ -76,7 +81,9 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
         refuse(
             folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
         )
-    return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or ())
+    named = [site.node_labels, site.edge_labels]
+    kinds = tuple(f"{at} {name}" for at, names in enumerate(named) for name in names or ())
+    return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or (), kinds)
 
 
 def marks(data: Dataset, scaling: str) -> dict[str, Any]:
@@ -94,13 +101,18 @@ def fingerprint(labels: Sequence[str]) -> int:
 
 
 def read_graph(path: Path, site: SiteData) -> Dataset:
-    """The graph in an .npz file or a folder of tables.
+    """The graph, or the small graphs, in an .npz file or a folder of tables.
 
     Raises:
         DataError: it is absent or refused, or has a label beyond `site.classes`.
+        ConfigError: small graphs have labels that are names, and no order of these that all sites could share.
     """
     if require(path).is_dir():
-        return Folder(site.normalise, site.classes, site.labels, site.sens_feature).load(path, 0)
+        named = (site.normalise, site.classes, site.labels, site.sens_feature)
+        if not is_of_graphs(path):
+            return Folder(*named).load(path, 0)
+        check_named(path, site.node_labels, site.edge_labels)
+        return GraphFolder(*named, site.node_labels, site.edge_labels, site.degrees).load(path, 0)
     data = numbered(path, npz.read(path, path.stem), site.classes)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
 
@@ -156,6 +168,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "features": data.features,
         "classes": data.classes,
         "names": fingerprint(holdings.labels),
+        "kinds": fingerprint(holdings.kinds),
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,
         "split": masks.sum(1),
@@ -172,5 +185,10 @@ def withheld(rules: Rules) -> tuple[str, ...]:
 
 def kept_back(told: Tree, deny: Sequence[str]) -> Tree:
     """`told` with -1 or nothing for the keys that the site's policy denies."""
-    hidden = {key: leaf[:0] if isinstance(leaf, torch.Tensor) else -1 for key, leaf in told.items()}
-    return {key: hidden[key] if key in deny else leaf for key, leaf in told.items()}
+    return {key: _hidden(leaf) if key in deny else leaf for key, leaf in told.items()}
+
+
+def _hidden(leaf: Any) -> Any:
+    if isinstance(leaf, dict):
+        return {key: _hidden(below) for key, below in leaf.items()}
+    return leaf[:0] if isinstance(leaf, torch.Tensor) else -1

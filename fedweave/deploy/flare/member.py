@@ -23,9 +23,10 @@ from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.alignment import MEETING
-from fedweave.deploy.flare.federation import ALIGN, JOIN, Answer
+from fedweave.deploy.flare.federation import ALIGN, JOIN, PAD, Answer
 from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, marks, withheld
 from fedweave.deploy.flare.keys import read_checked
+from fedweave.deploy.flare.lengths import said
 from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.party import PartyData, read_own
 from fedweave.deploy.flare.peers import Post, Receipt
@@ -37,6 +38,7 @@ from fedweave.deploy.flare.requests import (
     Call,
     Join,
     Open,
+    Pad,
     Request,
     check_versions,
     described,
@@ -118,6 +120,8 @@ class Member:
             raise CallRefused(f"{described(asked)} carries another configuration than the one that the site has joined")
         if isinstance(asked, Agree | Open):
             return self._prepare(asked, decode(blob)), ""
+        if isinstance(asked, Pad):
+            return self._pad(asked, decode(blob)), ""
         return (self._align(asked, decode(blob)), "") if isinstance(asked, Align) else self._step(asked, blob)
 
     def _refused(self, asked: Request | None, error: Exception) -> Answer:
@@ -152,7 +156,7 @@ class Member:
         if isinstance(found, Holdings):
             self._check_marks(job, marks(found.data, data.normalise))
             job.begin(found, found.features)
-            told = describe(found, withheld(rules))
+            told = describe(found, withheld(rules)) | kept_back(said(job.needed), withheld(rules))
             told = (
                 {key: told[key] for key in FORM} if asked.predict else told
             )  # how many new records there are is its own
@@ -193,6 +197,14 @@ class Member:
         free = replace(job.rules, deny=(), unbounded=(*job.rules.unbounded, *info.sends))
         return self._send(asked.round, f"({asked.kind})", reply, info, free)
 
+    def _pad(self, asked: Pad, told: Tree) -> bytes:
+        """Take the lengths of lists that all sites agreed on."""
+        job = self._job
+        if job is None or (asked.round, asked.predict) != job.begun:
+            raise CallRefused("lengths are agreed on for the job that the site has joined")
+        job.pad(told)
+        return self._tell(asked.round, PAD, {}, {})
+
     def _check_marks(self, job: Participation, marks: dict[str, Any]) -> None:
         """Note what the run was trained on, or see that what is there to `predict` fits its models."""
         path = self._folder / RUNS / job.run / MARKS
@@ -226,7 +238,7 @@ class Member:
     def _step(self, asked: Call, blob: bytes) -> tuple[bytes, str]:
         """The reply to the server, and the note that goes with it."""
         job = self._job
-        if job is None or not isinstance(job.found, Holdings):
+        if job is None or not job.ready or not isinstance(job.found, Holdings):
             raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
         step = find_step(job.algorithm, asked.step)
         info = step_info(step)

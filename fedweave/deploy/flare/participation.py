@@ -1,16 +1,21 @@
 """What a site holds while it takes part in a run."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fedweave.build import check_examples, check_pooling, graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import check_rounds
-from fedweave.core.graph import Graph
+from fedweave.core.graph import Graph, MotifTable
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.downloads import Downloads
 from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
+from fedweave.deploy.flare.lengths import checked
 from fedweave.deploy.flare.masking import Masking
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.party import PartyData
@@ -23,8 +28,9 @@ from fedweave.deploy.flare.store import Store
 from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
 from fedweave.errors import CallRefused, FedweaveError
+from fedweave.incentives.tables import LIST, needed, own_table, padded
 
-RUNS = "runs"
+RUNS, MOTIFS = "runs", "motifs"
 
 
 class Participation:
@@ -35,6 +41,7 @@ class Participation:
     """
 
     algorithm: Any = None
+    ready = False  # for steps
 
     def __init__(
         self,
@@ -52,7 +59,8 @@ class Participation:
         self.patience = engine["timeout"] / 2
         self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
-        self.accounts = Accounts(folder)
+        self.accounts, self._folder = Accounts(folder), folder
+        self._waiting: tuple[Holdings, MotifTable] | None = None
         with self.accounts.open():
             self.ledger = Journal(journal_path(folder, asked.run))
             self._saved = self._check_history()
@@ -111,9 +119,16 @@ class Participation:
             )
 
     def begin(self, found: Holdings, width: int) -> None:
-        """Make the model, for graphs of `width` features, and take up the data as the run has changed it, unless what
-        was loaded is wanted."""
-        self.algorithm = self.config.algorithm.make(self.config.model.make().build(width, found.classes))
+        """Make the model, for graphs of `width` features, and what the algorithm asks of the data; if that is `needed`
+        in a length that the sites are yet to agree on, no step can be run until `pad`.
+
+        Raises:
+            ConfigError: the algorithm or the model is for other data.
+        """
+        model = self.config.model.make().build(width, found.classes)
+        check_examples(self.config, found.data)
+        check_pooling(self.config, found.data, model)
+        self.algorithm = self.config.algorithm.make(model)
         if not hasattr(self.algorithm, "calls"):
             raise FedweaveError(
                 f"{self.config.algorithm.name} does not say in which order it calls its steps: give it a method "
@@ -124,6 +139,35 @@ class Participation:
         self.scores = {step.__name__ for step in calls.evaluation}
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found
+        known = getattr(self.algorithm, "vocabulary", None)
+        if known is None or self.asked.predict:
+            self._take_up(found)
+        else:
+            self._waiting = found, own_table(found.data, known, self._folder / MOTIFS)
+
+    @property
+    def needed(self) -> dict[str, int]:
+        """The lists that the algorithm has every site hold in one length, and how long this one's are, until that is
+        agreed."""
+        return {} if self._waiting is None else needed(self._waiting[1])
+
+    def pad(self, told: Tree) -> None:
+        """Pad the lists as the server `told`.
+
+        Raises:
+            CallRefused: there is nothing to agree on, any more or at all, or what it told cannot be.
+        """
+        if self._waiting is None:
+            raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
+        found, motifs = self._waiting
+        sizes, dtype = checked(told, self.needed), getattr(torch, self.config.engine.values["dtype"])
+        graph = graph_of(found.data, found.features, dtype, motifs=padded(motifs, sizes[LIST]))
+        self._waiting = None
+        self._take_up(replace(found, graph=graph))
+
+    def _take_up(self, found: Holdings) -> None:
+        """Take up the data as the run has changed it, unless what was loaded is wanted."""
+        self.found, self.ready = found, True
         self._data = ClientData({self.draws_as: found.graph}, found.classes)
         if self._replaced.tree and not self.asked.predict:
             self._data.load({self.draws_as: self._replaced.tree})

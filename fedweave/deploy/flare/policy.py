@@ -91,16 +91,18 @@ def check_aligned(rules: Rules, nodes: int) -> None:
 
 
 def check_crowd(rules: Rules, graph: Graph) -> None:
-    """Refuse data of so few nodes that numbers on them tell of single ones; none at all tell nothing.
+    """Refuse data of so few examples that numbers on them tell of single ones; none at all tell nothing.
 
     Raises:
         PolicyViolation: names what there are too few of, not how many.
     """
-    counts = dict(zip(SPLITS, graph.masks.sum(1).tolist(), strict=True)) | {"all": int(graph.real.sum())}
+    owner = graph.graph_of
+    everyone = int(graph.real.sum()) if owner is None else int(owner.max()) + 1
+    counts = dict(zip(SPLITS, graph.masks.sum(1).tolist(), strict=True)) | {"all": everyone}
     if few := [name for name, count in counts.items() if 0 < count < rules.min_nodes]:
         raise PolicyViolation(
-            f"policy.min_nodes: the site has fewer than {rules.min_nodes} nodes ({few[0]}), on which nothing is "
-            "trained or scored"
+            f"policy.min_nodes: the site has fewer than {rules.min_nodes} {'nodes' if owner is None else 'graphs'} "
+            f"({few[0]}), on which nothing is trained or scored"
         )
 
 

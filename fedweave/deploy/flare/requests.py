@@ -55,6 +55,16 @@ class Align:
 
 
 @dataclass(frozen=True)
+class Pad:
+    """Pad lists to the lengths that the sites have agreed on."""
+
+    kind: Literal["pad"]
+    pin: str
+    round: _Mark
+    predict: bool = False
+
+
+@dataclass(frozen=True)
 class Received:
     """Which call left what a step is to find of its peers."""
 
@@ -113,8 +123,8 @@ class Call:
     sum: Sum | None = None
 
 
-Request: TypeAlias = Join | Align | Call | Agree | Open
-_FORMS: dict[str, TypeAdapter[Any]] = {"join": TypeAdapter(Join), "align": TypeAdapter(Align)}
+Request: TypeAlias = Join | Align | Pad | Call | Agree | Open
+_FORMS: dict[str, TypeAdapter[Any]] = {"join": TypeAdapter(Join), "align": TypeAdapter(Align), "pad": TypeAdapter(Pad)}
 _FORMS |= dict.fromkeys(("step", "send", "replace"), TypeAdapter(Call))
 _FORMS |= dict.fromkeys(("advertise", "share"), TypeAdapter(Agree)) | dict.fromkeys(
     ("survivors", "reveal"), TypeAdapter(Open)

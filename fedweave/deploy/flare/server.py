@@ -199,14 +199,19 @@ def _agreed(replies: Any, key: str) -> int:
 
 
 def check_names(replies: Any) -> None:
-    """Refuse sites whose classes have names, but not the same in the same order: class 0 would be another at each."""
-    names = {site: replies[site]["names"] for site in replies.clients if replies[site]["names"] > 0}
-    first = next(iter(names), "")
-    if odd := [site for site in names if names[site] != names[first]]:
-        raise UserError(
-            f"the classes of {', '.join(odd)} have other names, or another order of them, than those of {first}; write "
-            "the same labels = [...] into every site.toml."
-        )
+    """Refuse sites whose classes, or nodes' and edges' kinds, have names, but not the same in the same order: class 0
+    would be another at each."""
+    for key, what, remedy in (
+        ("names", "classes", "labels = [...]"),
+        ("kinds", "labels of nodes and edges", "node_labels = [...] and edge_labels = [...]"),
+    ):
+        names = {site: replies[site][key] for site in replies.clients if replies[site][key] > 0}
+        first = next(iter(names), "")
+        if odd := [site for site in names if names[site] != names[first]]:
+            raise UserError(
+                f"the {what} of {', '.join(odd)} have other names, or another order of them, than those of {first}; "
+                f"write the same {remedy} into every site.toml."
+            )
 
 
 def _held(built: Joined) -> dict[str, Any]:

@@ -21,12 +21,14 @@ T = TypeVar("T")
 class SiteData:
     """The table [data].
 
-    path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges.
+    path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for small
+               graphs, with graphs, nodes and edges.
     test:      the global test graph that all sites hold, if there is one; a path likewise.
     normalise: see `datasets.features`.
     classes:   number of classes of the whole federation; every site gives the same.
     labels:    class names in order, where labels are names (instead of `classes`).
     sens_feature: allow a feature column that says the same as the column sens.
+    node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
     draws_as:  client id that random draws are made for instead of the site's name. `sites init --split` sets it so that
                the federation draws as the simulation of its configuration does.
     """
@@ -37,6 +39,9 @@ class SiteData:
     classes: Annotated[int, Field(ge=1)] | None = None
     labels: tuple[str, ...] | None = None
     sens_feature: bool = False
+    node_labels: tuple[str, ...] | None = None
+    edge_labels: tuple[str, ...] | None = None
+    degrees: Annotated[int, Field(ge=1)] | None = None
     draws_as: str | None = None
 
 
@@ -53,8 +58,9 @@ class Rules:
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
-                "join" and "align" are for jobs.
-    min_nodes:  fewest nodes that are aligned, trained on or scored; 1 allows single ones.
+                "join", "align" and "pad" are for jobs.
+    min_nodes:  fewest nodes, or small graphs where these are the examples, that are aligned, trained on or scored; 1
+                allows single ones.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
     max_change: largest L2 norm of the change of a step's message from one call to the next. None allows any.
