@@ -1,4 +1,4 @@
-"""Seconds per round of FairGraphFL against a lean loop over the agents in PyG, and what Sybils are paid.
+"""Processor seconds per round of FairGraphFL against a lean loop over the agents in PyG, and what Sybils are paid.
 
 The loop does what a round of the paper takes: each agent trains one step on all its training graphs with the pull of
 its prototypes, then embeds them again for those it sends; values, rewards, payoffs and global prototypes follow on flat
@@ -131,19 +131,22 @@ class Loop:
 
 
 def by_turns(built: Built, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of each round of the loop and of fedweave, in turns; the first two rounds of both are left out."""
+    """Processor seconds of each round of the loop and of fedweave, in turns; the first two rounds of both are left out.
+
+    Of the processor, for a machine that others use, too: with one thread they are what an idle one takes.
+    """
     loop, ours, theirs = Loop(built), [], []
     steps = train(built.algorithm, built.fed, rounds + 2, eval_every=1_000_000)
     for number in range(rounds + 2):
-        began = time.perf_counter()
+        began = time.process_time()
         loop.round()
-        between = time.perf_counter()
+        between = time.process_time()
         if number == rounds + 1:
             break  # the last round is evaluated
         next(steps)
         if number > 1:
             theirs.append(between - began)
-            ours.append(time.perf_counter() - between)
+            ours.append(time.process_time() - between)
     return theirs, ours
 
 

@@ -233,11 +233,11 @@ class Edges:
 
         "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~
         the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
-        in "mean_or_self", otherwise "mean", it is its own neighbour. "pool_sum" adds up the nodes of each small graph,
-        "pool_mean" takes their mean. "motif_mean" [K, e] takes the mean over the examples that have each motif, 0 where
-        none does. "structure" [n, 32] passes no messages, but says where a node stands: the probabilities that a random
-        walk is back after 1 to 16 steps, and its degree, one-hot, 16 standing for more; 0 for a node without neighbours
-        (Tan et al. 2023, section 4.1).
+        in "mean_or_self", otherwise "mean", it is its own neighbour. "sum_with_self" is A + I. "pool_sum" adds up the
+        nodes of each small graph, "pool_mean" takes their mean. "motif_mean" [K, e] takes the mean over the examples
+        that have each motif, 0 where none does. "structure" [n, 32] passes no messages, but says where a node stands:
+        the probabilities that a random walk is back after 1 to 16 steps, and its degree, one-hot, 16 standing for more;
+        0 for a node without neighbours (Tan et al. 2023, section 4.1).
         """
         return Sparse(self.cache.operator(kind), self.client_index)
 
@@ -273,8 +273,12 @@ def _mean_or_self(a: sp.csr_matrix) -> sp.csr_matrix:
     return sp.csr_matrix(_mean(a) + alone)
 
 
+def _looped(a: sp.csr_matrix) -> sp.csr_matrix:
+    return a + sp.eye(a.shape[0], dtype=a.dtype, format="csr")
+
+
 def _gcn(a: sp.csr_matrix) -> sp.csr_matrix:
-    looped = a + sp.eye(a.shape[0], dtype=a.dtype, format="csr")
+    looped = _looped(a)
     scale = sp.diags(1 / np.sqrt(np.asarray(looped.sum(1)).ravel()))
     return scale @ looped @ scale
 
@@ -295,7 +299,14 @@ def _structure(a: sp.csr_matrix) -> sp.csr_matrix:
     return sp.csr_matrix(np.concatenate([np.stack(returns, 1), classes], 1).astype(a.dtype))
 
 
-OPERATORS = {"structure": _structure, "sum": lambda a: a, "mean": _mean, "mean_or_self": _mean_or_self, "gcn": _gcn}
+OPERATORS = {
+    "structure": _structure,
+    "sum": lambda a: a,
+    "sum_with_self": _looped,
+    "mean": _mean,
+    "mean_or_self": _mean_or_self,
+    "gcn": _gcn,
+}
 POOLS = {"pool_sum": lambda members: members, "pool_mean": _mean}
 
 

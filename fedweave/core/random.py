@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, bits, finalise
+from fedweave.ops.masks import mask
 
 
 def key(seed: int) -> Tensor:
@@ -78,19 +79,15 @@ def normal(source: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def keep(source: Tensor, shape: tuple[int, ...], rate: float) -> Tensor:
     """Bool of the given shape, True with probability `rate` rounded to 1/65536 (four draws per hashed word)."""
-    count, threshold = math.prod(shape), round(rate * 65536) - 32768
-    if threshold > 32767:  # beyond int16
-        return torch.ones(shape, dtype=torch.bool, device=source.device)
-    sixteenths = bits(source, -(-count // 4)).view(torch.int16)[:count]
-    return (sixteenths < threshold).reshape(shape)
+    return mask(source, shape, round(rate * 65536) - 32768, 1.0, torch.bool)
 
 
 def dropout(source: Tensor, h: Tensor, rate: float) -> Tensor:
     """Zero each element of `h` with probability `rate` and rescale the rest so that the mean stays."""
     if not 0 <= rate < 1:
         raise ValueError(f"the dropout rate is {rate}; it must be at least 0 and below 1")
-    kept = round((1 - rate) * 65536) / 65536
-    return h * (keep(source, tuple(h.shape), kept).to(h.dtype) * (1 / kept))
+    kept = round((1 - rate) * 65536)
+    return h * mask(source, tuple(h.shape), kept - 32768, 65536 / kept, h.dtype)
 
 
 def _signed(word: int) -> int:

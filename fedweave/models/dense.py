@@ -13,7 +13,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.ops.linear import linear
+from fedweave.ops import affine as ops
 
 POOLS = ("none", "sum", "mean")
 
@@ -43,7 +43,7 @@ def affine(fan_in: int, fan_out: int) -> Layer:
         }
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        return linear(h, w["weight"]) + w["bias"]
+        return ops.affine(h, w["weight"], w["bias"])
 
     return Layer(init, apply, ("weight",))
 

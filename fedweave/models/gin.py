@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from fedweave.core import random
@@ -12,7 +11,7 @@ from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import dense
-from fedweave.ops.linear import linear
+from fedweave.ops.affine import affine
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,15 @@ class GIN:
         """The model from `features` columns to `classes` logits."""
         if features < 1 or classes < 1:
             raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
-        made = (convolution(self.hidden, self.hidden) for _ in range(self.layers))
-        convolutions = (dense.activated(layer, self.dropout) for layer in made)
+        made = (convolution(self.hidden, self.hidden, relu=True) for _ in range(self.layers))
+        convolutions = (dense.activated(layer, self.dropout, relu=False) for layer in made)
         first = dense.affine(features, self.hidden)
         return (first, *convolutions, *dense.head(self.hidden, classes, self.dropout, self.pool))
 
 
-def convolution(fan_in: int, fan_out: int) -> Layer:
-    """MLP(h + the sum of the neighbours' h) with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2 (eq. 4.1 with epsilon = 0).
+def convolution(fan_in: int, fan_out: int, relu: bool = False) -> Layer:
+    """MLP(h + the sum of the neighbours' h) with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2 (eq. 4.1 with epsilon = 0), then
+    ReLU if `relu`.
 
     Initialised like `torch.nn.Linear`.
     """
@@ -62,9 +62,12 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
         return weights | {f"bias{i}": dense.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        neighbours = graph.edges.operator("sum")
-        own = h[: neighbours.shape[0]] if graph.edges.shrinks else h
-        inner = torch.relu(linear(own + neighbours @ h, w["weight1"]) + w["bias1"])
-        return linear(inner, w["weight2"]) + w["bias2"]
+        if graph.edges.shrinks:
+            neighbours = graph.edges.operator("sum")
+            z = h[: neighbours.shape[0]] + neighbours @ h
+        else:
+            z = graph.edges.operator("sum_with_self") @ h
+        inner = affine(z, w["weight1"], w["bias1"], relu=True)
+        return affine(inner, w["weight2"], w["bias2"], relu)
 
     return Layer(init, apply, operator="sum")

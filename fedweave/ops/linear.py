@@ -30,7 +30,7 @@ def _product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out]."""
     wide, h = _widen(_widen(w, 2), 1), _widen(h, 2)
     out = h.new_empty(*h.shape[:2], wide.shape[2])
-    for part, into in zip(_rows(h), _rows(out), strict=True):
+    for part, into in zip(blocks(h), blocks(out), strict=True):
         _sum(part, wide, into)
     return out if out.shape[2] == w.shape[2] else out[..., : w.shape[2]].contiguous()
 
@@ -47,7 +47,7 @@ def _sum(h: Tensor, w: Tensor, out: Tensor) -> None:
 @kernel
 def _gram(h: Tensor, g: Tensor) -> Tensor:
     """Σ over nodes of h [P, n, in] times g [P, n, out]: [P, in, out]."""
-    pairs = iter(zip(_rows(_widen(h, 2)), _rows(_widen(g, 2)), strict=True))
+    pairs = iter(zip(blocks(_widen(h, 2)), blocks(_widen(g, 2)), strict=True))
     a, b = next(pairs)
     first = torch.bmm(a.mT, b)
     for a, b in pairs:
@@ -55,7 +55,18 @@ def _gram(h: Tensor, g: Tensor) -> Tensor:
     return first if first.shape[1:] == (h.shape[2], g.shape[2]) else first[:, : h.shape[2], : g.shape[2]].contiguous()
 
 
-def _rows(tensor: Tensor) -> tuple[Tensor, ...]:
+def product(h: Tensor, w: Tensor) -> Tensor:
+    """h [P, n, in] times w [P, in, out], differentiable any number of times."""
+    return _Product.apply(h, w)
+
+
+def gram(h: Tensor, g: Tensor) -> Tensor:
+    """Σ over nodes of h [P, n, in] times g [P, n, out]: [P, in, out]; differentiable any number of times."""
+    return _Gram.apply(h, g)
+
+
+def blocks(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The rows [P, n, …] that are multiplied at once."""
     # Accelerators promise no equal bits, and there more launches cost more than they bring.
     return tensor.split(ROWS if tensor.device.type == "cpu" else max(tensor.shape[1], 1), 1)
 

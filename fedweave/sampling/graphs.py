@@ -142,6 +142,7 @@ def _gcn(edges: BatchEdges, h: Tensor) -> Tensor:
 
 _KINDS: dict[str, Callable[[BatchEdges, Tensor], Tensor]] = {
     "sum": BatchEdges.neighbours_sum,
+    "sum_with_self": lambda edges, h: edges.neighbours_sum(h) + h,
     "mean": _mean,
     "mean_or_self": lambda edges, h: torch.where(edges.degree > 0, _mean(edges, h), h),
     "gcn": _gcn,

@@ -1,0 +1,79 @@
+"""h W + b, with ReLU or without: one operation whose bias, ReLU and gradients are taken rows by rows, while these are
+in a processor's cache. Its numbers are those of `ops.linear` with the bias and ReLU after it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.ops.batched import over_clients
+from fedweave.ops.linear import COLUMNS, WIDTH, blocks, gram, linear, product
+from fedweave.ops.sparse import Sparse
+from fedweave.ops.tape import kernel
+from fedweave.ops.touched import materialize
+
+
+def affine(h: Tensor | Sparse, w: Tensor, bias: Tensor, relu: bool = False) -> Tensor:
+    """h @ w + bias, then ReLU if `relu`, for h [n, in], dense or sparse, w [in, out] and bias [out]."""
+    fits = not isinstance(h, Sparse) and w.shape[0] <= COLUMNS and not (w.shape[0] % WIDTH or w.shape[1] % WIDTH)
+    if not fits:
+        out = linear(h, w) + bias
+        return torch.relu(out) if relu else out
+    return _Affine.apply(h[None], materialize(w)[None], bias[None], relu).squeeze(0)
+
+
+@kernel
+def _affine(h: Tensor, w: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    """h [P, n, in], w [P, in, out], bias [P, out]."""
+    out = h.new_empty(*h.shape[:2], w.shape[2])
+    for part, into in zip(blocks(h), blocks(out), strict=True):
+        torch.add(torch.bmm(part, w), bias[:, None], out=into)
+        if relu:
+            into.relu_()
+    return out
+
+
+@kernel
+def _gradients(
+    grad: Tensor, h: Tensor, w: Tensor, out: Tensor, relu: bool, below: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of h (empty unless it is wanted, `below`), w and the bias."""
+    of_h = h.new_empty(h.shape if below else (0, 0, 0))
+    of_w, of_bias, back = torch.zeros_like(w), w.new_zeros(len(w), w.shape[2]), w.mT
+    parts = zip(blocks(grad), blocks(h), blocks(out), strict=True)
+    for at, (slope, part, after) in enumerate(parts):
+        own = torch.ops.aten.threshold_backward(slope, after, 0) if relu else slope.contiguous()
+        of_w.baddbmm_(part.mT, own)
+        of_bias += own.sum(1)
+        if below:
+            blocks(of_h)[at].copy_(torch.bmm(own, back))
+    return of_h, of_w, of_bias
+
+
+class _Affine(torch.autograd.Function):
+    """`affine`, batched over the first axis."""
+
+    @staticmethod
+    def forward(h: Tensor, w: Tensor, bias: Tensor, relu: bool) -> Tensor:
+        return _affine(h, w, bias, relu)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        h, w, _, ctx.relu = inputs
+        ctx.save_for_backward(h, w, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        h, w, out = ctx.saved_tensors
+        below = ctx.needs_input_grad[0]
+        if torch.is_grad_enabled():  # to be differentiated again
+            own = grad * (out > 0).to(grad.dtype) if ctx.relu else grad
+            return (product(own, w.mT) if below else None), gram(h, own), own.sum(1), None
+        of_h, of_w, of_bias = _gradients(grad, h, w, out, ctx.relu, below)
+        return of_h if below else None, of_w, of_bias, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], h: Tensor, w: Tensor, bias: Tensor, relu: bool) -> tuple[Tensor, int]:
+        sides = over_clients(info.batch_size, in_dims, h, w, bias)
+        out = _Affine.apply(*(side.flatten(0, 1) for side in sides), relu)
+        return out.unflatten(0, (info.batch_size, -1)), 0
