@@ -1,10 +1,12 @@
-"""Seconds per exchange between real processes over TLS on this machine: a bare group call, and `Flare.map`.
+"""Seconds per exchange between real processes over TLS on this machine: a bare group call, `Flare.map`, and `Flare.map`
+of a step whose replies are in a secure sum.
 
     python -m benchmarks.flare [--sites 3 10] [--megabytes 0.4 4 40] [--repeats 10] [--out FILE.json]
 
 Every exchange sends a message of the given size to all sites and takes one of the same size from each. The bare call
-returns the bytes as they came; `map` decodes, runs a step that returns its message, encodes, checks and meters. Both
-run in the same job, in turns. Memory is the resident size of a site's job process after the largest exchange.
+returns the bytes as they came; `map` decodes, runs a step that returns its message, encodes, checks and meters; the
+secure one makes words of it, masks them, signs and opens, and every sixteenth agrees on keys besides. All run in the
+same job, in turns. Memory is the resident size of a site's job process after the largest exchange.
 """
 
 import argparse
@@ -26,13 +28,15 @@ from nvflare.collab.runtime.controller import CollabController
 from nvflare.collab.runtime.executor import CollabExecutor
 from nvflare.job_config.api import FedJob
 
-from fedweave.core.federation import Client, on_client
-from fedweave.core.tree import Tree, encode
+from fedweave.core.federation import Client, Sends, on_client
+from fedweave.core.mechanism import SecureSum
+from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
+from fedweave.deploy.flare.masking import Masking
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.server import RESULT
 from fedweave.deploy.flare.session import administer
@@ -42,6 +46,7 @@ from fedweave.deploy.flare.store import Store
 from fedweave.deploy.sites.processes import free_port, members, wait_until_open
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.engines.calls import Keys
+from fedweave.privacy.secure_sum import FixedPoint
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,14 +59,24 @@ class Mirror:
     def echo(self, client: Client, message: Tree) -> Tree:
         return {"w": message["w"]}
 
+    @on_client(sends={"w": Sends("the mean of what was sent", SecureSum(fraction=20))})
+    def words(self, client: Client, message: Tree) -> Tree:
+        return {"w": map_leaves(lambda leaf: FixedPoint(32, 20).encode(leaf, 1 << 24), message["w"])}
+
 
 class Echo(Site):
     """A site that has joined a run of `Mirror`, and one bare function besides."""
+
+    def __init__(self, sites: list[str]) -> None:
+        super().__init__()
+        self.sites = sites
 
     @collab.init
     def begin(self) -> None:
         super().begin()
         folder = Path(tempfile.mkdtemp())
+        ledger = Journal(journal_path(folder, "bench"))
+        kit = Path(collab.workspace.get_root_dir())
         self._member._job = SimpleNamespace(  # type: ignore[union-attr]
             algorithm=Mirror(),
             pin="",
@@ -74,7 +89,8 @@ class Echo(Site):
             draws_as="site",
             rules=Rules(),
             accounts=Accounts(folder),
-            ledger=Journal(journal_path(folder, "bench")),
+            ledger=ledger,
+            masking=Masking(kit, collab.site_name, "bench", self.sites, ledger),
             found=Holdings(graph=None, test=None, data=None, labels=()),  # type: ignore[arg-type]
         )
 
@@ -97,6 +113,7 @@ class Bench:
     @collab.main
     def main(self) -> None:
         fed = Flare(CollabLink(600), self.sites, ledger=Journal(Path(tempfile.mkdtemp()) / "ledger.jsonl"))
+        fed._sums.run = "bench"
         rows = [self._measure(fed, size) for size in self.megabytes]
         results = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id())) / RESULT
         results.mkdir()
@@ -105,22 +122,29 @@ class Bench:
     def _measure(self, fed: Flare, megabytes: float) -> dict[str, Any]:
         tree = {"w": {str(i): torch.randn(int(megabytes * 1e6 / 16)) for i in range(4)}}
         blob, mirror = encode(tree), Mirror()
-        seconds: dict[str, list[float]] = {"bare": [], "map": []}
+        seconds: dict[str, list[float]] = {"bare": [], "map": [], "secure": []}
         for repeat in range(self.repeats + 1):
             began = time.perf_counter()
             answers = collab.clients(timeout=600).bare(blob)
             middle = time.perf_counter()
             replies = fed.map(mirror.echo, tree)
             ended = time.perf_counter()
+            summed = fed.map(mirror.words, tree)
+            secured = time.perf_counter()
+            if len(summed) != len(self.sites):
+                raise RuntimeError(f"sites are missing: {summed.missing}")
             if len(answers) != len(self.sites) or len(replies) != len(self.sites):
                 raise RuntimeError(f"sites are missing: {answers.failures} {replies.missing}")
             if repeat:  # the first warms up
                 seconds["bare"].append(middle - began)
                 seconds["map"].append(ended - middle)
+                seconds["secure"].append(secured - ended)
         medians = {name: statistics.median(values) for name, values in seconds.items()}
         memory = max(size for _, size in collab.clients(timeout=60).memory())
         overhead = medians["map"] / medians["bare"] - 1
-        return {"megabytes": megabytes, **medians, "overhead": overhead, "site_mb": memory}
+        mean = statistics.mean(seconds["secure"])  # agreeing on keys is part of one in sixteen
+        ratios = {"ratio": medians["secure"] / medians["map"], "ratio_of_means": mean / statistics.mean(seconds["map"])}
+        return {"megabytes": megabytes, **medians, **ratios, "overhead": overhead, "site_mb": memory}
 
 
 def measure(count: int, megabytes: list[float], repeats: int) -> list[dict[str, Any]]:
@@ -167,7 +191,7 @@ def write_job(folder: Path, sites: list[str], megabytes: list[float], repeats: i
     job.job.set_app_packages(["benchmarks", "fedweave", "nvflare"])
     server = job.to_server(Bench(sites, megabytes, repeats), "_server")
     job.to_server(CollabController(server_obj_id=server, sync_task_timeout=300), id="controller")
-    site = job.to_clients(Echo(), id="_client")
+    site = job.to_clients(Echo(sites), id="_client")
     job.to_clients(CollabExecutor(client_obj_id=site), id="executor", tasks=["*"])
     job.export_job(str(folder))
     return folder / job.name
@@ -185,7 +209,8 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['sites']:3} sites {row['megabytes']:6.1f} MB  bare {row['bare']:7.3f} s  map {row['map']:7.3f} s  "
-            f"overhead {row['overhead']:+.0%}  {row['site_mb']:.0f} MB per site"
+            f"overhead {row['overhead']:+.0%}  secure {row['secure']:7.3f} s ({row['ratio']:.2f} of map; of means "
+            f"{row['ratio_of_means']:.2f})  {row['site_mb']:.0f} MB per site"
         )
     if given.out:
         given.out.write_text(json.dumps(rows, indent=2) + "\n")

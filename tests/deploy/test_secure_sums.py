@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.build import build
 from fedweave.config import resolve
 from fedweave.core.mechanism import Clipped, SecureSum
-from fedweave.core.tree import decode
+from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare.federation import Answer
 from fedweave.deploy.flare.journal import journal_path, read
 from fedweave.errors import ClientsMissing, FedweaveError
@@ -159,6 +160,30 @@ def test_a_site_that_agreed_on_no_keys_is_missing_until_the_next_epoch(project: 
     fed.begin(1)
     algorithm.round(state, fed)
     assert not fed.faults()
+
+
+@pytest.mark.parametrize("kind", ["advertise", "share", "survivors", "reveal"])
+def test_a_site_that_sends_nonsense_besides_its_terms_harms_no_other(project: Path, kind: str) -> None:
+    """A signature of nothing, or shares of another form: the sum is that of the others, or of all."""
+    fed, algorithm, link = joined(project, secure(), quorum=0.5)
+    key = {"share": "shares", "reveal": "shares"}.get(kind, "signature")
+    whole = link.exchange
+
+    def spoilt(request: str, blobs: Any) -> Any:
+        answers, missing = whole(request, blobs)
+        if json.loads(request)["kind"] == kind and "bank-b" in answers:
+            tree = decode(answers["bank-b"].blob)
+            tree[key] = tree[key][..., :-1].contiguous()
+            answers["bank-b"] = answers["bank-b"]._replace(blob=encode(tree))
+        return answers, missing
+
+    link.exchange = spoilt
+    fed.begin(0)
+    state = algorithm.init(fed)
+    n = [len(np.load(project / site / "data.npz")["train_idx"]) for site in SITES]
+    left_out = kind in ("advertise", "share")
+    assert int(state["parts"]["SecureSum"]["n"]) == sum(n) - left_out * n[1]
+    assert fed.faults() == ({("bank-b", "missing"): 1} if left_out else {})
 
 
 @pytest.mark.parametrize(

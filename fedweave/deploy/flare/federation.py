@@ -59,7 +59,8 @@ class Flare:
     """Every client is a site with a process, a graph and a private state of its own.
 
     clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
-    where the algorithm asks for more. ledger: keeps what really happened, also over restarts.
+    where the algorithm asks for more. ledger: keeps what really happened, also over restarts. root: the authority's
+    certificate, see `sums.Sums`.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Flare:
         held: Mapping[str, Graph] | None = None,
         quorum: float = 1.0,
         limit: int = 512_000_000,
+        root: Any = None,
     ) -> None:
         self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
         self.held = with_test(held or {}, test)
@@ -86,7 +88,7 @@ class Flare:
         self._faults: Counter[tuple[str, str]] = Counter()
         self._log = logging.getLogger("fedweave.server")
         self._versions: dict[str, int] = {}
-        self._sums = Sums(self._ask, self.clients)
+        self._sums = Sums(self._ask, self.clients, root=root)
         self.begin(0)
 
     def begin(self, round: int) -> None:

@@ -28,6 +28,8 @@ from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.flare.member import LOG, RUNS
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import FedweaveError, UserError
+from fedweave.privacy.aggregation import read_root
+from fedweave.privacy.aggregation.identity import STARTUP
 from fedweave.rounds import METRICS_SCHEMA
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
@@ -149,6 +151,7 @@ class Server:
             held=server_graphs(root, dtype),
             quorum=1.0 if needs.vertical else values["quorum"],  # no party can do without the others' columns
             limit=int(values["reply_mb"] * 1e6),
+            root=read_root(root / STARTUP),
         )
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -10,10 +11,10 @@ import torch
 from fedweave.core.federation import StepInfo
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
-from fedweave.deploy.flare.masking import needed, read_advert, read_answers, unsigned
+from fedweave.deploy.flare.masking import data, needed, read_advert, read_answers, unsigned
 from fedweave.engines.summing import INFO, SEED, SHARE
-from fedweave.errors import ClientsMissing
-from fedweave.privacy.aggregation import Advert, Group, Use, leftover
+from fedweave.errors import CallRefused, ClientsMissing
+from fedweave.privacy.aggregation import Advert, Group, Use, advertised, check_signed, leftover, survived
 
 Ask: TypeAlias = Callable[[str, StepInfo, dict[str, Any], Mapping[str, Tree]], Replies]
 _NOTHING: Tree = {}
@@ -24,12 +25,14 @@ NO_KEYS = "it has agreed on no keys for secure sums"
 class Sums:
     """The secure sums of one job.
 
-    ask: one exchange: its name, what may be replied, the request and {site: message}. sites: all of the run.
+    ask: one exchange: its name, what may be replied, the request and {site: message}. sites: all of the run. root: the
+    authority's certificate, if the server has it: what a site has not signed would make all others refuse.
     """
 
     ask: Ask
     sites: tuple[str, ...]
     run: str = ""
+    root: Any = None
     _group: Group | None = None
     _adverts: dict[str, Advert] = field(default_factory=dict)
     _letters: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -67,15 +70,31 @@ class Sums:
         self._used, self._letters = 0, {}
         request = {"step": step, "epoch": group.epoch}
         told = self.ask("advertise", INFO["advertise"], request, dict.fromkeys(here, _NOTHING))
-        self._adverts = {site: read_advert(told[site]) for site in told.clients}
+        self._adverts = {site: own for site in told.clients if (own := self._advert(site, told[site], group))}
         if len(self._adverts) < least:
-            raise ClientsMissing(step, told.missing, least, len(here))
-        message = {"adverts": {site: told[site] for site in told.clients}}
-        dealt = self.ask("share", INFO["share"], request, dict.fromkeys(told.clients, message))
+            raise ClientsMissing(step, told.missing | self._missing(here), least, len(here))
+        message = {"adverts": {site: told[site] for site in self._adverts}}
+        dealt = self.ask("share", INFO["share"], request, dict.fromkeys(self._adverts, message))
         form = (len(self._adverts), group.slots, SHARE)
         shares = {site: dealt[site].get("shares") for site in dealt.clients}
         self._letters = {site: own for site, own in shares.items() if own is not None and _is_bytes(own, form)}
         return group
+
+    def _advert(self, site: str, tree: Tree, group: Group) -> Advert | None:
+        """What a site has advertised; None if it has not signed it."""
+        with suppress(CallRefused):
+            own = read_advert(tree)
+            if len(own.keys) == group.slots + 1:
+                check_signed(site, own.certificate, own.signature, advertised(group, site, own.keys), self.root)
+                return own
+        return None
+
+    def _signature(self, site: str, tree: Tree, message: bytes) -> bool:
+        """Whether a site has signed the list of survivors."""
+        with suppress(CallRefused):
+            check_signed(site, self._adverts[site].certificate, data(tree.get("signature")), message, self.root)
+            return True
+        return False
 
     def opened(
         self, step: str, info: StepInfo, sum: Mapping[str, Any], replies: Replies, again: int, round: int
@@ -92,7 +111,10 @@ class Sums:
         survivors = list(replies.clients)
         request = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
         signed = self.ask("survivors", INFO["survivors"], request, dict.fromkeys(survivors, _NOTHING))
-        signatures = {site: signed[site]["signature"] for site in signed.clients}
+        use = Use(sum["slot"], (round, step, again), tuple(sum["peers"]))
+        message = survived(group, use, survivors)
+        good = [site for site in signed.clients if self._signature(site, signed[site], message)]
+        signatures = {site: signed[site]["signature"] for site in good}
         if len(signatures) < group.needed:
             raise ClientsMissing(step, signed.missing, group.needed, len(survivors))
         letters = {site: self._letters_to(site, sum) for site in signatures}
@@ -107,7 +129,6 @@ class Sums:
         first = replies[survivors[0]]
         paths = sorted(path for path, _ in leaves(first) if info.covering(path) in info.sums)
         flat = dict(leaves(first)) | {path: dict(leaves(first))[path].clone() for path in paths}
-        use = Use(sum["slot"], (round, step, again), tuple(sum["peers"]))
         leftover([unsigned(flat[path]) for path in paths], group, use, survivors, answers, self._adverts)
         trees = [nest(flat), *(replies[site] for site in survivors[1:])]
         batches = [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees)]

@@ -12,9 +12,22 @@ tells the seed of its self mask besides the shares of others', so that shares ar
 longer do. Sealed shares wait at the server until they are needed, for all sums of an epoch.
 """
 
-from fedweave.privacy.aggregation.identity import Identity, read_identity
-from fedweave.privacy.aggregation.messages import Advert, Answers, Group, Use
+from fedweave.privacy.aggregation.identity import Identity, check_signed, read_identity, read_root
+from fedweave.privacy.aggregation.messages import Advert, Answers, Group, Use, advertised, survived
 from fedweave.privacy.aggregation.opening import leftover
 from fedweave.privacy.aggregation.participant import Participant
 
-__all__ = ["Advert", "Answers", "Group", "Identity", "Participant", "Use", "leftover", "read_identity"]
+__all__ = [
+    "Advert",
+    "Answers",
+    "Group",
+    "Identity",
+    "Participant",
+    "Use",
+    "advertised",
+    "check_signed",
+    "leftover",
+    "read_identity",
+    "read_root",
+    "survived",
+]

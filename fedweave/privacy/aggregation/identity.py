@@ -32,27 +32,48 @@ class Identity:
         return self.key.sign(message, ec.ECDSA(SHA256()))
 
     def check(self, site: str, certificate: bytes, signature: bytes, message: bytes) -> None:
-        """Refuse a message that `site` has not signed, or whose certificate the authority has not issued for it.
+        """`check_signed` with the authority that the site trusts."""
+        check_signed(site, certificate, signature, message, self.root)
 
-        Raises:
-            CallRefused: names the site and what is wrong.
-        """
-        try:
-            theirs = x509.load_der_x509_certificate(certificate)
-            theirs.verify_directly_issued_by(self.root)
-            named = [own.value for own in theirs.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-            if named != [site] or not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
-                raise ValueError(f"its certificate is for {named}, or not valid now")
-            key = theirs.public_key()
-            if isinstance(key, rsa.RSAPublicKey):
-                key.verify(signature, message, _PSS, SHA256())
-            elif isinstance(key, ec.EllipticCurvePublicKey):
-                key.verify(signature, message, ec.ECDSA(SHA256()))
-            else:
-                raise TypeError("its certificate has a key of another kind than RSA and EC")
-        except (InvalidSignature, ValueError, TypeError) as error:
-            why = str(error) or "the signature is not of that message and that certificate's key"
-            raise CallRefused(f"secure sum: what is said to be from {site!r} is not signed by it: {why}") from error
+
+def check_signed(
+    site: str, certificate: bytes, signature: bytes, message: bytes, root: x509.Certificate | None
+) -> None:
+    """Refuse a message that `site` has not signed, or whose certificate the authority of `root` has not issued for it;
+    without `root` nobody asks who has issued it.
+
+    Raises:
+        CallRefused: names the site and what is wrong.
+    """
+    try:
+        theirs = x509.load_der_x509_certificate(certificate)
+        if root is not None:
+            theirs.verify_directly_issued_by(root)
+        named = [own.value for own in theirs.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        if named != [site] or not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
+            raise ValueError(f"its certificate is for {named}, or not valid now")
+        key = theirs.public_key()
+        if isinstance(key, rsa.RSAPublicKey):
+            key.verify(signature, message, _PSS, SHA256())
+        elif isinstance(key, ec.EllipticCurvePublicKey):
+            key.verify(signature, message, ec.ECDSA(SHA256()))
+        else:
+            raise TypeError("its certificate has a key of another kind than RSA and EC")
+    except (InvalidSignature, ValueError, TypeError) as error:
+        why = str(error) or "the signature is not of that message and that certificate's key"
+        raise CallRefused(f"secure sum: what is said to be from {site!r} is not signed by it: {why}") from error
+
+
+def read_root(kit: Path) -> x509.Certificate:
+    """The certificate of the project's authority in a kit's folder.
+
+    Raises:
+        ConfigError: it is absent or cannot be read.
+    """
+    try:
+        return x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"a secure sum needs the authority's certificate in {kit}: {error}") from error
 
 
 def read_identity(folder: Path) -> Identity:
@@ -64,7 +85,6 @@ def read_identity(folder: Path) -> Identity:
     kit = folder / STARTUP
     try:
         own = x509.load_pem_x509_certificate((kit / "client.crt").read_bytes())
-        root = x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
         key = load_pem_private_key((kit / "client.key").read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
@@ -72,4 +92,4 @@ def read_identity(folder: Path) -> Identity:
         ) from error
     if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{kit / 'client.key'} is neither an RSA nor an EC key; provision the project anew.")
-    return Identity(own.public_bytes(Encoding.DER), key, root)
+    return Identity(own.public_bytes(Encoding.DER), key, read_root(kit))
