@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.algorithms import parts
+from fedweave.cli import app
 from fedweave.config import resolve
 from fedweave.core.mechanism import LDP
 from fedweave.datasets.npz import SPLIT
@@ -175,6 +177,10 @@ def test_no_crowd_is_aligned_that_is_too_small(project: Path, tmp_path: Path, wh
     answer = server.say(asked, {"width": 3, "ids": chosen})
     if what == "enough":
         assert reply(answer)["nodes"] == len(own)
+        [noted] = [note for note in server.records().notes if note["note"] == "aligned"]
+        assert noted["common"] == noted["own"] == len(own)
+        told = " ".join(CliRunner().invoke(app, ["audit", str(server.folder)]).output.split())
+        assert f"the server named {len(own)} of the site's {len(own)} nodes as common to all" in told
         assert "aligns its nodes once" in server.say(asked, {"width": 3, "ids": own[:40]}).refusal
     else:
         assert answer.refusal

@@ -36,11 +36,12 @@ class Release:
 
 @dataclass(frozen=True)
 class Run:
-    """What a site's journal says of one run. joined, refused: its notes (`journal.Journal.note`). damaged: lines that
-    cannot be read."""
+    """What a site's journal says of one run. joined, aligned, refused: its notes (`journal.Journal.note`). damaged:
+    lines that cannot be read."""
 
     name: str
     joined: tuple[dict[str, Any], ...]
+    aligned: tuple[dict[str, Any], ...]
     refused: tuple[dict[str, Any], ...]
     releases: tuple[Release, ...]
     damaged: int
@@ -81,7 +82,8 @@ def _run(name: str, records: Records) -> Run:
         return tuple(note for note in records.notes if note["note"] == kind)
 
     title = "outside of any run" if name == NO_RUN else name
-    return Run(title, notes("joined"), notes("refused"), tuple(_releases(records.entries)), len(records.damaged))
+    told = (notes("joined"), notes("aligned"), notes("refused"))
+    return Run(title, *told, tuple(_releases(records.entries)), len(records.damaged))
 
 
 def _releases(entries: Iterable[Entry]) -> list[Release]:

@@ -40,6 +40,9 @@ def _told(run: "Run") -> list[str]:
         told.append(
             _safe(f"{note['at']}  the server began {what}, {where}: {note.get('algorithm')}, {config}, {versions}")
         )
+    for note in run.aligned:
+        kept = f"{note.get('common')} of the site's {note.get('own')} nodes"
+        told.append(_safe(f"{note['at']}  the server named {kept} as common to all"))
     for note in run.refused:
         told.append(f"[red]{_safe(note['at'])}  refused[/] {_safe(note.get('asked'))}: {_safe(note.get('why'))}")
     if run.damaged:
