@@ -138,10 +138,6 @@ class CFFL:
 
     a: float = 5.0
 
-    does_not_owe: ClassVar[dict[str, str]] = {
-        "one_client_is_ordinary_training": "clients get a reward of what others trained"
-    }
-
     def parts(self) -> tuple[Part, ...]:
         """Credibilities, sparse rewards."""
         return Credibility(self.a), CredibilityReward()
