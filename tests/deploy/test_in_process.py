@@ -33,7 +33,7 @@ from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, experiment, join_request
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
-NOISY = {"fedsage_plus"}  # whose clients' noise reaches the models
+NOISY = {"dp_fedavg", "fedsage_plus"}  # whose clients' noise reaches the models
 APART = {"cffl"}  # its server needs examples of its own, which the digits leave it none of
 OF_SITES = [
     name
