@@ -15,8 +15,7 @@ from fedweave.ops.touched import materialize
 
 def affine(h: Tensor | Sparse, w: Tensor, bias: Tensor, relu: bool = False) -> Tensor:
     """h @ w + bias, then ReLU if `relu`, for h [n, in], dense or sparse, w [in, out] and bias [out]."""
-    fits = not isinstance(h, Sparse) and w.shape[0] <= COLUMNS and not (w.shape[0] % WIDTH or w.shape[1] % WIDTH)
-    if not fits:
+    if isinstance(h, Sparse) or w.shape[0] > COLUMNS or w.shape[0] % WIDTH or w.shape[1] % WIDTH:
         out = linear(h, w) + bias
         return torch.relu(out) if relu else out
     return _Affine.apply(h[None], materialize(w)[None], bias[None], relu).squeeze(0)
