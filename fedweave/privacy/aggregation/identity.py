@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography import x509
@@ -46,9 +47,7 @@ def check_signed(
         CallRefused: names the site and what is wrong.
     """
     try:
-        theirs = x509.load_der_x509_certificate(certificate)
-        if root is not None:
-            theirs.verify_directly_issued_by(root)
+        theirs = _issued(certificate, root)
         named = [own.value for own in theirs.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         if named != [site] or not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
             raise ValueError(f"its certificate is for {named}, or not valid now")
@@ -62,6 +61,14 @@ def check_signed(
     except (InvalidSignature, ValueError, TypeError) as error:
         why = str(error) or "the signature is not of that message and that certificate's key"
         raise CallRefused(f"secure sum: what is said to be from {site!r} is not signed by it: {why}") from error
+
+
+@lru_cache(maxsize=4096)
+def _issued(certificate: bytes, root: x509.Certificate | None) -> x509.Certificate:
+    found = x509.load_der_x509_certificate(certificate)
+    if root is not None:
+        found.verify_directly_issued_by(root)
+    return found
 
 
 def read_root(kit: Path) -> x509.Certificate:
