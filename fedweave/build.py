@@ -27,6 +27,7 @@ from fedweave.partition import cut
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.induced import crossing_edges, induced_edges, labels_of
 from fedweave.partition.pooling import pooled
+from fedweave.partition.scaling import meter_scaling
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def build(config: Config) -> Built:
         record=engine.record,
         dtype=dtype,
     )
+    meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     motifs = {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
     return Built(data, partition, algorithm, fed, motifs)
 

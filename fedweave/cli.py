@@ -19,6 +19,7 @@ from fedweave.contract.command import contract
 from fedweave.contributions import contributions
 from fedweave.deploy.sites.audit import audit
 from fedweave.deploy.sites.command import sites
+from fedweave.deploy.sites.ledger import ledger
 from fedweave.errors import FedweaveError, UserError
 from fedweave.export.command import export
 from fedweave.options import Experiment, Settings
@@ -157,15 +158,7 @@ def list_(
     show_list(screen(), rows, verbose or name is not None)
 
 
-@app.command()
-def ledger(directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run.")]) -> None:
-    """Show what left whom in a run."""
-    from fedweave.report.terminal import screen, show_ledger
-    from fedweave.runs.files import LEDGER, read_table
-
-    show_ledger(screen(), read_table(directory, LEDGER))
-
-
+app.command()(ledger)
 app.command()(init)
 app.command()(check)
 app.command()(report)

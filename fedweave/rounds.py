@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedweave.core import ledger as purposes
 from fedweave.core.algorithm import Algorithm, Evaluation, capabilities, check_rounds
 from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.tree import Tree, leaves
@@ -94,14 +95,17 @@ def train(
     check_rounds(algorithm, rounds)
     done, state = resume or (0, None)
     if state is None:
+        fed.ledger.purpose = purposes.SETUP
         fed.begin(0)
         state = algorithm.init(fed)
     before: dict[str, float] = dict(summary or {})
     for number in range(done + 1, rounds + 1):
+        fed.ledger.purpose = purposes.TRAINING
         fed.begin(number)
         state = algorithm.round(state, fed)
         metrics, found = of_server(number, algorithm, state, fed), Summary(number)
         if number == rounds or (eval_every and number % eval_every == 0):
+            fed.ledger.purpose = purposes.EVALUATION
             rows, measured = measure(number, algorithm.evaluate(state, fed))
             best = best_validated(number, rows, measured, before)
             best |= fairest(number, rows, measured, before, fair_margin)

@@ -70,6 +70,7 @@ class SparseUpdates(Part):
     The server keeps a global model, which gets all of u_N."""
 
     requires = ("value",)
+    hears = "its reward: the largest entries of the joint update, as many as it has earned"
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No reward yet."""

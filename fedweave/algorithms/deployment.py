@@ -93,7 +93,7 @@ class Deployable:
         else:
             fed.map(self.keep_given, {"w": self.one_model(state)}, quorum=self.quorum)
 
-    @on_client()
+    @on_client(hears={"w": "the joint model's weights, which all members' updates have gone into"})
     def keep_given(self, client: Client, message: Tree) -> Tree:
         """Keep the model that the server sends."""
         return _kept(client, message["w"])

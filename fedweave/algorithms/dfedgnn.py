@@ -19,6 +19,8 @@ from fedweave.core.algorithm import Calls, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.tree import Tree, map_leaves
 
+_HEARS = {"init": "a random number, from which all clients draw the same first weights"}
+
 
 @dataclass(frozen=True)
 class DFedGNN(Local):
@@ -50,7 +52,7 @@ class DFedGNN(Local):
         """Training, then the exchange."""
         return replace(super().calls(clients), round=(self.train, self.mix))
 
-    @on_client(sends={"w": "model weights after local training"}, peers=True)
+    @on_client(sends={"w": "model weights after local training"}, peers=True, hears=_HEARS)
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps on the client's own model, which goes to its neighbours."""
         client.state.pop("trained", None)
@@ -77,7 +79,7 @@ class DFedGNN(Local):
         """Each client's model on its own nodes and on the global test graph."""
         return Evaluation(fed.map(self.score, state, quorum=self.quorum))
 
-    @on_client(sends=PERSONAL_SCORES)
+    @on_client(sends=PERSONAL_SCORES, hears=_HEARS)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's own model."""
         trained = client.state.get("trained")  # before it was averaged with the neighbours'

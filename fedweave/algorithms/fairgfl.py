@@ -70,6 +70,8 @@ class OverlapWeights(Part):
                     sample.
     """
 
+    hears = "the encoder that codes are to be made with, which comes of public data"
+
     lam: float = 0.1
     normalise: bool = False
     estimator: Literal["ldp", "oracle", "none"] = "ldp"

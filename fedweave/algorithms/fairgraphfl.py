@@ -134,6 +134,7 @@ class ValueReward(Part):
     beta: float = 1.0
     base: Literal["before", "after"] = "before"
     requires = ("value",)
+    hears = "its reward: the largest entries of the joint update, as many as it has earned"
 
     def __post_init__(self) -> None:
         if not self.beta > 0:

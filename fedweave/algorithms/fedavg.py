@@ -200,7 +200,7 @@ class FedAvg(Deployable):
         data = self.composed.changed(Context(client, self.objective, message))
         return {DATA: graph_like(client.graph, data)}
 
-    @on_client(sends=lambda self: self.composed.released | self.composed.sends)
+    @on_client(sends=lambda self: self.composed.released | self.composed.sends, hears=lambda self: self.composed.hears)
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
         ctx, kept = self._context(client, message), self.optimizer_state == "kept"
@@ -259,13 +259,13 @@ class FedAvg(Deployable):
         """What a round sends."""
         return self._download(state, fed.clients, fed)
 
-    @on_client(sends=SCORES)
+    @on_client(sends=SCORES, hears=lambda self: self.composed.hears)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes."""
         w = self.used(client, message)
         return self.judged(client, message, w, lambda: score(self.net, w, client))
 
-    @on_client(sends=PERSONAL_SCORES)
+    @on_client(sends=PERSONAL_SCORES, hears=lambda self: self.composed.hears)
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
         w = self.used(client, message)

@@ -44,6 +44,13 @@ from fedweave.ops.rows import weighted_gather
 from fedweave.sampling import ego
 from fedweave.sampling.egos import Egos
 
+_HEARS = {
+    "phi": "the server's layers, trained on all members' mixed ego-graphs",
+    "theta": "the mean of all members' reduction layers",
+    "labels": "the mean label distribution of all members' mixed ego-graphs",
+    "uploads": "how many mixed ego-graphs every client is to send: what the client with most training nodes fills",
+}
+
 
 @dataclass(frozen=True)
 class FedEgo(Deployable):
@@ -197,7 +204,7 @@ class FedEgo(Deployable):
         theta = Sends("weights of the reduction layers after local training", like="theta")
         return told | ({"theta": theta} if self.share_reduction else {})
 
-    @on_client(sends=_sends)
+    @on_client(sends=_sends, hears=_HEARS)
     def train(self, client: Client, message: Tree) -> Tree:
         """The local stage (lines 5-18), after the mixing of line 38."""
         w, _ = self._personal(client, message)
@@ -327,7 +334,8 @@ class FedEgo(Deployable):
         return Evaluation(fed.map(self.score, self._shared(state), quorum=self.quorum))
 
     @on_client(
-        sends={**PERSONAL_SCORES, "measures": "how far its label distribution and model are from the global ones"}
+        sends={**PERSONAL_SCORES, "measures": "how far its label distribution and model are from the global ones"},
+        hears=_HEARS,
     )
     def score(self, client: Client, message: Tree) -> Tree:
         """The personal model after the mixing of line 38."""

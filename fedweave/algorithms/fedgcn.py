@@ -30,6 +30,12 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 
+_MINE = {"mine": "which of the nodes that others hold, too, it is to add up"}
+_ROWS = {
+    "own": "for each of its nodes, the sum of the features of all neighbours, also of those that others hold",
+    "outside": "for each neighbour that another member holds, the sum of the features of that one's neighbours",
+    "degree": "how many neighbours those have that others hold",
+}
 _TELLS = {
     "node": "which nodes of the whole graph the client holds",
     "degree": "how many neighbours each of them has",
@@ -97,7 +103,7 @@ class NeighbourSums(Part):
         outside = place.crossing[1].unique() if self.hops == 2 else place.nodes[:0]
         return {"node": place.nodes, "degree": torch.from_numpy(_degree(client)), "outside": outside}
 
-    @on_client(sends=_SUMS, ragged=True)
+    @on_client(sends=_SUMS, ragged=True, hears=_MINE)
     def add_up(self, client: Client, message: Tree) -> Tree:
         """{"node": int64 [t], "sum": [t, d]}: Σ_u x_u / √d~_u over those of the client's nodes u that it is to add, for
         each node that is one of them or their neighbour."""
@@ -113,7 +119,7 @@ class NeighbourSums(Part):
         adds = sp.csr_matrix((scale[source], (at, source)), shape=(len(node), len(mine)))
         return {"node": torch.from_numpy(node), "sum": torch.from_numpy(_dense(adds @ arrays.x))}
 
-    @on_client(replaces_data=True)
+    @on_client(replaces_data=True, hears=_ROWS)
     def take(self, client: Client, message: Tree) -> Tree:
         """The rows of Â X in place of the features, and with two hops the neighbours elsewhere."""
         old = graph_arrays(client.graph)

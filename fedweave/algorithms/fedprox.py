@@ -29,6 +29,7 @@ class Proximal(Part):
 
     mu: float = 0.01
     adaptive: bool = False
+    hears = "how strongly training is pulled to the received weights"
 
     def __post_init__(self) -> None:
         if self.mu < 0:

@@ -103,6 +103,7 @@ class SparseMasks(Part):
     pull: float = 1e-3
     threshold: float = 1e-3
     private: ClassVar = ("*" + SUFFIX,)
+    hears = "how strongly training is pulled to the received weights"
 
     def __post_init__(self) -> None:
         if min(self.l1, self.pull, self.threshold) < 0:

@@ -52,6 +52,10 @@ from fedweave.learn import Adam, Sgd, fit
 from fedweave.ops.rows import gather_rows
 from fedweave.sampling.minibatches import drawn
 
+_OFFERED = {
+    "offers": "other members' generators of features, embeddings of some of their nodes, with noise, and how many "
+    "neighbours these miss; not whose they are"
+}
 _GRADIENT = (
     "for each generator that the client was sent, the gradient of how far what it makes is from the nearest of the "
     "client's nodes; of a generator made for that, a node's features"
@@ -131,7 +135,7 @@ class MissingNeighbours(Part):
 
     # --- client ------------------------------------------------------------------------------------------------------
 
-    @on_client()
+    @on_client(hears={"classes": "how many classes there are"})
     def learn(self, client: Client, message: Tree) -> Tree:
         """Hide some nodes, and train a generator on what their neighbours miss then; sends nothing."""
         graph, key = client.graph, client.key
@@ -194,7 +198,7 @@ class MissingNeighbours(Part):
         z = noisy(gather_rows(kept["z"], rows), random.fold(client.secret, "noise"))
         return {"generator": kept["w"]["features"], "embedding": z, "slots": slots.gather(0, rows) * real}
 
-    @on_client(sends={"gradient": _GRADIENT})
+    @on_client(sends={"gradient": _GRADIENT}, hears=_OFFERED)
     def match(self, client: Client, message: Tree) -> Tree:
         """{"gradient": {"0": for the first offer, …}}."""
         norms = client.state["neighbours"]["norms"]
@@ -213,7 +217,7 @@ class MissingNeighbours(Part):
             terms.append(mismatch(made, self.net.used(offer["slots"]), graph.x, args["norms"], mine))
         return sum(terms[1:], terms[0])
 
-    @on_client()
+    @on_client(hears={"gradient": "the sum of the gradients that other members returned for its generator"})
     def improve(self, client: Client, message: Tree) -> Tree:
         """One step of the generator of features along its own gradient and that of others; sends nothing."""
         kept = client.state["neighbours"]

@@ -59,6 +59,18 @@ _BACK = (
     "gradient of the loss in what the client received at the aggregation before: the labels of the batch can be "
     "reconstructed from such gradients"
 )
+_HEARS = {
+    "h": "the joint representation of the exchanged nodes, made of all parties' representations",
+    "gradient": "the gradient of the loss in the joint representation: it depends on the batch's labels",
+    "nodes": "the mini-batch's nodes and the neighbours that any party has sampled",
+    "batch": "a random number, from which all parties draw the same mini-batch",
+    "tail": "a random number, from which all parties draw the same first weights of the last layers",
+    "clients": "how many parties there are",
+    "share": "how much a party's representation counts",
+    "at": "which of the parties it is",
+    "segment": "which layers are due",
+    "cut": "which layers are due",
+}
 _FACTS: Declaration = {
     "nodes": Sends("how many nodes the client holds: those that all parties have in common", within=Whole(1)),
     "masks": "a fingerprint of which nodes train, validate and test",
@@ -186,7 +198,7 @@ class GLASU:
         counted = {"rounds": 0} if self.decay_every else {}
         return {"holders": {client: int(client in holders) for client in fed.clients}, "nodes": nodes} | counted
 
-    @on_client(sends=_FACTS)
+    @on_client(sends=_FACTS, hears=_HEARS)
     def begin(self, client: Client, message: Tree) -> Tree:
         """Line 3 of algorithm 1 at t = 0."""
         return self.party.begin(client, message)
@@ -237,28 +249,29 @@ class GLASU:
     @on_client(
         sends={
             "nodes": Sends("the mini-batch's nodes and their sampled neighbours in the client's graph", within=Whole())
-        }
+        },
+        hears=_HEARS,
     )
     def sample(self, client: Client, message: Tree) -> Tree:
         """Algorithm 2 down to the next aggregated layer."""
         return self.party.sample(client, message)
 
-    @on_client(sends=lambda glasu: glasu.party.release.sends(_H))
+    @on_client(sends=lambda glasu: glasu.party.release.sends(_H), hears=_HEARS)
     def infer(self, client: Client, message: Tree) -> Tree:
         """Algorithm 3 up to the next aggregated layer."""
         return self.party.infer(client, message)
 
-    @on_client(sends=lambda glasu: glasu.party.labels.sends("gradient of the loss in the last aggregate"))
+    @on_client(sends=lambda glasu: glasu.party.labels.sends("gradient of the loss in the last aggregate"), hears=_HEARS)
     def pull(self, client: Client, message: Tree) -> Tree:
         """Algorithm 6, lines 15 and 16."""
         return self.party.pull(client, message)
 
-    @on_client()
+    @on_client(hears=_HEARS)
     def update(self, client: Client, message: Tree) -> Tree:
         """Q times algorithm 4, or 7; sends nothing."""
         return self.party.update(client, message)
 
-    @on_client(sends={"gradient": _BACK})
+    @on_client(sends={"gradient": _BACK}, hears=_HEARS)
     def back(self, client: Client, message: Tree) -> Tree:
         """The backward pass of section 3.1 down to the next aggregated layer; a step at the end of it."""
         return self.party.back(client, message)
@@ -292,18 +305,18 @@ class GLASU:
             raise FedweaveError("training diverged: a client's representations are not finite. Lower algorithm.lr.")
         return h
 
-    @on_client(sends=lambda glasu: glasu.party.release.sends(_ALL))
+    @on_client(sends=lambda glasu: glasu.party.release.sends(_ALL), hears=_HEARS)
     def infer_full(self, client: Client, message: Tree) -> Tree:
         """Joint inference on the full graph up to the next aggregated layer."""
         return self.party.infer_full(client, message)
 
-    @on_client(sends={name: SCORES[name] for name in ("own", "own/classes")})
+    @on_client(sends={name: SCORES[name] for name in ("own", "own/classes")}, hears=_HEARS)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's prediction, where it sees labels."""
         graph = client.graph
         return {"own": counts(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0))}
 
-    @on_client()
+    @on_client(hears=_HEARS)
     def predict_proba(self, client: Client, message: Tree) -> Tree:
         """The client's prediction, for its owner alone."""
         client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)

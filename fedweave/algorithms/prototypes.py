@@ -47,6 +47,7 @@ class MotifPrototypes(Part):
     keep: float = 0.9
     sends: ClassVar = MOTIFS | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
     requires = ("value",)
+    hears = "of each motif that it listed, the mean of all members' embeddings of graphs that have it"
 
     def __post_init__(self) -> None:
         if self.lam < 0:

@@ -2,7 +2,7 @@
 hands the replies to other clients instead, and `fed.replace_data(step, …)` has the clients change their own data."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -92,13 +92,19 @@ Declaration: TypeAlias = Mapping[str, Sends | str]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step declares: its `sends`, worked out, and the rest as `on_client` has it."""
+    """What a step declares: its `sends` and `hears`, worked out, and the rest as `on_client` has it."""
 
     sends: Mapping[str, Sends]
     ragged: bool = False
     peers: bool = False
     replaces_data: bool = False
     per_node: frozenset[str] = frozenset()
+    hears: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def message(self) -> "StepInfo":
+        """The same of what the client is sent: what it learns from each key of its message."""
+        return StepInfo.of(self.hears)
 
     @property
     def way(self) -> str:
@@ -138,6 +144,7 @@ def on_client(
     peers: bool = False,
     replaces_data: bool = False,
     per_node: Sequence[str] = (),
+    hears: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
 ) -> Callable[[Any], Any]:
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
@@ -147,7 +154,8 @@ def on_client(
     `ragged` steps have shapes that depend on data and are never vectorised. What steps for `peers` reply goes to other
     clients (`Federation.send`) and never to the server, which cannot ask for it. A step that `replaces_data`, ragged by
     its nature, is run by `Federation.replace_data`. `per_node` names the keys of the reply whose tensors have one row
-    per node, padding included: their number differs between clients.
+    per node, padding included: their number differs between clients. `hears` says of the keys of the message what the
+    client learns from them, for ledgers; it is computed as `sends` is, and nothing is refused for its sake.
 
     Raises:
         ValueError: the step is for peers and replaces data.
@@ -156,7 +164,7 @@ def on_client(
         raise ValueError("a step either replies to peers or replaces its client's data; make it two steps")
 
     def mark(step: Any) -> Any:
-        step.on_client = (sends or {}, ragged or replaces_data, peers, replaces_data, frozenset(per_node))
+        step.on_client = (sends or {}, ragged or replaces_data, peers, replaces_data, frozenset(per_node), hears or {})
         return step
 
     return mark
@@ -180,8 +188,10 @@ def step_info(step: Any) -> StepInfo:
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
             "Decorate it and declare what it sends."
         )
-    sends, *rest = declared
-    return StepInfo.of(sends(getattr(step, "__self__", None)) if callable(sends) else sends, *rest)
+    sends, *rest, hears = declared
+    owner = getattr(step, "__self__", None)
+    said, heard = (told(owner) if callable(told) else told for told in (sends, hears))
+    return StepInfo.of(said, *rest, heard)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""The ledger: what left whom, per call and key."""
+"""The ledger: what left whom, when and what for, per call and key."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,8 +27,11 @@ SCHEMA = pa.schema(
         ("seconds", pa.float64()),
         ("to", pa.dictionary(pa.int32(), pa.string())),
         ("applied", pa.dictionary(pa.int32(), pa.string())),
+        ("at", pa.timestamp("ms", "UTC")),
+        ("purpose", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
+SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")
 FRAMING = "(names and framing)"
 
 
@@ -71,18 +75,24 @@ class Entry:
     size: int  # bytes of the whole message as serialised
     seconds: float  # per client; 0 except on the way up
     to: tuple[str, ...] = ()  # the peer to which each of `clients` sent; () where the server is the other end
+    at: float = 0.0  # seconds since 1970; 0 in journals of older versions, which do not say
+    purpose: str = ""  # one of `PURPOSES`; "" where nobody said
 
 
 @dataclass
 class Ledger:
     """Grows by one entry per call, direction and message structure; a row per client and key when written out.
 
-    The bytes of a call's keys and of its framing add up to the serialised messages exactly.
+    The bytes of a call's keys and of its framing add up to the serialised messages exactly. purpose: what the calls
+    are for that are made now; whoever makes them sets it. bytes_evaluation: in all directions; they are in the others,
+    too.
     """
 
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_peer: int = 0
+    bytes_evaluation: int = 0
+    purpose: str = ""
     _entries: list[Entry] = field(default_factory=list)
     _written: list[pa.Table] = field(default_factory=list)
 
@@ -104,16 +114,18 @@ class Ledger:
         """
         size = encoded_size(message)
         keys = tuple(line(path, *_measure(leaf), info) for path, leaf in leaves(message))
-        self.add(Entry(round, call, step, tuple(clients), direction, keys, size, seconds, tuple(to)))
+        now = time.time()
+        self.add(Entry(round, call, step, tuple(clients), direction, keys, size, seconds, tuple(to), now, self.purpose))
 
     def add(self, entry: Entry) -> None:
         """Note messages that were measured elsewhere."""
         self._entries.append(entry)
-        self._count(entry.direction, entry.size * len(entry.clients))
+        self._count(entry.direction, entry.purpose, entry.size * len(entry.clients))
 
-    def _count(self, direction: str, size: int) -> None:
+    def _count(self, direction: str, purpose: str | None, size: int) -> None:
         name = f"bytes_{direction}"
         setattr(self, name, getattr(self, name) + size)
+        self.bytes_evaluation += size if purpose == EVALUATION else 0
 
     def table(self) -> pa.Table:
         """All rows, columns as `SCHEMA`."""
@@ -128,9 +140,9 @@ class Ledger:
     def restore(self, table: pa.Table) -> None:
         """Continue after the rows of `table`."""
         self._entries, self._written = [], [table.cast(SCHEMA)]
-        self.bytes_up = self.bytes_down = self.bytes_peer = 0
-        for row in table.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
-            self._count(row["direction"], row["bytes_sum"])
+        self.bytes_up = self.bytes_down = self.bytes_peer = self.bytes_evaluation = 0
+        for row in table.group_by(["direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
+            self._count(row["direction"], row["purpose"], row["bytes_sum"])
 
 
 def _measure(leaf: Any) -> tuple[str, int]:
@@ -150,7 +162,8 @@ def _rows(entries: list[Entry]) -> pa.Table:
         ends = {"client": e.clients, "to": e.to or [None] * many}
         for i, own in enumerate([*e.keys, Line(FRAMING, "", framing)]):
             seconds = e.seconds if i == 0 else 0.0
-            row = (e.round, e.call, e.step, None, e.direction, *own[:5], seconds, None, own.applied)
+            when = round(1000 * e.at) or None
+            row = (e.round, e.call, e.step, None, e.direction, *own[:5], seconds, None, own.applied, when, e.purpose)
             for name, value in zip(SCHEMA.names, row, strict=True):
                 columns[name].extend(ends.get(name, [value] * many))
     return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names}, SCHEMA)

@@ -270,8 +270,9 @@ class Simulation:
         reply = nest({path: row_of(leaf, 0) for path, leaf in leaves(tree)})
         check_declared(call.name, call.info, reply)
         where = (self.round, self._calls, call.name)
+        heard = call.info.message
         for part in [(client,) for client in group] if messages.varied else [group]:
-            self.ledger.record(*where, part, "down", messages.down(part[0]))
+            self.ledger.record(*where, part, "down", messages.down(part[0]), 0.0, heard)
         if call.to is None:
             self.ledger.record(*where, group, "up", reply, seconds, call.info)
             return

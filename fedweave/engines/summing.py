@@ -26,7 +26,14 @@ AGREEING: dict[str, Declaration] = {
         "shares": "shares of the self masks of the other sites in a secure sum, and of the keys of those not in it",
     },
 }
-INFO = {kind: StepInfo.of(sends, ragged=True) for kind, sends in AGREEING.items()}
+HEARD = {
+    "share": {"adverts": "the other sites' public keys for secure sums, certified and signed"},
+    "reveal": {
+        "signatures": "the other sites' signatures on whose terms a secure sum has",
+        "letters": "shares of the other sites' keys and masks, sealed for this one",
+    },
+}
+INFO = {kind: StepInfo.of(sends, ragged=True, hears=HEARD.get(kind, {})) for kind, sends in AGREEING.items()}
 
 
 class SumMeter:
@@ -62,7 +69,7 @@ class SumMeter:
             self._exchange("reveal", where, [client], {"signatures": signatures, "letters": letters}, reply)
 
     def _exchange(self, kind: str, where: tuple[int, int], here: Sequence[str], down: Tree, up: Tree) -> None:
-        self._ledger.record(*where, f"({kind})", tuple(here), "down", down)
+        self._ledger.record(*where, f"({kind})", tuple(here), "down", down, 0.0, INFO[kind].message)
         self._ledger.record(*where, f"({kind})", tuple(here), "up", up, 0.0, INFO[kind])
 
 

@@ -1,7 +1,9 @@
 """What the mechanisms in a run's ledger come to: the ε that they bound, added up over the run."""
 
+import math
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -9,12 +11,13 @@ import pyarrow.compute as pc
 
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, read_applied
 
+WEAK, VOID = 10, 100  # an ε above it protects little, or practically nothing
 _MESSAGE = ["client", "direction", "step", "round", "call", "applied"]
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What clients sent of one record under differential privacy, added up for the client that sent most.
+    """What a client sent of one record under differential privacy, added up; or the client that sent most.
 
     per:      what a record is.
     epsilon:  the ε of it all, at δ = `delta`, which is None where no noise needs one.
@@ -32,12 +35,45 @@ class Bound:
         often = "1 message" if self.messages == 1 else f"{self.messages:,} messages"
         return f"Differential privacy of what was noised, per {self.per}: ε = {self.epsilon:.4g}{at} after {often}."
 
+    @property
+    def remark(self) -> str:
+        """What such an ε is worth: "" where it protects."""
+        if self.epsilon <= WEAK:
+            return ""
+        return "protects practically nothing" if self.epsilon > VOID else "protects little"
+
+
+def remarks(found: Iterable[Bound]) -> list[str]:
+    """A sentence on those of the bounds that protect little; none where all protect."""
+    worst = max((bound.epsilon for bound in found), default=0.0)
+    if worst <= WEAK:
+        return []
+    odds = f"{math.exp(worst):.2g}" if worst <= VOID else "more than 10^43"
+    return [
+        f"An ε above {WEAK} protects little, and one above {VOID} practically nothing: at ε = {worst:.4g} what was "
+        f"sent may be {odds} times as likely with a record as without it."
+    ]
+
 
 def bounds(ledger: pa.Table) -> list[Bound]:
-    """One for each kind of record in a ledger's table; none where nothing states a cost.
+    """One for each kind of record in a ledger's table, the largest of any client; none where nothing states a cost.
 
     What several clients hold of one record is not added up. Other mechanisms bound nothing and are not in it.
     """
+    most: dict[str, Bound] = {}
+    for bound in (bound for own in of_members(ledger).values() for bound in own):
+        so_far = most.get(bound.per, bound)
+        most[bound.per] = replace(
+            so_far,
+            epsilon=max(so_far.epsilon, bound.epsilon),
+            messages=max(so_far.messages, bound.messages),
+        )
+    return list(most.values())
+
+
+def of_members(ledger: pa.Table) -> dict[str, list[Bound]]:
+    """{client: what all that it sent comes to, one for each kind of record}; without clients that sent nothing under
+    differential privacy."""
     accounts: dict[tuple[str, str], Account] = defaultdict(Account)
     times: dict[tuple[str, str], int] = defaultdict(int)
     deltas: dict[str, float] = {}
@@ -50,8 +86,30 @@ def bounds(ledger: pa.Table) -> list[Bound]:
             for noise in own:
                 if isinstance(noise, Gaussian):
                     deltas[per] = min(noise.delta, deltas.get(per, noise.delta))
-    units = dict.fromkeys(per for per, _ in accounts)
-    return [_bound(per, deltas.get(per), accounts, times) for per in units]
+    found: dict[str, list[Bound]] = defaultdict(list)
+    for (per, client), account in accounts.items():
+        found[client].append(_bound(per, deltas.get(per), account, times[per, client]))
+    return dict(found)
+
+
+def over_rounds(ledger: pa.Table) -> dict[str, dict[int, float]]:
+    """{what a record is: {round: ε of all that was sent up to then}}, of the client whom it cost most."""
+    from fedweave.privacy.gaussian import total_epsilon  # imports torch, which ledgers without noise need not
+
+    accounts: dict[tuple[str, str], Account] = defaultdict(Account)
+    deltas: dict[str, float] = {}
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in _messages(ledger, by_round=True):
+        applied = read_applied(row["applied"])
+        for per, own in _by_unit(applied).items():
+            at = per, row["client"]
+            accounts[at] = accounts[at].after(Applied(applied.key, own), row["times"])
+            noised = [noise.delta for noise in own if isinstance(noise, Gaussian)]
+            deltas[per] = min([*noised, deltas.get(per, 1.0)])
+            delta = deltas[per] if deltas[per] < 1 else 1e-5
+            now = total_epsilon(accounts[at].cost, delta)
+            found[per][row["round"]] = max(now, *[found[per][n] for n in list(found[per])[-1:]], 0.0)
+    return {per: dict(own) for per, own in found.items()}
 
 
 def states_bound(text: str | None) -> bool:
@@ -59,12 +117,10 @@ def states_bound(text: str | None) -> bool:
     return text is not None and bool(_by_unit(read_applied(text)))
 
 
-def _bound(per: str, delta: float | None, accounts: dict[Any, Account], times: dict[Any, int]) -> Bound:
+def _bound(per: str, delta: float | None, account: Account, times: int) -> Bound:
     from fedweave.privacy.gaussian import total_epsilon  # imports torch, which ledgers without noise need not
 
-    mine = [at for at in accounts if at[0] == per]
-    most = max(total_epsilon(accounts[at].cost, delta or 1e-5) for at in mine)
-    return Bound(per, most, delta, max(times[at] for at in mine))
+    return Bound(per, total_epsilon(account.cost, delta or 1e-5), delta, times)
 
 
 def _by_unit(applied: Applied) -> dict[str, tuple[Gaussian | LDP, ...]]:
@@ -76,8 +132,9 @@ def _by_unit(applied: Applied) -> dict[str, tuple[Gaussian | LDP, ...]]:
     return found
 
 
-def _messages(ledger: pa.Table) -> list[dict[str, Any]]:
-    """{"client", "applied", "times"}: how often each client sent something with the same mechanisms.
+def _messages(ledger: pa.Table, by_round: bool = False) -> list[dict[str, Any]]:
+    """{"client", "applied", "times"}: how often each client sent something with the same mechanisms; or the same of
+    each "round", in order.
 
     A message has a row for each leaf, one that went to several peers one for each of them, and a round that was done
     again has all of them again.
@@ -86,11 +143,10 @@ def _messages(ledger: pa.Table) -> list[dict[str, Any]]:
     plain = some.cast(pa.schema([field.with_type(_value_type(field.type)) for field in some.schema]))
     rows = plain.group_by([*_MESSAGE, "key", "to"]).aggregate([([], "count_all")])
     messages = rows.group_by(_MESSAGE).aggregate([("count_all", "max")])
-    sums = messages.group_by(["client", "applied"]).aggregate([("count_all_max", "sum")])
-    return [
-        {"client": row["client"], "applied": row["applied"], "times": row["count_all_max_sum"]}
-        for row in sums.to_pylist()
-    ]
+    kinds = ["client", "applied", *(["round"] if by_round else [])]
+    sums = messages.group_by(kinds).aggregate([("count_all_max", "sum")])
+    rows = sums.sort_by("round").to_pylist() if by_round else sums.to_pylist()
+    return [{name: row[name] for name in kinds} | {"times": row["count_all_max_sum"]} for row in rows]
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:

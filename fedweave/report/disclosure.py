@@ -10,9 +10,12 @@ import pyarrow.compute as pc
 from rich.filesize import decimal
 
 from fedweave.algorithms import ALGORITHMS
+from fedweave.config import Document
 from fedweave.core.algorithm import capabilities
-from fedweave.core.ledger import FRAMING
-from fedweave.privacy.spent import bounds, states_bound
+from fedweave.core.ledger import EVALUATION, FRAMING
+from fedweave.datasets.features import OVER_NODES
+from fedweave.privacy.spent import Bound, bounds, of_members, remarks, states_bound
+from fedweave.report.flows import WAYS, Flow, flows, members
 from fedweave.report.reading import Run
 
 # A declaration with one of these stems may concern features, labels or edges, and is pointed out. That nothing of the
@@ -26,29 +29,37 @@ POOLED = (
     "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
     "exchanged; that every member handed over everything is not among them."
 )
-WAYS = ("up", "peer", "down")
-BY_KEY = ("direction", "step", "key", "mechanism", "reveals")
+SCALED = {
+    "simulation": "Features are scaled (normalise = {how!r}) by numbers over all nodes, which this simulation computed "
+    "of the whole data before it was cut; the exchange “(scale)” is what members would send to get them.",
+    "flare": "Features are scaled by numbers over each site's own nodes, as its site.toml has it; nothing left for "
+    "that. Where `fedweave sites init --split` made their data of an experiment with normalise = {how!r}, it was "
+    "scaled before it was cut, by numbers over all nodes.",
+}
 
 
 @dataclass(frozen=True)
 class Disclosure:
     """The ledger of a run, aggregated.
 
-    sentences: what clients sent and received, in plain words. rows: one per direction, step, key, mechanism and
-    declaration, with "shapes" (a list), "clients", "messages" and the "least", "most" and "total" bytes.
+    sentences: what clients sent and received, in plain words. flows: a line for each kind of message. members: who
+    takes part. costs: what each sent under differential privacy comes to.
     """
 
     sentences: tuple[str, ...]
-    rows: tuple[dict[str, Any], ...]
+    flows: tuple[Flow, ...]
+    members: tuple[str, ...]
+    costs: tuple[tuple[str, Bound], ...]
 
 
 def disclose(run: Run) -> Disclosure:
     """Aggregate a run's ledger."""
-    rows = _by_key(run.ledger)
+    kinds = flows(run.ledger)
     sent, received, shown = (_by_message(run.ledger, way) for way in ("up", "down", "peer"))
     everyone = run.summary["clients"]
-    total = {way: sum(row["total"] for row in rows if row["direction"] == way) for way in ("up", "down", "peer")}
-    sentences = [POOLED] if capabilities(ALGORITHMS.get(run.summary["algorithm"])).pooled else []
+    total = {way: sum(one.bytes for one in kinds if one.direction == way) for way in WAYS}
+    evaluation = sum(one.bytes for one in kinds if one.purpose == EVALUATION)
+    sentences = [*of_config(run.config, run.summary["algorithm"])]
     sentences += [_sent(row, everyone) for row in sent]
     if not sent:
         sentences.append("No client sent anything but empty replies" + (" to the server." if shown else "."))
@@ -60,51 +71,33 @@ def disclose(run: Run) -> Disclosure:
     if shown:
         sentences.append(f"Of that, {decimal(total['peer'])} went from client to client and not to the server.")
     sentences += _protection(sent + shown)
-    sentences += map(str, bounds(run.ledger))
+    costs = of_members(run.ledger)
+    sentences += [*map(str, bounds(run.ledger)), *remarks(bound for own in costs.values() for bound in own)]
     sentences += remaining(run)
     sentences += _declared(sent + shown)
     clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
     keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
     sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}.")
-    return Disclosure(tuple(sentences), tuple(rows))
+    if evaluation:
+        sentences.append(f"{decimal(evaluation)} of all that was sent and received was for evaluation.")
+    spent = tuple((name, bound) for name, own in sorted(costs.items()) for bound in own)
+    return Disclosure(tuple(sentences), tuple(kinds), tuple(members(run.ledger)), spent)
+
+
+def of_config(config: Document, algorithm: str = "") -> list[str]:
+    """What a run's configuration says of its data that no message shows; algorithm: by default the configuration's."""
+    name = algorithm or config.get("algorithm", {}).get("name", "")
+    said = [POOLED] if capabilities(ALGORITHMS.get(name)).pooled else []
+    how, engine = config.get("data", {}).get("normalise", "none"), config.get("engine", {}).get("name", "simulation")
+    if how in OVER_NODES and engine in SCALED and not said:
+        said.append(SCALED[engine].format(how=how))
+    return said
 
 
 def remaining(run: Run) -> tuple[str, ...]:
     """What the protection of a run's algorithm does not stop, where the algorithm says so."""
     told = getattr(ALGORITHMS.get(run.summary["algorithm"]), "remaining", None)
     return tuple(told(run.section("algorithm"))) if told else ()
-
-
-def _by_key(ledger: pa.Table) -> list[dict[str, Any]]:
-    measures = [("bytes", "count"), ("bytes", "sum"), ("bytes", "min"), ("bytes", "max")]
-    fine = ledger.group_by([*BY_KEY, "shape", "client"]).aggregate(measures)
-    coarse = fine.group_by(list(BY_KEY)).aggregate(
-        [
-            ("shape", "distinct"),
-            ("client", "count_distinct"),
-            ("bytes_count", "sum"),
-            ("bytes_sum", "sum"),
-            ("bytes_min", "min"),
-            ("bytes_max", "max"),
-        ]
-    )
-    rows = [
-        {name: str(row[name]) for name in BY_KEY}
-        | {
-            "shapes": sorted(map(str, row["shape_distinct"]), key=_natural),
-            "clients": row["client_count_distinct"],
-            "messages": row["bytes_count_sum"],
-            "total": row["bytes_sum_sum"],
-            "least": row["bytes_min_min"],
-            "most": row["bytes_max_max"],
-        }
-        for row in coarse.to_pylist()
-    ]
-    steps = pc.unique(ledger["step"]).to_pylist()
-    return sorted(
-        rows,
-        key=lambda r: (WAYS.index(r["direction"]), steps.index(r["step"]), r["key"] == FRAMING, _natural(r["key"])),
-    )
 
 
 def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
@@ -200,8 +193,3 @@ def _between(low: Any, high: Any, form: str) -> str:
 
 def _size(bounds: tuple[int, int]) -> str:
     return _between(decimal(bounds[0]), decimal(bounds[1]), "{}")
-
-
-def _natural(text: str) -> list[Any]:
-    """Sort key: numbers in a text by value."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text)]

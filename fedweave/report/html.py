@@ -167,7 +167,9 @@ def _disclosures(owners: Sequence[Owner]) -> list[dict[str, Any]]:
         {
             "whose": _whose([owner for owner, _ in alike]),
             "sentences": alike[0][1].sentences,
-            "table": tables.ledger(alike[0][1]),
+            "members": alike[0][1].members,
+            "spent": tables.spent(alike[0][1]),
+            "table": tables.ledger(alike[0][1], times=len(alike) == 1),
         }
         for alike in found
     ]

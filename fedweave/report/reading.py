@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from fedweave import outside
 from fedweave.config import Document, differences, load
+from fedweave.core.ledger import EVALUATION
 from fedweave.errors import UserError
 from fedweave.metrics.between_groups import MEASURED
 from fedweave.rounds import GLOBAL, SERVER, best_validated, fairest
@@ -233,6 +234,7 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
         "bytes_up": sent["up"],
         "bytes_down": sent["down"],
         **({"bytes_peer": sent["peer"]} if sent["peer"] else {}),
+        "bytes_evaluation": pc.sum(ledger.filter(pc.field("purpose") == EVALUATION)["bytes"]).as_py() or 0,
         "metrics": found,
     }
 

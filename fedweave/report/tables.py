@@ -12,7 +12,9 @@ from rich.filesize import decimal
 from fedweave.metrics.reward_fairness import pearson, per_group
 from fedweave.report.cells import NONE, Cell, Table, marked, measured, number
 from fedweave.report.disclosure import Disclosure
+from fedweave.report.flows import stamp, who
 from fedweave.report.gain import alone
+from fedweave.report.ledger import called, protected, told
 from fedweave.report.reading import Group, Run, spread
 
 NOTES = {
@@ -118,8 +120,13 @@ def costs(groups: Sequence[Group]) -> Table:
         "bytes_up": ("Sent by all clients", "", lambda value: decimal(round(value))),
         "bytes_down": ("Received by all clients", "", lambda value: decimal(round(value))),
     }
-    if any(value is not None for group in groups for value in group.values("bytes_peer")):
-        forms["bytes_peer"] = ("Sent from client to client", "", lambda value: decimal(round(value)))
+    more = {
+        "bytes_peer": ("Sent from client to client", ""),
+        "bytes_evaluation": ("Of all this for evaluation", "training does not need it"),
+    }
+    for name, words in more.items():
+        if any(value is not None for group in groups for value in group.values(name)):
+            forms[name] = (*words, lambda value: decimal(round(value)))
     rows = [
         (Cell(title, note=note), *(measured(group.values(name), form) for group in groups))
         for name, (title, note, form) in forms.items()
@@ -241,28 +248,27 @@ def pairs(run: Run) -> Table:
     return Table(("client", *(name.replace("_", " ") for name in sums)), tuple(rows))
 
 
-def ledger(found: Disclosure) -> Table:
-    """The ledger's rows of a disclosure."""
-    rows = []
-    for row in found.rows:
-        way = {"up": "sent", "down": "received", "peer": "sent to peers"}[row["direction"]]
-        names = (Cell(way), Cell(row["step"]), Cell(row["key"], note=row["reveals"]), Cell(_shapes(row["shapes"])))
-        sizes = dict.fromkeys(decimal(row[bound]) for bound in ("least", "most"))
-        counts = (f"{row['clients']:,}", f"{row['messages']:,}", " to ".join(sizes))
-        total = Cell(decimal(row["total"]), f"{row['total']} bytes")
-        rows.append((*names, Cell(row["mechanism"]), *map(Cell, counts), total))
-    head = (
-        "by clients",
-        "step",
-        "key and what it reveals",
-        "shape",
-        "mechanism",
-        "clients",
-        "messages",
-        "size",
-        "total",
-    )
-    return Table(head, tuple(rows), words=5)
+def ledger(found: Disclosure, times: bool = True) -> Table:
+    """A line for each kind of message, with the times of its first and last, if they are those of one run."""
+    everyone, rows = len(found.members), []
+    for one in found.flows:
+        ends = [Cell(who(own, everyone), " ".join(own)) for own in (one.senders, one.receivers)]
+        words = (Cell(called(one)), Cell(told(one)), Cell(protected(one)))
+        sizes = (Cell(f"{one.messages:,}"), Cell(decimal(one.bytes), f"{one.bytes} bytes"))
+        dates = (Cell(stamp(one.first)), Cell(stamp(one.last, one.first))) if times else ()
+        rows.append((Cell(one.purpose or "not said"), *ends, *words, *sizes, *dates))
+    head = ("what for", "from", "to", "call and key", "what the receiver learns", "mechanism", "messages", "bytes")
+    return Table((*head, *(("first (UTC)", "last (UTC)") if times else ())), tuple(rows), words=6)
+
+
+def spent(found: Disclosure) -> Table:
+    """The ε of all that each member sent; no row where none follows."""
+    rows = [
+        (Cell(name), Cell(f"per {own.per}"), Cell(own.remark), Cell(f"{own.epsilon:.4g}", repr(own.epsilon)),
+         Cell(NONE if own.delta is None else f"{own.delta:g}"), Cell(f"{own.messages:,}"))
+        for name, own in found.costs
+    ]  # fmt: skip
+    return Table(("member", "of what", "which", "ε", "δ", "messages"), tuple(rows), words=3)
 
 
 def _total(numbers: list[int | None]) -> int | None:
@@ -273,10 +279,6 @@ def _total(numbers: list[int | None]) -> int | None:
 
 def _count(count: int | None) -> str:
     return NONE if count is None else f"{count:,}"
-
-
-def _shapes(shapes: list[str]) -> str:
-    return shapes[0] if len(shapes) == 1 else f"{len(shapes):,} shapes, {shapes[0]} to {shapes[-1]}"
 
 
 def heads(groups: Sequence[Group]) -> tuple[str, ...]:

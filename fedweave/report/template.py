@@ -244,7 +244,14 @@ is known in simulations alone; estimated is what the server made of what it rece
 <li>{{ sentence }}</li>
 {%- endfor %}
 </ul>
+{%- if one.spent.rows %}
+<h3>What it cost each member</h3>
+<p class="small">ε of differential privacy, of all that the member sent together: whatever was sent is at most e^ε times
+as likely with a record as without it. Above 10 that protects little, above 100 practically nothing.</p>
+{{ grid(one.spent, "narrow") }}
+{%- endif %}
 <details{% if disclosures | length == 1 %} open{% endif %}><summary>The ledger, added up</summary>
+<p class="small">Members: {{ one.members | join(", ") }}. Times are of the first and the last message of a kind.</p>
 {{ grid(one.table, "dense") }}</details>
 {%- endfor %}
 <p class="small">The ledger records the name, shape and size of everything that crossed a boundary, and what the

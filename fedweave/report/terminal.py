@@ -1,4 +1,4 @@
-"""What the command line shows of a run: how it goes, its result, and its ledger."""
+"""What the command line shows of a run: how it goes, and its result."""
 
 import signal
 from collections.abc import Mapping
@@ -121,6 +121,9 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     cost = f"{summary['rounds']} rounds in {summary['seconds']:.1f} s ({summary['seconds_per_round']:.3g} s each)"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
+    traffic += (
+        f" ({decimal(summary['bytes_evaluation'])} of it for evaluation)" if "bytes_evaluation" in summary else ""
+    )
     if "best_val/round" in metrics:
         console.print(f"best mean validation accuracy after round {metrics['best_val/round']}", highlight=False)
     if "best_fair/round" in metrics:
@@ -143,31 +146,6 @@ def _between_groups(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def show_ledger(console: Console, ledger: Any) -> None:
-    """What left whom, from the ledger's pyarrow table: one row per step, direction, key and mechanism."""
-    from fedweave.privacy.spent import bounds
-
-    groups = ["direction", "step", "key", "shape", "mechanism", "reveals"]
-    plain = ledger.select([*groups, "client", "bytes"])
-    plain = plain.cast(_decoded(plain.schema))
-    sums = plain.group_by(groups).aggregate([("client", "count_distinct"), ("bytes", "count"), ("bytes", "sum")])
-    order = [("direction", "descending"), ("bytes_sum", "descending"), ("step", "ascending"), ("key", "ascending")]
-    table = Table("way", "step", "key", "shape", "mechanism", "what the receiver learns", box=SIMPLE_HEAD)
-    for heading in ("clients", "messages", "bytes"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    totals = {"up": 0, "down": 0, "peer": 0}
-    for row in sums.sort_by(order).to_pylist():
-        totals[row["direction"]] += row["bytes_sum"]
-        counts = (f"{row['client_count_distinct']:,}", f"{row['bytes_count']:,}", decimal(row["bytes_sum"]))
-        table.add_row(*(row[name] for name in groups), *counts)
-    console.print(table)
-    whole = f"in all: {decimal(totals['up'])} left clients, {decimal(totals['down'])} reached them"
-    between = f", {decimal(totals['peer'])} passed between them" if totals["peer"] else ""
-    console.print(whole + between, highlight=False)
-    for bound in bounds(ledger):
-        console.print(str(bound), highlight=False)
-
-
 def show_cells(console: Console, found: Any) -> None:
     """A table of the report (`report.cells.Table`)."""
     table = Table(box=SIMPLE_HEAD)
@@ -176,14 +154,6 @@ def show_cells(console: Console, found: Any) -> None:
     for row in found.rows:
         table.add_row(*(f"{cell.text} {cell.note}".strip() for cell in row))
     console.print(table)
-
-
-def _decoded(schema: Any) -> Any:
-    """`schema` with dictionary-encoded columns as plain ones."""
-    import pyarrow as pa
-
-    plain = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema]
-    return pa.schema(plain)
 
 
 def _number(value: float | None) -> str:

@@ -26,7 +26,9 @@ CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lo
 OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY)
 OF_COMMANDS = (CONTRIBUTIONS, "report.html", "predictions.parquet")
 
-_LATER = ("to", "applied")  # columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`
+_WORDS = pa.dictionary(pa.int32(), pa.string())
+# Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.
+_LATER = {"to": _WORDS, "applied": _WORDS, "at": pa.timestamp("ms", "UTC"), "purpose": _WORDS}
 
 
 def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
@@ -101,7 +103,7 @@ def read_table(directory: Path, name: str) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, str(error)) from error
     for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
-        table = table.append_column(absent, pa.nulls(len(table), pa.string()).dictionary_encode())
+        table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
     return table
 
 

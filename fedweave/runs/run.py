@@ -245,6 +245,7 @@ def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
         "bytes_up": built.fed.ledger.bytes_up,
         "bytes_down": built.fed.ledger.bytes_down,
         **({"bytes_peer": built.fed.ledger.bytes_peer} if built.fed.ledger.bytes_peer else {}),
+        "bytes_evaluation": built.fed.ledger.bytes_evaluation,
         **({"privacy": spent} if spent else {}),
         "metrics": {name: _finite(value) for name, value in last.summary.items()},
     }

@@ -14,6 +14,7 @@ from fedweave.contract.subject import everything as everything
 from fedweave.contract.wire import Recorder as Recorder
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import step_name
+from fedweave.core.ledger import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.rounds import RoundResult, train
@@ -50,6 +51,11 @@ def test_what_is_not_owed_does_not_hold(subject: Subject) -> None:
     for law in subject.not_owed:
         with pytest.raises(laws.Broken):
             LAWS[law](subject)
+
+
+def test_what_clients_are_sent_is_described(subject: Subject) -> None:
+    rows = [row for row in subject.recorded().fed.ledger.table().to_pylist() if row["direction"] == "down"]
+    assert [(row["step"], row["key"]) for row in rows if not row["reveals"] and row["key"] != FRAMING] == []
 
 
 def test_all_steps_that_are_declared_run(subject: Subject) -> None:

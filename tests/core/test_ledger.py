@@ -1,3 +1,4 @@
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.core.federation import Sends, StepInfo
-from fedweave.core.ledger import FRAMING, SCHEMA, Ledger
+from fedweave.core.ledger import EVALUATION, FRAMING, SCHEMA, Ledger
 from fedweave.core.mechanism import Clipped, Gaussian, read_applied
 from fedweave.core.tree import Tree, encode
 from fedweave.ops.touched import TouchedRows
@@ -21,6 +22,14 @@ UP: Tree = {
     "name": "héllo",
     "on": True,
 }
+
+
+NOW = 1_700_000_000.25  # 2023-11-14 22:13:20.250 UTC
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedweave.core.ledger.time.time", lambda: NOW)
 
 
 def two_calls() -> Ledger:
@@ -79,6 +88,22 @@ def test_a_row_says_what_left_and_what_it_reveals() -> None:
     assert [row["reveals"] for row in rows] == ["weights", "biases", "a count", "", "", ""]
     assert [row["seconds"] for row in rows] == [0.5, 0, 0, 0, 0, 0]
     assert {(row["round"], row["call"], row["step"]) for row in rows} == {(1, 0, "train")}
+
+
+def test_a_row_says_when_and_what_for() -> None:
+    ledger = Ledger()
+    ledger.record(0, 0, "begin", ["a"], "up", {"x": 1.0})
+    ledger.purpose = EVALUATION
+    info = StepInfo.of({}, hears={"w": "the joint model"}).message
+    ledger.record(1, 0, "score", ["a", "b"], "down", {"w": {"0": 1.0}}, info=info)
+    rows = ledger.table().to_pylist()
+    assert {row["at"] for row in rows} == {datetime(2023, 11, 14, 22, 13, 20, 250_000, UTC)}
+    assert [row["purpose"] for row in rows] == [""] * 2 + [EVALUATION] * 4
+    assert [row["reveals"] for row in rows if row["key"] == "w/0"] == ["the joint model"] * 2
+    assert ledger.bytes_evaluation == ledger.bytes_down > 0
+    again = Ledger()
+    again.restore(ledger.table())
+    assert (again.bytes_evaluation, again.bytes_up) == (ledger.bytes_evaluation, ledger.bytes_up)
 
 
 def test_partly_stored_rows_count_whole() -> None:

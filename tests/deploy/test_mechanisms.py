@@ -51,7 +51,8 @@ def journal(project: Path, site: str = "bank-b") -> list[Entry]:
 
 def lied(project: Path, site: str = "bank-b") -> bool:
     lines = (project / site / "ledgers/r1.jsonl").read_text().splitlines()
-    text = "".join(line for line in lines if "note" not in json.loads(line))
+    told = [entry for entry in map(json.loads, lines) if "note" not in entry]
+    text = "".join(json.dumps({name: said for name, said in entry.items() if name != "at"}) for entry in told)
     return any(word in text for word in ("sigma 9", "9.0", "secure", "mixup", "gaussian", "protect"))
 
 

@@ -337,22 +337,20 @@ def test_stacked_labels_add_up_to_the_clients_counts(runs: dict[str, Path]) -> N
 def test_the_ledger_adds_up_to_what_the_run_sent(page: str, summaries: Any, runs: dict[str, Path]) -> None:
     found = disclose(read_run(runs["s0"]))
     for way, total in (("up", "bytes_up"), ("down", "bytes_down")):
-        assert sum(row["total"] for row in found.rows if row["direction"] == way) == summaries["s0"][total]
+        assert sum(one.bytes for one in found.flows if one.direction == way) == summaries["s0"][total]
+    assert sum(one.bytes for one in found.flows if one.purpose == "evaluation") == summaries["s0"]["bytes_evaluation"]
     shown = Page(page)
     table = shown.tables["ledger"][0]
-    assert len(table) == 1 + len(found.rows)
-    (n,) = (row for row in table if row[2].startswith("n | "))
-    assert n == [
-        "sent",
-        "FedAvg.train",
-        "n | number of training examples",
-        "[] int64",
-        "none",
-        "3",
-        "9",
-        "8 bytes",
-        "72 bytes",
-    ]
+    assert len(table) == 1 + len(found.flows)
+    (n,) = (row for row in table if row[3] == "FedAvg.train: n")
+    what = ["training", "each member", "server", "FedAvg.train: n", "number of training examples", "none"]
+    assert n[:8] == [*what, "9", "72 bytes"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", n[8])
+    down = [row for row in table if row[1] == "server"]
+    assert {row[0] for row in down} == {"training", "evaluation"}
+    assert [row[4] for row in down if row[3].endswith(": w")] == [
+        "the joint model's weights, which all members' updates have gone into"
+    ] * 2
     words = "Each of the 3 clients sent “number of training examples” (FedAvg.train: n) 3 times: 8 bytes each time, "
     assert words + "24 bytes per client in all." in shown.texts
 

@@ -1,17 +1,12 @@
-"""What the terminal shows of a run's result and ledger."""
+"""What the terminal shows of a run's result."""
 
 import io
 import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import torch
 from rich.console import Console
 
-from fedweave.core.federation import Sends, StepInfo
-from fedweave.core.ledger import SCHEMA, Ledger
-from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.report import terminal
 from fedweave.runs.checkpoint import Checkpoint
 
@@ -76,46 +71,13 @@ def test_an_accuracy_is_told_with_the_round_that_it_is_of() -> None:
     ]
 
 
-def test_ledger_adds_up_messages_of_equal_kind() -> None:
-    def row(round: int, client: str, direction: str, key: str, size: int, reveals: str) -> tuple[Any, ...]:
-        to = "b" if direction == "peer" else None
-        return (round, 0, "Alg.train", client, direction, key, "[2] float32", size, "none", reveals, 0.0, to, None)
-
-    rows = [
-        row(1, "a", "up", "w", 1000, "weights"),
-        row(2, "a", "up", "w", 1000, "weights"),
-        row(2, "b", "up", "w", 1000, "weights"),
-        row(1, "a", "up", "n", 8, "training nodes"),
-        row(1, "a", "down", "w", 500, ""),
-        row(1, "a", "peer", "w", 300, "weights"),
-    ]
-    table = pa.table(
-        [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)], SCHEMA
-    )
-    shown = io.StringIO()
-    terminal.show_ledger(Console(width=200, file=shown), table)
-    lines = [re.split(r"  +", line.strip()) for line in shown.getvalue().splitlines()]
-    assert [line for line in lines if line[0] in ("up", "down", "peer")] == [
-        ["up", "Alg.train", "w", "[2] float32", "none", "weights", "2", "3", "3.0 kB"],
-        ["up", "Alg.train", "n", "[2] float32", "none", "training nodes", "1", "1", "8 bytes"],
-        ["peer", "Alg.train", "w", "[2] float32", "none", "weights", "1", "1", "300 bytes"],
-        ["down", "Alg.train", "w", "[2] float32", "none", "1", "1", "500 bytes"],
-    ]
-    assert ["in all: 3.0 kB left clients, 500 bytes reached them, 300 bytes passed between them"] in lines
-
-
 def test_what_passed_between_clients_is_said_where_anything_did() -> None:
     shown = io.StringIO()
     terminal.show_result(Console(width=80, file=shown), SUMMARY | {"bytes_peer": 2_000}, Path("runs/one"))
     assert "clients sent 629.8 kB, received 1.2 MB, sent 2.0 kB to each other" in shown.getvalue()
 
 
-def test_what_noise_bounds_stands_below_the_ledger() -> None:
-    """Two releases with μ = 1/2 have ε = 2.943 at δ = 1e-5 (see `tests/algorithms/test_glasu_privacy.py`)."""
-    ledger, shown = Ledger(), io.StringIO()
-    info = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(4.0, 2.0, "row")))})
-    for call in range(2):
-        ledger.record(1, call, "Alg.infer", ("a", "b"), "up", {"h": torch.zeros(2)}, 0.0, info)
-    terminal.show_ledger(Console(width=200, file=shown), ledger.table())
-    said = "Differential privacy of what was noised, per row: ε = 2.943 at δ = 1e-05 after 2 messages."
-    assert shown.getvalue().splitlines()[-1] == said
+def test_what_was_for_evaluation_is_said() -> None:
+    shown = io.StringIO()
+    terminal.show_result(Console(width=80, file=shown), SUMMARY | {"bytes_evaluation": 900_000}, Path("runs/one"))
+    assert "clients sent 629.8 kB, received 1.2 MB (900.0 kB of it for evaluation)" in shown.getvalue()

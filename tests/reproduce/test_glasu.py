@@ -146,7 +146,7 @@ def test_a_rate_of_its_own_is_used_and_told(monkeypatch: pytest.MonkeyPatch) -> 
 def ledger(rows: Sequence[tuple[int, int, str, float]]) -> pa.Table:
     """(round, call, step, seconds) of each of two clients, a message down and one up, with a key and framing each."""
     lines = [
-        dict.fromkeys(SCHEMA.names, "") | {"round": round, "call": call, "step": step, "bytes": 8}
+        dict.fromkeys(SCHEMA.names, "") | {"at": None, "round": round, "call": call, "step": step, "bytes": 8}
         | {"direction": way, "client": client, "key": key, "seconds": took if way == "up" and key == "h" else 0.0}
         for round, call, step, took in rows for client in ("a", "b") for way in ("down", "up") for key in ("h", "()")
     ]  # fmt: skip

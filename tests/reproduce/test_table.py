@@ -92,7 +92,7 @@ def test_quantities_read_summary_and_ledger(tmp_path: Path) -> None:
         ("FedEgo.score", "down", "theta/0/weight", 17 * MB),
     ]
     rows = [
-        dict.fromkeys(SCHEMA.names, "") | {"round": 1, "call": 1, "seconds": 0.0}
+        dict.fromkeys(SCHEMA.names, "") | {"round": 1, "call": 1, "seconds": 0.0, "at": None}
         | {"step": step, "direction": way, "key": key, "bytes": size} for step, way, key, size in lines
     ]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), run.directory / "ledger.parquet")

@@ -78,7 +78,7 @@ def final_numbers(directory: Path) -> tuple[Any, ...]:
     for key in ("seconds", "seconds_per_round", "peak_rss_mb"):
         summary.pop(key)
     metrics = pq.read_table(directory / "metrics.parquet").to_pylist()
-    ledger = pq.read_table(directory / "ledger.parquet").drop_columns(["seconds"]).to_pylist()
+    ledger = pq.read_table(directory / "ledger.parquet").drop_columns(["seconds", "at"]).to_pylist()
     return summary, metrics, ledger
 
 
@@ -125,6 +125,7 @@ def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) 
         "peak_rss_mb",
         "bytes_up",
         "bytes_down",
+        "bytes_evaluation",
         "metrics",
     ]
     assert [summary[key] for key in ("algorithm", "dataset", "clients", "rounds", "seed")] == [
@@ -298,7 +299,7 @@ def test_damage_is_named(tmp_path: Path, name: str) -> None:
 def test_undefined_metrics_are_null() -> None:
     class Fed:
         clients = ("client-0",)
-        ledger = type("Ledger", (), {"bytes_up": 1, "bytes_down": 2, "bytes_peer": 0})
+        ledger = type("Ledger", (), {"bytes_up": 1, "bytes_down": 2, "bytes_peer": 0, "bytes_evaluation": 0})
 
     data = Dataset("d", np.zeros((1, 1), np.float32), np.zeros((2, 0), np.int64), np.zeros(1, np.int64), 1)
     built = build.Built(data, Partition(()), None, cast(Any, Fed()))

@@ -225,13 +225,17 @@ def test_the_audit_shows_what_was_asked_what_left_what_it_cost_and_what_was_refu
     for words in (
         "training, from the start: fedavg, configuration ",
         "refused step FedAvg.score, occurrence 1 in round 1: CallRefused: FedAvg.score",
-        "FedAvg.train server update 1 ",
-        "change of the model weights by local training",
-        "(join) server labels 1 ",
+        "training bank-b → server FedAvg.train: update ",
+        "evaluation bank-b → server FedAvg.score: own ",
+        "change of the model weights",
+        "set-up bank-b → server (join): labels ",
         "no bound",
         "all runs: ",
     ):
         assert words in told
+    own = json.loads(runner.invoke(app, ["ledger", str(project / SITE), "--json"]).output)
+    assert {row["purpose"] for row in own} == {"set-up", "training", "evaluation"}
+    assert sum(row["bytes"] for row in own) == sum(entry.size for entry in server.records().entries)
     assert runner.invoke(app, ["audit", str(project)]).exit_code == 2
 
 

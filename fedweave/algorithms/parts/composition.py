@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Part, Round, has
+from fedweave.algorithms.parts.part import KEEP, Context, Part, Round, has
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Sends, Step
 from fedweave.core.mechanism import Mechanism
@@ -17,6 +17,9 @@ from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary
 
 UPDATE = "change of the model weights by local training"
+GLOBAL = "the joint model's weights, which all members' updates have gone into"
+MIXED = "weights that the server mixed for this client from several members'"
+INIT = "a random number, from which all clients draw the same first weights"
 
 # Hooks that one part alone may have, and what they decide.
 DECIDES = {
@@ -187,6 +190,15 @@ class Composition(dict[str, Part]):
     def sends(self) -> dict[str, Sends | str]:
         """What the parts report, and what it reveals."""
         return {key: meaning for part in self.values() for key, meaning in part.sends.items()}
+
+    @property
+    def hears(self) -> dict[str, str]:
+        """What a client learns from what a round sends it."""
+        reward = self.owner("reward")
+        whole = self[reward].hears if reward else MIXED if self.personal else GLOBAL
+        given = {name: part.hears for name, part in self.items() if part.hears and name != reward}
+        keep = "that the model is to be kept for the client's owner"
+        return {"w": whole, "init": INIT, KEEP: keep} | given | {f"each/{name}": told for name, told in given.items()}
 
     @property
     def released(self) -> dict[str, Sends]:

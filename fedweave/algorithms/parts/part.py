@@ -200,6 +200,7 @@ class Part:
     memory at the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
+    hears:     what a client learns from `download`, or from its `reward`; "" where it gets neither.
     releases:  what `release` makes of an update, where that is no longer a change of the model weights; else "".
     mechanism: how `release` protects an update; None if it does not. most_rounds: for how many rounds that is enough.
     personal:  True if every client gets weights of its own, so that there is no one global model.
@@ -213,6 +214,7 @@ class Part:
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
+    hears: ClassVar[str] = ""
     releases: ClassVar[str] = ""
     personal: ClassVar[bool] = False
     judged_apart: ClassVar[bool] = False

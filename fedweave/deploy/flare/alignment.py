@@ -28,6 +28,10 @@ MEETING: Declaration = {
     "ids": "how many nodes the party has and how many it shares with the others: keyed hashes of ids, which the server "
     "cannot read without the sites' key",
 }
+TOLD = {
+    "ids": "keyed hashes of the ids that all parties have",
+    "width": "how many features the party has that has most",
+}
 _WORDS = 2  # int64 words of a hash
 
 

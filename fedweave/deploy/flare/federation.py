@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
@@ -12,11 +13,11 @@ from torch import Tensor
 from fedweave.config import Document
 from fedweave.core.federation import Declaration, Sent, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import Entry, Ledger, line
+from fedweave.core.ledger import PREDICTION, SETUP, Entry, Ledger, line
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, encode, map_leaves
-from fedweave.deploy.flare.alignment import MEETING, align
+from fedweave.deploy.flare.alignment import MEETING, TOLD, align
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.lengths import longest
@@ -121,6 +122,7 @@ class Flare:
         """
         more = {"round": after, "predict": predict}
         sites = list(self.clients)
+        self.ledger.purpose = PREDICTION if predict else SETUP
         about = {"sites": sites, "versions": versions(), "data": data or {}}
         request = {"kind": "join", "run": run, "document": document} | about | more
         self._pin, self._sums.run = pin(document, sites), run
@@ -134,7 +136,8 @@ class Flare:
         self, name: str, tells: Declaration, request: dict[str, Any], here: Sequence[str], message: Tree
     ) -> Replies:
         blobs, sent = dict.fromkeys(here, encode(message)), dict.fromkeys(here, message)
-        replies, _ = self._call(name, StepInfo.of(tells, ragged=True), request, blobs, sent, self.clients)
+        info = StepInfo.of(tells, ragged=True, hears=TOLD)
+        replies, _ = self._call(name, info, request, blobs, sent, self.clients)
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing)
         return replies
 
@@ -237,7 +240,7 @@ class Flare:
         request, here, call = self._request("send", name), self._open(chosen), self._calls
         request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
         messages = Messages(name, shared, each, chosen, self.clients)
-        replies, notes = self._step(request, StepInfo({}, True), messages, chosen, here)
+        replies, notes = self._step(request, StepInfo({}, True, hears=info.hears), messages, chosen, here)
         missing, good = dict(replies.missing), []
         for site in replies.clients:
             try:
@@ -258,7 +261,9 @@ class Flare:
         peers = tuple(peer for peer in to if peer not in receipt.lost)
         keys = tuple(line(*key, info) for key in receipt.keys)
         if peers:
-            self.ledger.add(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
+            when = time.time(), self.ledger.purpose
+            sent = (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers
+            self.ledger.add(Entry(round, call, name, *sent, *when))
 
     def _request(self, kind: str, name: str) -> dict[str, Any]:
         again = self._keys.occurrence(name)
@@ -297,10 +302,10 @@ class Flare:
     ) -> tuple[Replies, dict[str, str]]:
         """One exchange, metered: what goes down when it goes, what comes up when it has come; and the sites' notes."""
         where = (self.round, self._calls, name)
-        closed = self._out | self._link.unreachable()
+        closed, heard = self._out | self._link.unreachable(), info.message
         missing = {site: closed.get(site, NO_KEYS) for site in chosen if site in closed or site not in blobs}
         for site in blobs:
-            self.ledger.record(*where, (site,), "down", sent.get(site, {}))
+            self.ledger.record(*where, (site,), "down", sent.get(site, {}), 0.0, heard)
         answers, lost = self._link.exchange(json.dumps(request), blobs) if blobs else ({}, {})
         missing |= lost
         for site, answer in answers.items():

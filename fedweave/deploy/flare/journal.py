@@ -16,6 +16,8 @@ from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, read_appl
 from fedweave.deploy.flare.private import private_file, private_folder
 from fedweave.errors import FedweaveError
 
+_LATEST = 2.0**37  # seconds since 1970: later than any time that a calendar here can write
+
 
 class Journal(Ledger):
     """A `Ledger` kept in a file of JSON lines.
@@ -128,6 +130,8 @@ def _entry(fields: dict[str, Any]) -> Entry:
     kinds = {"step": str, "direction": str, "round": int, "call": int, "size": int}
     if any(type(fields[name]) is not kind for name, kind in kinds.items()):
         raise TypeError("a step is a word, a round a whole number")
+    if not isinstance(fields.get("purpose", ""), str) or not 0 <= float(fields.get("at", 0)) < _LATEST:
+        raise TypeError("a purpose is a word, a time a number of seconds")
     keys = tuple(_line(own) for own in fields["keys"])
     return Entry(**fields | {"clients": tuple(fields["clients"]), "keys": keys, "to": tuple(fields.get("to", ()))})
 

@@ -20,6 +20,7 @@ from fedweave.config import resolve
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
+from fedweave.core.ledger import PREDICTION, SETUP
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.alignment import MEETING
@@ -234,6 +235,7 @@ class Member:
         if self._job is None:
             raise CallRefused("nothing may leave before the site has joined a job")
         rules = self._job.rules
+        self._job.ledger.purpose = PREDICTION if self._job.asked.predict else SETUP
         free = replace(rules, deny=(), unbounded=(*rules.unbounded, *FORM, *withheld(rules)))
         return self._send(round, name, told, StepInfo.of(sends, ragged=True), free)
 
@@ -246,6 +248,7 @@ class Member:
         info = step_info(step)
         check_way(asked.step, info, _WAYS[asked.kind])
         job.order.admit(asked.step, asked.round, asked.again)
+        job.ledger.purpose = job.order.purpose
         message = decode(blob)
         job.enter(asked, message)
         job.keys.begin(asked.round)

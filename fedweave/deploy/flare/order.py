@@ -2,6 +2,7 @@
 
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, step_name
+from fedweave.core.ledger import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.errors import CallRefused
 
 
@@ -17,6 +18,7 @@ class Order:
 
     def __init__(self, calls: Calls, after: int, rounds: int, predict: bool = False) -> None:
         self._setup, self._round = _names(calls.setup), _names((*calls.round, *calls.evaluation))
+        self._training = len(calls.round)
         self._predicted = _names(calls.prediction) if predict else None
         self._first, self._last = (after, after) if predict else (after + 1, rounds)
         self._reached = (self._first, -1)
@@ -35,6 +37,14 @@ class Order:
                 f"{step}, occurrence {again + 1} in round {round}, is out of the algorithm's order: {self._expected()}"
             )
         self._reached = here
+
+    @property
+    def purpose(self) -> str:
+        """What the call is for that was admitted last."""
+        round, place = self._reached
+        if self._predicted is not None:
+            return PREDICTION
+        return SETUP if round == 0 else TRAINING if place < self._training else EVALUATION
 
     def _due(self, round: int) -> tuple[str, ...]:
         if self._predicted is not None:

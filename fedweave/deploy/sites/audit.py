@@ -1,7 +1,7 @@
 """The command `fedweave audit`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ def audit(
 ) -> None:
     """Show a site's owner what was asked, what left to whom, what it cost in ε, and what was refused."""
     from fedweave.deploy.flare.audit import audit as read
-    from fedweave.deploy.flare.audit import spelt
+    from fedweave.report.ledger import flow_table, spelt
     from fedweave.report.terminal import screen
 
     found, console = read(directory), screen()
@@ -22,11 +22,12 @@ def audit(
         console.print(f"[bold]{_safe(run.name)}[/]", highlight=False)
         for line in _told(run):
             console.print(line, highlight=False, soft_wrap=True)
-        if run.releases:
-            console.print(_table(run, found.delta))
-    cost = spelt(found.spent.account, found.delta)
-    told = f"all runs: {found.spent.bytes:,} bytes have left; they cost {cost} at δ = {found.delta:g}"
+        if run.flows:
+            console.print(flow_table(run.flows, 1, found.delta))
+    cost = spelt(found.spent.account, found.delta) or "0"
+    told = f"all runs: {found.spent.bytes:,} bytes have left; their ε is {cost} at δ = {found.delta:g}"
     console.print(told, highlight=False, soft_wrap=True)
+    console.print("added up over runs, or as CSV: fedweave ledger, with the same folder", highlight=False)
 
 
 def _told(run: "Run") -> list[str]:
@@ -48,20 +49,6 @@ def _told(run: "Run") -> list[str]:
     if run.damaged:
         told.append(f"[red]{run.damaged} damaged lines[/]: what they say has left is counted nowhere")
     return told
-
-
-def _table(run: "Run", delta: float) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from fedweave.deploy.flare.audit import spelt
-
-    table = Table("asked", "to", "what left", "times", "bytes", "mechanism", "ε", "reveals", box=SIMPLE_HEAD)
-    for own in run.releases:
-        size, cost = f"{own.bytes:,}", spelt(own.account, delta)
-        words = (own.step, own.to, own.key, f"{own.times:,}", size, own.mechanism, cost, own.reveals)
-        table.add_row(*map(_safe, words))
-    return table
 
 
 def _safe(text: object) -> str:

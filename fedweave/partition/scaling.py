@@ -1,0 +1,51 @@
+"""What clients would send to scale features by numbers over all of their nodes.
+
+A simulation loads and scales the whole data before it cuts it (`datasets.features`). Members who each hold a part get
+the same mean, deviation and range from one exchange, which stands in the ledger, for without it the features could not
+be what they are. Between organisations each site scales by its own nodes, and nothing is exchanged.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from fedweave.core.federation import StepInfo
+from fedweave.core.ledger import SETUP, Ledger
+from fedweave.core.tree import Tree
+from fedweave.datasets.features import OVER_NODES
+from fedweave.partition.base import Partition
+
+SCALE = "(scale)"
+_MOMENTS = {
+    "n": "how many nodes it has",
+    "sum": "the sum of every feature over its nodes",
+    "squares": "the sum of every feature's square over its nodes",
+}
+_RANGE = {"low": "the smallest value of every feature at its nodes", "high": "the largest value of every feature"}
+_BACK = {
+    "shift": "by what every feature is shifted: its mean, or the middle of its range, over all members' nodes",
+    "divisor": "by what every feature is divided: its deviation, or half its range, over all members' nodes",
+}
+
+
+def meter_scaling(ledger: Ledger, clients: Sequence[str], partition: Partition, features: int, how: str) -> None:
+    """Note in a `ledger` the exchange by which `clients` scale `features` columns, if any.
+
+    None is needed where columns are not scaled over nodes, where there is one client, or where each holds columns of
+    its own for the same nodes. A node that several clients hold counts for each of them, and once in the simulation.
+
+    how: of `datasets.features.NORMALISE`.
+    """
+    alone = len(clients) < 2 or any(part.columns is not None for part in partition.parts)
+    if how not in OVER_NODES or alone:
+        return
+    up, down = _messages(torch.zeros(features, dtype=torch.float64), how)
+    ledger.purpose = SETUP
+    ledger.record(0, 0, SCALE, clients, "up", up, 0.0, StepInfo.of(_RANGE if how == "minmax" else _MOMENTS))
+    ledger.record(0, 0, SCALE, clients, "down", down, 0.0, StepInfo.of(_BACK))
+
+
+def _messages(column: torch.Tensor, how: str) -> tuple[Tree, Tree]:
+    """Of the shapes of what goes up and down; "scale" needs no shift."""
+    up: Tree = {"low": column, "high": column} if how == "minmax" else {"n": 0, "sum": column, "squares": column}
+    return up, {"divisor": column} if how == "scale" else {"shift": column, "divisor": column}

@@ -1,0 +1,155 @@
+"""A ledger for a terminal, and as rows for other programs."""
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+
+from fedweave.core.ledger import FRAMING
+from fedweave.core.mechanism import Account
+from fedweave.core.text import printable
+from fedweave.privacy.spent import Bound, of_members, remarks
+from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, who
+
+DELTA = 1e-5  # of the ε of Gaussian noise
+
+
+def show_ledger(console: Console, ledger: pa.Table, member: str = "") -> None:
+    """Who sent what to whom, one line for each kind; how much for which purpose; and what it cost in ε.
+
+    member: only what that one sent and received.
+
+    Raises:
+        UserError: there is no such member.
+    """
+    known = members(ledger)
+    ledger = of_member(ledger, member) if member else ledger
+    say(console, f"member {member}" if member else _all(known))
+    console.print(flow_table(flows(ledger), len(known)))
+    for line in (*_in_all(ledger, "member" if member else "members"), *_costs(ledger, member, len(known))):
+        say(console, line)
+
+
+def flow_table(found: Sequence[Flow], everyone: int, delta: float = DELTA) -> Table:
+    """A line for each kind of message; ε of Gaussian noise is stated at `delta`."""
+    table = Table("what for", "from → to", box=SIMPLE_HEAD)
+    table.add_column("call and key")
+    table.add_column("what the receiver learns", min_width=36)
+    table.add_column("mechanism")
+    for heading in ("messages", "bytes"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("first, last (UTC)")
+    for one in found:
+        ends = f"{who(one.senders, everyone)} → {who(one.receivers, everyone)}"
+        words = (one.purpose or "not said", ends, called(one), told(one), protected(one, delta))
+        counts = (f"{one.messages:,}", decimal(one.bytes))
+        table.add_row(*map(_safe, (*words, *counts, f"{stamp(one.first)}, {stamp(one.last, one.first)}".strip(", "))))
+    return table
+
+
+def protected(one: Flow, delta: float = DELTA) -> str:
+    """What was done to it, and the ε that all messages of the kind cost the member who sent most."""
+    cost = one.account.cost
+    spent = f"; in all ε = {spelt(one.account, delta)}" if cost.epsilon or cost.squared_mu else ""
+    return f"{one.mechanism}{spent}"
+
+
+def called(one: Flow) -> str:
+    """Which call, and which part of its message."""
+    return one.key if one.key == FRAMING else f"{one.step}: {one.key}"
+
+
+def told(one: Flow) -> str:
+    """What the receiver learns, or that nobody says."""
+    return one.reveals or ("" if one.key == FRAMING else UNTOLD)
+
+
+def spelt(account: Account, delta: float = DELTA) -> str:
+    """What releases cost at that δ, in words; "" of none that is counted."""
+    from fedweave.privacy.gaussian import total_epsilon  # imports torch, which ledgers without noise need not
+
+    bounded = account.cost.epsilon or account.cost.squared_mu
+    words = [f"{total_epsilon(account.cost, delta):.4g}"] if bounded else []
+    return " and ".join([*words, *(["no bound"] if account.cost.unbounded else [])])
+
+
+def say(console: Console, line: str) -> None:
+    """A line of text, as it is."""
+    console.print(_safe(line), highlight=False, soft_wrap=True)
+
+
+def as_rows(ledger: pa.Table, member: str = "") -> list[dict[str, Any]]:
+    """The kinds of messages for other programs: all names are written out, times are ISO 8601."""
+    found = flows(of_member(ledger, member) if member else ledger)
+    return [
+        {
+            "purpose": one.purpose,
+            "from": list(one.senders),
+            "to": list(one.receivers),
+            "step": one.step,
+            "key": one.key,
+            "reveals": one.reveals,
+            "mechanism": one.mechanism,
+            "epsilon": spelt(one.account),
+            "messages": one.messages,
+            "bytes": one.bytes,
+            **{end: None if at is None else at.isoformat() for end, at in (("first", one.first), ("last", one.last))},
+        }
+        for one in found
+    ]
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """The same with a line of headings; several names are separated by spaces."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, "from": " ".join(row["from"]), "to": " ".join(row["to"])} for row in rows)
+    return text.getvalue()
+
+
+def _in_all(ledger: pa.Table, whose: str) -> list[str]:
+    lines, whole = [], dict.fromkeys(("up", "down", "peer"), 0)
+    for purpose, sums in totals(ledger):
+        lines.append(f"{purpose or 'not said what for'}: {_moved(sums, whose)}")
+        whole = {way: whole[way] + sums[way] for way in whole}
+    return [*lines, f"in all: {_moved(whole, whose)}"]
+
+
+def _all(known: Sequence[str]) -> str:
+    return f"{'1 member' if len(known) == 1 else f'{len(known):,} members'}: {', '.join(known)}"
+
+
+def _moved(sums: dict[str, int], whose: str) -> str:
+    between = f", {decimal(sums['peer'])} passed between members" if sums["peer"] else ""
+    reached = f", {decimal(sums['down'])} reached {'it' if whose == 'member' else 'them'}" if sums["down"] else ""
+    return f"{decimal(sums['up'])} left the {whose}{reached}{between}"
+
+
+def _costs(ledger: pa.Table, member: str, everyone: int) -> list[str]:
+    """The ε that each member spent, alike ones together."""
+    spent = {name: own for name, own in of_members(ledger).items() if not member or name == member}
+    alike: dict[Bound, list[str]] = {}
+    for name, own in spent.items():
+        for bound in own:
+            alike.setdefault(bound, []).append(name)
+    lines = [f"{who(sorted(names), everyone)}: {_priced(bound)}" for bound, names in alike.items()]
+    return [*(sorted(lines) or ["no ε follows from anything that was sent"]), *remarks(alike)]
+
+
+def _priced(bound: Bound) -> str:
+    at = "" if bound.delta is None else f" at δ = {bound.delta:g}"
+    remark = f", which {bound.remark}" if bound.remark else ""
+    messages = "1 message" if bound.messages == 1 else f"{bound.messages:,} messages"
+    return f"ε = {bound.epsilon:.4g}{at} per {bound.per} after {messages}{remark}"
+
+
+def _safe(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,154 @@
+"""A ledger as a compliance officer reads it."""
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+from sklearn.preprocessing import StandardScaler
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.core.federation import Sends, StepInfo
+from fedweave.core.ledger import EVALUATION, SETUP, TRAINING, Ledger
+from fedweave.core.mechanism import LDP, Clipped, Gaussian
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.scaling import meter_scaling
+from fedweave.privacy.gaussian import epsilon
+from fedweave.privacy.spent import of_members
+from fedweave.report.flows import flows, of_member
+from fedweave.report.ledger import show_ledger
+
+SENT = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(0.5, 2.0))), "n": "a count"})
+HEARD = StepInfo.of({"w": "the joint model"})
+runner = CliRunner()
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> pa.Table:
+    """Two banks send rows with μ = 4 twice, and one of them a message to the other; a round is a minute."""
+    clock = SimpleNamespace(time=lambda: 1_700_000_000.0 + 60 * made.number)
+    made = SimpleNamespace(number=0)
+    monkeypatch.setattr("fedweave.core.ledger.time", clock)
+    kept, h = Ledger(), {"h": {"x": torch.zeros(2), "y": torch.zeros(2)}, "n": 3}
+    for made.number in (1, 2):
+        kept.purpose = TRAINING
+        kept.record(made.number, 0, "A.train", ["bank-a", "bank-b"], "down", {"w": torch.zeros(4)}, 0.0, HEARD)
+        kept.record(made.number, 0, "A.train", ["bank-a", "bank-b"], "up", h, 0.5, SENT)
+        kept.purpose = EVALUATION
+        kept.record(made.number, 1, "A.score", ["bank-a", "bank-b"], "up", {"own": 1.0})
+    kept.purpose = TRAINING
+    peer = StepInfo.of({"s": Sends("a code", LDP(200.0, "node"))})
+    kept.record(2, 2, "A.tell", ["bank-a"], "peer", {"s": 1.0}, 0.0, peer, ["bank-b"])
+    return kept.table()
+
+
+def test_a_kind_of_message_is_one_line_with_its_ends_times_and_sums(ledger: pa.Table) -> None:
+    found = {(one.purpose, one.direction, one.key): one for one in flows(ledger)}
+    rows = found[TRAINING, "up", "h"]
+    assert (rows.senders, rows.receivers, rows.messages, rows.bytes) == (("bank-a", "bank-b"), ("server",), 4, 64)
+    assert (rows.first, rows.last) == tuple(datetime(2023, 11, 14, 22, 13 + n, 20, tzinfo=UTC) for n in (1, 2))
+    down = found[TRAINING, "down", "w"]
+    assert (down.senders, down.receivers, down.reveals) == (("server",), ("bank-a", "bank-b"), "the joint model")
+    told = found[TRAINING, "peer", "s"]
+    assert (told.senders, told.receivers, told.messages) == (("bank-a",), ("bank-b",), 1)
+    assert found[EVALUATION, "up", "own"].reveals == ""
+    assert sum(one.bytes for one in found.values()) == sum(ledger["bytes"].to_pylist())
+    order = [one.purpose for one in flows(ledger)]
+    assert order == sorted(order, key=[TRAINING, EVALUATION].index)
+
+
+def test_epsilon_is_composed_for_each_member(ledger: pa.Table) -> None:
+    """Two releases with μ = 4 are one with μ = √32."""
+    spent = of_members(ledger)
+    assert {name: [(one.per, one.messages) for one in own] for name, own in spent.items()} == {
+        "bank-a": [("row", 2), ("node", 1)],
+        "bank-b": [("row", 2)],
+    }
+    assert spent["bank-b"][0].epsilon == pytest.approx(epsilon(32**0.5, 1e-5))
+    assert [one.remark for one in spent["bank-a"]] == ["protects little", "protects practically nothing"]
+    assert not Bounds.remark_of(10.0)
+
+
+class Bounds:
+    """What a bound of some ε says of itself."""
+
+    @staticmethod
+    def remark_of(value: float) -> str:
+        one = Ledger()
+        one.record(1, 0, "s", ["a"], "up", {"x": 1.0}, 0.0, StepInfo.of({"x": Sends("x", LDP(value, "node"))}))
+        return of_members(one.table())["a"][0].remark
+
+
+def shown(ledger: pa.Table, member: str = "") -> str:
+    console = Console(width=200, file=io.StringIO(), record=True)
+    show_ledger(console, ledger, member)
+    return " ".join(console.export_text().split())
+
+
+def test_the_terminal_says_it_in_words(ledger: pa.Table) -> None:
+    said = shown(ledger)
+    for words in (
+        "2 members: bank-a, bank-b",
+        "training each member → server A.train: h rows",
+        "training server → each member A.train: w the joint model none 4 64 bytes 2023-11-14 22:14:20, 22:15:20",
+        "evaluation each member → server A.score: own not described",
+        "bank-a: ε = 200 per node after 1 message, which protects practically nothing",
+        "each member: ε = ",
+        "An ε above 10 protects little, and one above 100 practically nothing",
+    ):
+        assert words in said, words
+    alone = shown(ledger, "bank-b")
+    assert "training bank-a → bank-b A.tell: s a code" in alone
+    assert "per node after" not in alone
+    assert of_member(ledger, "bank-a")["client"].to_pylist().count("bank-b") == 0
+
+
+def test_the_command_reads_a_runs_folder_and_refuses_others(ledger: pa.Table, tmp_path: Path) -> None:
+    pq.write_table(ledger, tmp_path / "ledger.parquet")
+    rows = json.loads(runner.invoke(app, ["ledger", str(tmp_path), "--json"]).output)
+    lines = list(csv.DictReader(io.StringIO(runner.invoke(app, ["ledger", str(tmp_path), "--csv"]).output)))
+    assert [row["messages"] for row in rows] == [int(line["messages"]) for line in lines]
+    assert rows[0]["from"] == ["bank-a", "bank-b"]
+    assert lines[0]["first"] == "2023-11-14T22:14:20+00:00"
+    for words in (["--member", "bank-z"], ["--csv", "--json"]):
+        assert runner.invoke(app, ["ledger", str(tmp_path), *words]).exit_code == 2
+    assert runner.invoke(app, ["ledger", str(tmp_path / "none")]).exit_code == 2
+
+
+def test_an_older_ledger_is_shown_without_times(ledger: pa.Table, tmp_path: Path) -> None:
+    pq.write_table(ledger.drop_columns(["at", "purpose"]), tmp_path / "ledger.parquet")
+    rows = json.loads(runner.invoke(app, ["ledger", str(tmp_path), "--json"]).output)
+    assert {(row["purpose"], row["first"]) for row in rows} == {("", None)}
+
+
+@pytest.mark.parametrize(("how", "up", "down"), [("standard", 8 * (1 + 2 * 6), 2 * 8 * 6), ("none", 0, 0)])
+def test_scaling_over_all_members_nodes_is_in_the_ledger(how: str, up: int, down: int) -> None:
+    """In numbers: how many nodes and two sums for each of six features; a shift and a divisor of each come back."""
+    parts = tuple(Part(np.arange(3), np.ones((3, 3), bool)) for _ in range(3))
+    ledger, sizes = Ledger(), {"up": 0, "down": 0}
+    meter_scaling(ledger, ("a", "b", "c"), Partition(parts), 6, how)
+    for row in ledger.table().to_pylist():
+        assert (row["purpose"], row["step"]) == (SETUP, "(scale)")
+        sizes[row["direction"]] += row["bytes"] if row["reveals"] else 0
+    assert sizes == {"up": 3 * up, "down": 3 * down}
+
+
+def test_what_the_ledger_names_is_enough_to_scale_by() -> None:
+    """Sums and counts of parts give scikit-learn's mean and deviation of the whole."""
+    x = np.random.default_rng(0).normal(3.0, 2.0, (90, 6))
+    parts = np.split(x, [20, 50])
+    n = sum(len(part) for part in parts)
+    mean = sum(part.sum(0) for part in parts) / n
+    deviation = np.sqrt(sum((part**2).sum(0) for part in parts) / n - mean**2)
+    whole = StandardScaler().fit(x)
+    assert np.allclose(mean, whole.mean_)
+    assert np.allclose(deviation, whole.scale_)
