@@ -37,8 +37,8 @@ from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.masking import Masking
+from fedweave.deploy.flare.names import RESULT
 from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.flare.server import RESULT
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.site import Site
 from fedweave.deploy.flare.sitefile import Rules

@@ -42,11 +42,17 @@ class CollabLink:
         self._sites = {proxy.name for proxy in collab.clients}
         self._running: list[_Call] = []
         self._lost: dict[str, str] = {}
+        self._asked: list[_Call] = []
 
     @property
     def lost(self) -> dict[str, str]:
         """{site: why} of the sites whose process or connection is gone or never was, for as long as this job lasts."""
         return dict(self._lost)
+
+    @property
+    def owing(self) -> tuple[str, ...]:
+        """The sites that owe an answer now; for another thread than the one that calls."""
+        return tuple(sorted({site for call in self._asked for site in tuple(call.waiting)}))
 
     def close(self) -> None:
         """Give up what is still owed: NVFlare ends a job only when no call is under way."""
@@ -70,7 +76,7 @@ class CollabLink:
         here = [site for site in blobs if site in self._sites]
         alike = len({id(blobs[site]) for site in here}) == 1
         calls = [self._start(group, request, blobs[group[0]]) for group in ([here] if alike else [[s] for s in here])]
-        answers: dict[str, Answer] = {}
+        self._asked, answers = calls, dict[str, Answer]()
         deadline = time.monotonic() + self._timeout
         probe = time.monotonic() + _PROBE
         while any(call.waiting for call in calls) and time.monotonic() < deadline:

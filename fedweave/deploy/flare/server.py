@@ -26,6 +26,7 @@ from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.flare.member import LOG, RUNS
+from fedweave.deploy.flare.names import RESULT, TOPIC
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import FedweaveError, UserError
 from fedweave.privacy.aggregation import read_root
@@ -36,18 +37,21 @@ from fedweave.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
 from fedweave.runs.run import RunBackend, run
 from fedweave.runs.stopping import Interrupted, Stop
 
-RESULT, TEST, TOPIC = "fedweave", "test.npz", "fedweave"
+TEST = "test.npz"
 
 
 @dataclass
 class Progress:
-    """What the server tells whoever watches the job (a `runs.run.Watch`)."""
+    """What the server tells whoever watches the job (a `runs.run.Watch`). after: the round after which the job began.
+    waiting: the sites that owe an answer now."""
 
     status: str = "starting"  # then "running", "done", "stopped" or "failed"
     round: int = 0
     rounds: int = 0
     seconds: float = 0.0
     summary: dict[str, float] | None = None
+    after: int = 0
+    waiting: tuple[str, ...] = ()
     lost: dict[str, str] | None = None
     error: str = ""
     mistake: bool = False  # whether the error is the user's
@@ -56,7 +60,7 @@ class Progress:
 
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """Training is about to start."""
-        self.status, self.round, self.rounds = "running", done, config.general.rounds
+        self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
 
     def step(self, reached: Checkpoint) -> None:
         """A round is done."""
@@ -71,6 +75,7 @@ class Progress:
 
     def plain(self) -> dict[str, Any]:
         """For the wire."""
+        self.waiting = () if self.link is None else self.link.owing
         return {key: value for key, value in self.__dict__.items() if key != "link"}
 
 

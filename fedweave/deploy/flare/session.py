@@ -14,9 +14,8 @@ from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedweave.config import Document
-from fedweave.deploy.flare.job import write_job
+from fedweave.deploy.flare.names import RESULT, TOPIC
 from fedweave.deploy.flare.provision import ADMIN, USER
-from fedweave.deploy.flare.server import RESULT, TOPIC
 from fedweave.errors import FedweaveError, UserError
 
 _POLL = 0.5  # seconds between two looks at a job
@@ -29,11 +28,15 @@ class Admin:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def connected(self, among: Sequence[str] | None = None) -> list[str]:
-        """Names of the sites, or of those `among` them, that answer the server now; its own list keeps dead ones for
-        half a minute."""
+    def listed(self) -> set[str]:
+        """Names of the sites in the server's own list, which keeps dead ones for half a minute."""
         with _asking():
-            listed = {site.name for site in self._session.get_connected_client_list()}
+            return {site.name for site in self._session.get_connected_client_list()}
+
+    def connected(self, among: Sequence[str] | None = None) -> list[str]:
+        """Names of the sites, or of those `among` them, that answer the server now."""
+        listed = self.listed()
+        with _asking():
             asked = sorted(listed if among is None else listed.intersection(among))
             try:
                 told = self._session.get_client_job_status(asked) if asked else []
@@ -53,6 +56,8 @@ class Admin:
 
     def submit(self, run: str, sites: Sequence[str], document: Document, predict: str = "") -> str:
         """Start a job of the run (see `server.Server`); returns its number."""
+        from fedweave.deploy.flare.job import write_job  # imports torch, which looking at a project need not
+
         with tempfile.TemporaryDirectory() as folder, _asking():
             return str(self._session.submit_job(str(write_job(Path(folder), run, sites, document, predict))))
 

@@ -1,5 +1,8 @@
-"""The commands `fedweave sites init|start|status|stop|run`."""
+"""The commands `fedweave sites init|check|start|status|stop|run`."""
 
+import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +16,14 @@ from fedweave.predict import Chosen
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The project's directory.")]
+SILENCE = 5.0  # seconds without news after which is said what is waited for
+WORDS = {
+    "waiting": "waiting until connected, {seconds:g} s at most",
+    "submitted": "the job is submitted; waiting for its processes to start, which takes some ten seconds",
+    "absent": "not connected",
+    "rejoined": "back: going on with them",
+    "predicting": "predicting",
+}
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")]
 
 
@@ -66,7 +77,7 @@ def start(
     """Start the server and the sites whose folders are on this machine."""
     from fedweave.deploy.flare.keys import read_checked
     from fedweave.deploy.flare.sitefile import SITE_FILE
-    from fedweave.deploy.sites.processes import check_port, members, wait_until_open
+    from fedweave.deploy.sites.processes import check_alive, check_port, members, wait_until_open
     from fedweave.deploy.sites.project import read_project
 
     project, here = read_project(directory), members(directory, tuple(only or ()))
@@ -79,6 +90,7 @@ def start(
         typer.echo(f"{member.folder.name}: process {member.start(threads)}")
         if member.kind == "server":
             wait_until_open(member, project.host, project.port)
+    check_alive(here)
 
 
 @sites.command()
@@ -92,19 +104,46 @@ def stop(directory: Directory, only: Only = None) -> None:
 
 @sites.command()
 def status(directory: Directory) -> None:
-    """Show what runs on this machine, and which sites answer the server."""
-    from fedweave.deploy.flare.session import administer
-    from fedweave.deploy.sites.processes import found
+    """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
+    takes two seconds at most."""
     from fedweave.deploy.sites.project import read_project
+    from fedweave.deploy.sites.status import lines
+
+    shown = sys.stdout  # NVFlare's client, which may still be at work in another thread, has its own words swallowed
+    for line in lines(directory, read_project(directory)):
+        typer.echo(line, file=shown)
+
+
+@sites.command()
+def check(
+    directory: Directory,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment that is to be run.")
+    ] = None,
+    settings: Settings = None,
+    algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
+) -> None:
+    """Look for faults in what is on this machine before anything is started: data, splits, policies, certificates,
+    secrets, the server's port and address; exit code 2 if there are any."""
+    from fedweave.config import read
+    from fedweave.deploy.sites.checking import examine, versions
+    from fedweave.deploy.sites.project import read_project
+    from fedweave.errors import UserError
 
     project = read_project(directory)
-    for member in found(directory):
-        pid = member.pid()
-        typer.echo(f"{member.folder.name}: {'not running here' if pid is None else f'process {pid}'}")
-    with administer(directory) as admin:
-        connected = admin.connected()
-    for name in project.sites:
-        typer.echo(f"{name}: {'connected' if name in connected else 'not connected'}")
+    told = examine(directory, project, None if config is None else read(config, settings or [], algorithm)[0])
+    for whose, what in told.facts:
+        typer.echo(printable(f"       {whose}: {what}"))
+    for whose, what in told.notes:
+        typer.echo(printable(f"note   {whose}: {what}"))
+    for whose, what in told.faults:
+        typer.echo(printable(f"fault  {whose}: {what}"))
+    typer.echo(f"       {versions()}: the same fedweave, torch and NVFlare are needed on every machine")
+    typer.echo(f"       this machine's clock: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+    if told.faults:
+        many = "1 fault" if len(told.faults) == 1 else f"{len(told.faults)} faults"
+        raise UserError(f"{many} in {directory}; put them right before `fedweave sites start`.")
+    typer.echo("no fault found")
 
 
 @sites.command()
@@ -118,6 +157,7 @@ def run(
 ) -> None:
     """Run an experiment at the sites and bring its files back."""
     from fedweave.config import read
+    from fedweave.deploy.sites.processes import own_reasons
     from fedweave.deploy.sites.running import for_sites
     from fedweave.deploy.sites.running import run as submit
     from fedweave.report.terminal import screen, show_result
@@ -126,7 +166,9 @@ def run(
     chosen = for_sites(chosen.plain())
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()
-    show_result(console, submit(chosen, project, directory, resume, Teller()), directory)
+    with own_reasons(project):
+        summary = submit(chosen, project, directory, resume, Teller())
+    show_result(console, summary, directory)
 
 
 @sites.command()
@@ -148,20 +190,34 @@ def predict(
 
 
 class Teller:
-    """Prints what is new of a job's progress."""
+    """Prints what is new of a job's progress, and what is waited for where nothing is new."""
 
     def __init__(self) -> None:
         self._last: Any = None
+        self._began, self._waited = time.monotonic(), tuple[str, ...]()
 
     def __call__(self, now: dict[str, Any]) -> None:
         """Hear of `now` (`deploy.flare.server.Progress`, or a word on the sites)."""
-        if now == self._last:
-            return
-        self._last = now
+        new = {key: value for key, value in now.items() if key != "waiting"}
+        if new != self._last:
+            self._continued(now)
+            self._last, self._began = new, time.monotonic()
+            self._tell(now)
+        waiting = tuple(now.get("waiting") or ())
+        if waiting and waiting != self._waited and time.monotonic() - self._began > SILENCE:
+            typer.echo(f"round {now['round'] + 1}: waiting for {', '.join(waiting)}")
+            self._waited = waiting
+
+    def _continued(self, now: dict[str, Any]) -> None:
+        """Say from where a job goes on, once."""
+        before = (self._last or {}).get("status")
+        if now["status"] == "running" and before not in ("running", "stopping") and now.get("after"):
+            typer.echo(f"continuing after round {now['after']} of {now['rounds']}")
+
+    def _tell(self, now: dict[str, Any]) -> None:
         if "sites" in now:
-            words = {"absent": "not connected", "rejoined": "back: going on with them", "predicting": "predicting"}
-            word = words[now["status"]]
-            typer.echo(f"{', '.join(now['sites'])}: {word}")
+            words = WORDS[now["status"]].format(**now)
+            typer.echo(f"{', '.join(now['sites'])}: {words}" if now["sites"] else words)
         elif now["status"] == "running":
             accuracy = (now["summary"] or {}).get("global/accuracy")
             shown = "" if accuracy is None else f"  accuracy {accuracy:.4f}"

@@ -1,22 +1,29 @@
 """The long-lived processes of one machine: the server and the sites, each in a session of its own."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
 
+from fedweave.core.text import printable
 from fedweave.deploy.flare.private import private_file
 from fedweave.deploy.flare.provision import settle
 from fedweave.errors import FedweaveError, UserError
 
-PID, OUTPUT = "process.pid", "process.log"
+LOG = "fedweave.log"  # `deploy.flare.member.LOG`, whose module takes seconds to import
+PID, OUTPUT, BEGAN = "process.pid", "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started
+_ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR|CRITICAL|FATAL)\b")
+_TAIL = 100_000  # bytes of a log that are looked at
 _GRACE = 10.0  # seconds that processes have to end by themselves
 _MODULES = {
     "server": "nvflare.private.fed.app.server.server_train",
@@ -70,6 +77,7 @@ class SiteProcess:
         environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
         where.chmod(0o700)
         with open(where / OUTPUT, "ab", opener=private_file) as output:
+            (where / BEGAN).write_text(str(output.tell()))
             started = subprocess.Popen(
                 [sys.executable, "-u", *words],
                 cwd=where,
@@ -84,6 +92,18 @@ class SiteProcess:
         while self.pid() is None and started.poll() is None:  # the system has yet to show its command
             time.sleep(0.01)
         return started.pid
+
+    def cause(self) -> str:
+        """The last error in what it wrote since it was started last; "nothing" if it wrote nothing."""
+        with open(self.folder / OUTPUT, "rb") as output:
+            output.seek(max(self._began(), output.seek(0, os.SEEK_END) - _TAIL))
+            return printable(last_error(output.read().decode(errors="replace")))
+
+    def _began(self) -> int:
+        try:
+            return int((self.folder / BEGAN).read_text())
+        except (OSError, ValueError):
+            return 0
 
     def stop(self) -> bool:
         """End its process and those that it started; False if it did not run."""
@@ -122,19 +142,28 @@ def found(project: Path) -> list[SiteProcess]:
     return sorted(kept, key=lambda member: member.kind == "client")
 
 
+def certificate(path: Path) -> x509.Certificate:
+    """The certificate in a file.
+
+    Raises:
+        UserError: it holds none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is no certificate ({error}). Ask the project's operator for the folder again."
+        ) from error
+
+
 def check_certificate(path: Path) -> None:
     """Refuse a certificate that is not valid now.
 
     Raises:
         UserError: names the file and the dates.
     """
-    try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is no certificate ({error}). Ask the project's operator for the folder again."
-        ) from error
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    own = certificate(path)
+    first, last = own.not_valid_before_utc, own.not_valid_after_utc
     if not first <= datetime.now(UTC) <= last:
         raise UserError(
             f"{path} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not now. Ask the project's operator for a new "
@@ -181,11 +210,52 @@ def wait_until_open(server: SiteProcess, host: str, port: int, seconds: float = 
                 return
         except OSError:
             time.sleep(0.2)
-    said = (server.folder / OUTPUT).read_text(errors="replace").strip().splitlines()
     raise FedweaveError(
-        f"the server does not listen on {host}:{port}; it said: {said[-1] if said else 'nothing'} "
-        f"(see {server.folder / OUTPUT})."
+        f"the server does not listen on {host}:{port}; it said: {server.cause()} (see {server.folder / OUTPUT})."
     )
+
+
+def check_alive(started: Sequence[SiteProcess], seconds: float = 3.0) -> None:
+    """See that the processes that were just started still run after `seconds`.
+
+    Raises:
+        FedweaveError: some ended; names each with what it said last.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and all(member.pid() is not None for member in started):
+        time.sleep(0.1)
+    if ended := [member for member in started if member.pid() is None]:
+        causes = "; ".join(f"{member.folder.name}: {member.cause()}" for member in ended)
+        raise FedweaveError(f"did not start: {causes} (see {OUTPUT} in the folder).")
+
+
+@contextmanager
+def own_reasons(project: Path) -> Iterator[None]:
+    """Where what is done fails, say what the sites whose folders are on this machine noted for their owners; nobody
+    else hears it."""
+    logs = {member.folder.name: member.folder / LOG for member in found(project) if member.kind == "client"}
+    began = {name: log.stat().st_size if log.exists() else 0 for name, log in logs.items()}
+    try:
+        yield
+    except FedweaveError as error:
+        said = {name: _since(log, began[name]) for name, log in logs.items() if log.exists()}
+        noted = "".join(f"\n  {name}: {last_error(text)}" for name, text in said.items() if text.strip())
+        if not noted:
+            raise
+        kind = UserError if isinstance(error, UserError) else FedweaveError
+        raise kind(f"{error}\nNoted at the sites on this machine ({LOG}):{noted}") from error
+
+
+def _since(path: Path, start: int) -> str:
+    with open(path, "rb") as file:
+        file.seek(start)
+        return file.read().decode(errors="replace")
+
+
+def last_error(text: str) -> str:
+    """The last line of a log that names an error, else its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(filter(_ERROR.search, reversed(lines)), lines[-1] if lines else "nothing")
 
 
 def descendants(pid: int) -> list[int]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from fedweave.errors import UserError
 
 FILE = "project.json"
+STATUS = "status.json"  # in the administrator's folder: how far the job is that was watched last
+IGNORED = ".gitignore"
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class Project:
     port: int
 
     def save(self, directory: Path) -> None:
-        """Write it into the project's folder."""
+        """Write it into the project's folder, and have git leave all there is out: private keys, secrets and data."""
+        (directory / IGNORED).write_text("# Private keys, secrets and data: none of it belongs into a repository.\n*\n")
         (directory / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 

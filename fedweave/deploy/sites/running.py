@@ -13,8 +13,9 @@ from fedweave.config import Config, Document, dumps, resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.member import RUNS
+from fedweave.deploy.flare.provision import ADMIN
 from fedweave.deploy.flare.session import Admin, administer
-from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.project import STATUS, Project, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, locked, write
@@ -53,9 +54,12 @@ def run(
     if finished := examine(config, directory, resume):
         return finished
     with administer(project) as admin, locked(directory):
-        number, lost = _number(directory, resume), set[str]()
+        number, lost = _number(project, directory, resume), set[str]()
         write(directory / CONFIG, lambda file: file.write(dumps(config.plain()).encode()))
         while True:
+            listed = admin.listed()
+            if missing := [site for site in about.sites if site not in listed]:
+                told({"status": "waiting", "sites": missing, "seconds": patience})
             here = admin.wait_for(about.sites, patience)
             if back := lost.intersection(here):
                 told({"status": "rejoined", "sites": sorted(back)})
@@ -63,7 +67,9 @@ def run(
                 told({"status": "absent", "sites": absent})
             if not here:
                 raise FedweaveError(f"no site of {project} is connected. Start them with `fedweave sites start`.")
-            last = _job(admin, config, about, set(here), number, directory, told)
+            told({"status": "submitted", "sites": here})
+            last = _job(admin, config, about, set(here), number, directory, partial(_noting, project, directory, told))
+            _note(project, {**last, "out": str(directory.resolve())})
             if last["status"] == "done":
                 return dict(json.loads((directory / SUMMARY).read_text()))
             if last["status"] != "stopped":
@@ -71,12 +77,23 @@ def run(
             lost = set(last["lost"] or {})
 
 
-def _number(directory: Path, resume: bool) -> str:
+def _noting(project: Path, directory: Path, told: Told, now: dict[str, Any]) -> None:
+    """Pass on how far a job is, and keep it for `fedweave sites status`."""
+    _note(project, {**now, "out": str(directory.resolve())})
+    told(now)
+
+
+def _note(project: Path, now: dict[str, Any]) -> None:
+    (project / ADMIN / STATUS).write_text(json.dumps({**now, "at": time.time()}))
+
+
+def _number(project: Path, directory: Path, resume: bool) -> str:
     path = directory / RUN
     if resume and path.exists():
         return str(json.loads(path.read_text())["run"])
     number = secrets.token_hex(8)
-    write(path, lambda file: file.write(json.dumps({"run": number}).encode()))
+    told = {"run": number, "project": str(project.resolve())}
+    write(path, lambda file: file.write(json.dumps(told).encode()))
     return number
 
 
@@ -96,7 +113,7 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
         raise UserError("the parties of a vertical run predict jointly; leave out --model.")
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
-    number = _number(directory, resume=True)
+    number = _number(project, directory, resume=True)
     with administer(project) as admin, locked(directory):
         here = set(admin.wait_for(about.sites, patience))
         if absent := [site for site in about.sites if site not in here]:

@@ -1,0 +1,201 @@
+"""The command `fedweave sites check`: all that can be found wrong with a project before anything is started."""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from fedweave.config import Config
+from fedweave.core.algorithm import capabilities
+from fedweave.core.graph import SPLITS
+from fedweave.deploy.flare.holdings import check_split, fingerprint, global_test, read_graph
+from fedweave.deploy.flare.keys import read_checked
+from fedweave.deploy.flare.party import read_own
+from fedweave.deploy.flare.policy import check_algorithm
+from fedweave.deploy.flare.provision import ADMIN
+from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, read_secret
+from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_port, found
+from fedweave.deploy.sites.project import Project
+from fedweave.errors import FedweaveError
+
+SOON = 30  # days that a certificate should still last
+SECONDS = 2.0  # for the server to take a connection
+PACKAGES = ("fedweave", "torch", "nvflare", "numpy", "pyarrow")
+
+
+@dataclass
+class Found:
+    """What was looked at. faults: (whose, what with where and remedy). notes: what is allowed and may be meant
+    otherwise. facts: (whose, what there is). forms: {site: what must be the same at all}."""
+
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    forms: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def attempt(self, whose: str, look: Callable[[], Any]) -> Any:
+        """What `look` returns; None where it finds a fault, which is noted."""
+        try:
+            return look()
+        except FedweaveError as error:
+            self.faults.append((whose, str(error)))
+        except OSError as error:
+            reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()
+            self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))
+        return None
+
+
+def examine(directory: Path, project: Project, config: Config | None = None) -> Found:
+    """Look at all that is on this machine; starts and writes nothing. config: the experiment that is to be run."""
+    told, here = Found(), found(directory)
+    names = [member.folder.name for member in here]
+    if absent := [name for name in ("server", *project.sites) if name not in names]:
+        told.notes.append((", ".join(absent), "not on this machine, so not looked at"))
+    for member in here:
+        told.attempt(member.folder.name, partial(_member, member, project, config, told))
+    if (directory / ADMIN / "startup").is_dir():
+        told.attempt(ADMIN, partial(_certificate, directory / ADMIN, "client", told))
+    if "server" not in names:
+        told.attempt("server", partial(_reach, project, told))
+    _compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
+    return told
+
+
+def versions() -> str:
+    """What is installed here, to be compared with the other machines."""
+    return ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+
+
+def _member(member: SiteProcess, project: Project, config: Config | None, told: Found) -> None:
+    name, folder = member.folder.name, member.folder
+    told.attempt(name, partial(_certificate, folder, member.kind, told))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        told.faults.append((name, f"{folder} cannot be written to. Make it the folder of the user who runs {name}."))
+    if member.pid() is not None:
+        told.facts.append((name, f"runs already, as process {member.pid()}"))
+    if member.kind == "server":
+        told.attempt(name, partial(check_port, member, project.port))
+        return
+    told.attempt(name, partial(read_secret, folder / SECRET))
+    told.forms[name] = {"key of ids": told.attempt(name, partial(read_secret, folder / IDS_KEY))}
+    told.attempt(name, partial(_site, folder, config, told))
+
+
+def _site(folder: Path, config: Config | None, told: Found) -> None:
+    """The data and the policy of a site."""
+    import torch
+
+    name, (data, rules) = folder.name, read_checked(folder / SITE_FILE)
+    if config is not None:
+        told.attempt(name, partial(check_algorithm, rules, config.algorithm.name))
+    if config is not None and capabilities(config.algorithm.kind).vertical:
+        party = read_own(data, folder, "check")
+        told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
+        told.facts.append((name, f"{party.data.nodes:,} nodes, {party.data.features:,} features of its own"))
+        return
+    own = read_graph(folder / data.path, data)
+    check_split(folder / data.path, own)
+    counts = np.asarray(own.public).sum(1).tolist()
+    told.facts.append((name, _described(own, counts)))
+    for split, count in zip(SPLITS, counts, strict=True):
+        if 0 < count < rules.min_nodes:
+            why = f"{count} {split} {own.example}s are fewer than policy.min_nodes = {rules.min_nodes}"
+            told.faults.append(
+                (name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Give more or none.")
+            )
+        if count == 0:
+            told.notes.append((name, f"no {split} {own.example}s"))
+    columns = list(own.columns) or own.features
+    names = fingerprint(data.labels or ())
+    told.forms[name] |= {"features": columns, "classes": own.classes, "class names": names}
+    if data.test is not None:
+        test = told.attempt(name, partial(global_test, folder / data.test, data, torch.float32))
+        if test is not None and test.x.shape[1] != own.features:
+            why = f"it has {test.x.shape[1]} features, the site's data {own.features}"
+            told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
+
+
+def _described(own: Any, counts: list[int]) -> str:
+    split = "/".join(f"{count:,}" for count in counts)
+    return (
+        f"{own.nodes:,} nodes, {own.edges.shape[1] // 2:,} edges, {own.features:,} features, {own.classes} classes, "
+        f"{split} for {'/'.join(SPLITS)}"
+    )
+
+
+def _certificate(folder: Path, kind: str, told: Found) -> None:
+    """That it is valid now and of the project's authority, and how long still."""
+    path, root = folder / "startup" / f"{kind}.crt", folder / "startup/rootCA.pem"
+    check_certificate(path)
+    own = certificate(path)
+    try:
+        own.verify_directly_issued_by(certificate(root))
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise FedweaveError(
+            f"{path} was not signed by {root}: they are of different projects. Take the whole folder startup of one "
+            "`fedweave sites init`."
+        ) from error
+    days = (own.not_valid_after_utc - datetime.now(UTC)).days
+    told.facts.append((folder.name, f"certificate valid until {own.not_valid_after_utc:%Y-%m-%d}, {days} days"))
+    told.forms.setdefault(folder.name, {})["authority"] = _serial(certificate(root))
+    if days < SOON:
+        told.notes.append(
+            (folder.name, f"its certificate ends in {days} days; see “Certificates” in docs/deployment.md")
+        )
+
+
+def _serial(root: x509.Certificate) -> str:
+    return f"{root.serial_number:x}"[:12]
+
+
+def _reach(project: Project, told: Found) -> None:
+    """Whether the server's address is one, and whether something listens there."""
+    where = f"{project.host}:{project.port}"
+    try:
+        socket.create_connection((project.host, project.port), SECONDS).close()
+        told.facts.append(("server", f"{where} takes connections"))
+    except socket.gaierror as error:
+        raise FedweaveError(
+            f"project.json: {project.host!r} is no name of a machine here ({error.strerror}). Correct it, or this "
+            "machine's names (/etc/hosts)."
+        ) from error
+    except OSError as error:
+        told.notes.append(("server", f"{where} takes no connection yet ({error.strerror or error})"))
+
+
+def _compare(told: Found, vertical: bool) -> None:
+    """Note what must be the same at all and is not: against what most have, of equally many the first."""
+    keys = {"features": "Give the same columns in the same order", "classes": "Give the same [data] classes or labels"}
+    keys |= {
+        "class names": "Write the same labels = […] into every site.toml",
+        "authority": "Take startup of one project",
+    }
+    keys |= {"key of ids": "Copy one ids.key to all sites"} if vertical else {}
+    for key, remedy in keys.items():
+        values = {name: str(form[key]) for name, form in told.forms.items() if form.get(key) is not None}
+        most = max(values.values(), key=list(values.values()).count, default="")
+        same = next((name for name, value in values.items() if value == most), "")
+        for name, value in values.items():
+            if value != most:
+                told.faults.append((name, f"{key}: {_differ(told.forms, key, name, same)}. {remedy}."))
+
+
+def _differ(forms: dict[str, dict[str, Any]], key: str, name: str, same: str) -> str:
+    mine, theirs = forms[name][key], forms[same][key]
+    if isinstance(mine, list) and isinstance(theirs, list):
+        parts = [f"lacks {', '.join(gone)}" if (gone := [one for one in theirs if one not in mine][:5]) else ""]
+        parts += [f"has {', '.join(more)} besides" if (more := [one for one in mine if one not in theirs][:5]) else ""]
+        return f"{' and '.join(filter(None, parts)) or 'another order of columns'}, compared with {same}"
+    if key in ("class names", "key of ids", "authority"):
+        return f"not those of {same}"
+    mine, theirs = (len(one) if isinstance(one, list) else one for one in (mine, theirs))
+    return f"{mine}, and {theirs} at {same}"

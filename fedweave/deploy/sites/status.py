@@ -1,0 +1,106 @@
+"""The command `fedweave sites status`: what runs, how far the run is, and who is there, within two seconds."""
+
+import json
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedweave.core.text import printable
+from fedweave.deploy.flare.provision import ADMIN
+from fedweave.deploy.flare.session import administer
+from fedweave.deploy.sites.processes import found
+from fedweave.deploy.sites.project import Project
+from fedweave.errors import FedweaveError
+
+SECONDS = 2.0  # that the server has to answer
+THERE, AWAY, UNKNOWN = "●", "○", "?"
+
+
+@dataclass
+class Lights:
+    """Which sites the server knows of. listed: are in its list. answering: have answered it, too; None where it has not
+    said in time. why: it said nothing."""
+
+    listed: set[str] | None = None
+    answering: set[str] | None = None
+    why: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def of(self, site: str) -> tuple[str, str]:
+        """A light and words."""
+        if self.listed is None:
+            return UNKNOWN, self.why or f"the server has not said within {SECONDS:g} s"
+        if site not in self.listed:
+            return AWAY, "not connected"
+        if self.answering is None:
+            return THERE, "connected; has not answered the server yet"
+        return (THERE, "connected") if site in self.answering else (AWAY, "connected before, does not answer")
+
+
+def ask(directory: Path, project: Project, seconds: float = SECONDS) -> Lights:
+    """Ask the project's server who is connected; what it has said after `seconds`."""
+    lights, deadline = Lights(), time.monotonic() + seconds
+    try:
+        socket.create_connection((project.host, project.port), seconds).close()
+    except OSError as error:
+        lights.why = f"the server takes no connection on {project.host}:{project.port} ({error.strerror or error})"
+        return lights
+    threading.Thread(target=_ask, args=(directory, lights, seconds), daemon=True).start()
+    lights.done.wait(max(0.0, deadline - time.monotonic()))
+    return lights
+
+
+def _ask(directory: Path, lights: Lights, seconds: float) -> None:
+    try:
+        with administer(directory, seconds) as admin:
+            lights.listed = admin.listed()
+            lights.answering = set(admin.connected(sorted(lights.listed)))
+            lights.done.set()
+    except FedweaveError as error:
+        lights.why = str(error)
+    finally:
+        lights.done.set()
+
+
+def lines(directory: Path, project: Project) -> list[str]:
+    """What there is to say of a project."""
+    here = {member.folder.name: member.pid() for member in found(directory)}
+    said = [f"server: {_here(here, 'server')}"]
+    now = watched(directory)
+    said += [progress(now)] if now else []
+    lights, lost = ask(directory, project), (now or {}).get("lost") or {}
+    for site in project.sites:
+        light, words = lights.of(site)
+        missing = f"; not in the run: {printable(str(lost[site]))}" if site in lost else ""
+        said.append(f"{light} {site}: {words}; {_here(here, site)}{missing}")
+    return said
+
+
+def _here(here: dict[str, int | None], name: str) -> str:
+    if name not in here:
+        return "its folder is not on this machine"
+    return "not running here" if here[name] is None else f"process {here[name]}"
+
+
+def watched(directory: Path) -> dict[str, Any] | None:
+    """What `fedweave sites run` heard last of a job; None if it never ran here."""
+    from fedweave.deploy.sites.project import STATUS
+
+    try:
+        return dict(json.loads((directory / ADMIN / STATUS).read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def progress(now: dict[str, Any]) -> str:
+    """How far a run is, and when that was."""
+    ago = max(0.0, time.time() - float(now.get("at", 0)))
+    accuracy = (now.get("summary") or {}).get("global/accuracy")
+    shown = "" if accuracy is None else f", accuracy {accuracy:.4f}"
+    waiting = ", ".join(now.get("waiting") or ())
+    owed = f", waiting for {waiting}" if waiting and now.get("status") == "running" else ""
+    rounds = f"round {now.get('round')} of {now.get('rounds')}"
+    return printable(f"run {now.get('out')}: {now.get('status')}, {rounds}{shown}{owed} ({ago:.0f} s ago)")

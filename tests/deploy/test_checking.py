@@ -1,0 +1,177 @@
+"""`fedweave sites check` names each fault with its place and a remedy, before anything is started."""
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.deploy.flare.member import LOG
+from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.sites import processes, status
+from fedweave.deploy.sites.command import Teller
+from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, own_reasons
+from fedweave.deploy.sites.project import Project, read_project
+from fedweave.errors import FedweaveError, UserError
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def project(provisioned: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(provisioned, tmp_path / "project"))
+
+
+def test_a_project_without_a_fault_says_what_there_is(project: Path) -> None:
+    said = runner.invoke(app, ["sites", "check", str(project)])
+    assert said.exit_code == 0, said.output
+    assert "no fault found" in said.output
+    assert "64 features, 10 classes" in said.output
+    assert said.output.count("certificate valid until") == 5  # the server's, three sites', the administrator's
+    assert not list(project.glob("*/process.log"))  # nothing was started
+
+
+def _site_file(text: str) -> Callable[[Path], None]:
+    def spoil(project: Path) -> None:
+        (project / "bank-b/site.toml").write_text(text)
+
+    return spoil
+
+
+def _other_authority(project: Path) -> None:
+    provision(project.parent / "other", ("bank-b",), "localhost", 4711)
+    shutil.copy(project.parent / "other/bank-b/startup/client.crt", project / "bank-b/startup/client.crt")
+
+
+def _damaged(project: Path) -> None:
+    (project / "bank-b/data.npz").write_bytes(b"PK")
+
+
+def _open_secret(project: Path) -> None:
+    (project / "bank-b/privacy.secret").chmod(0o644)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "where", "remedy"),
+    [
+        (_site_file('[data]\npath = "nowhere"\nclasses = 10\n'), "bank-b/nowhere", "Name the site's data"),
+        (_site_file('[data]\npath = "data.npz"\nclasses = 12\n'), "classes: 12, and 10 at bank-a", "Give the same"),
+        (_site_file('[data]\npath = "data.npz"\n[policy]\ndeny = ["lables"]\n'), "site.toml: policy.deny", "they send"),
+        (_damaged, "bank-b/data.npz", ""),
+        (_other_authority, "bank-b/startup/client.crt was not signed by", "Take the whole folder startup"),
+        (_open_secret, "bank-b/privacy.secret", "chmod 600"),
+    ],
+)
+def test_a_fault_is_named_with_its_place_and_remedy(
+    project: Path, spoil: Callable[[Path], None], where: str, remedy: str
+) -> None:
+    spoil(project)
+    said = runner.invoke(app, ["sites", "check", str(project)])
+    assert said.exit_code == 2
+    [fault] = [line for line in said.output.splitlines() if line.startswith("fault")]
+    assert fault.startswith("fault  bank-b: ")
+    assert where in fault
+    assert remedy in fault
+
+
+def test_a_taken_port_is_a_fault_of_the_server(project: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", read_project(project).port))
+        taken.listen()
+        said = runner.invoke(app, ["sites", "check", str(project)])
+    assert said.exit_code == 2
+    assert f"fault  server: port {read_project(project).port}" in said.output
+
+
+def test_private_keys_are_ignored_by_git(project: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(project.parent)], check=True)
+    Project(("a",), "localhost", 1).save(project)
+    listed = subprocess.run(
+        ["git", "-C", str(project.parent), "status", "--short", "--untracked-files=all"], capture_output=True, text=True
+    )
+    assert listed.returncode == 0
+    assert "project" not in listed.stdout
+
+
+def test_status_answers_in_time_without_a_server_and_says_how_far_the_run_was(project: Path) -> None:
+    now = {"status": "running", "round": 12, "rounds": 40, "summary": {}, "lost": {"bank-b": "it is gone"}}
+    (project / "admin/status.json").write_text(
+        json.dumps(now | {"out": "runs/x", "waiting": ["bank-a"], "at": time.time()})
+    )
+    began = time.monotonic()
+    said = runner.invoke(app, ["sites", "status", str(project)])
+    assert time.monotonic() - began < 2.0
+    assert said.exit_code == 0
+    assert "run runs/x: running, round 12 of 40, waiting for bank-a" in said.output
+    assert "? bank-b: the server takes no connection" in said.output
+    assert "not in the run: it is gone" in said.output
+
+
+def test_status_does_not_wait_for_a_server_that_says_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "_ask", lambda *about: time.sleep(5))
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        about = Project(("bank-a",), "127.0.0.1", silent.getsockname()[1])
+        began = time.monotonic()
+        lights = status.ask(project, about, 0.3)
+    assert time.monotonic() - began < 1.0
+    assert lights.of("bank-a")[0] == status.UNKNOWN
+
+
+def test_lights_tell_who_is_there() -> None:
+    lights = status.Lights({"a", "b"}, {"a"})
+    assert [lights.of(site)[0] for site in "abc"] == [status.THERE, status.AWAY, status.AWAY]
+
+
+def test_a_process_that_ends_at_once_is_named_with_its_cause(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = SiteProcess(project / "bank-a")
+    (site.folder / "process.log").write_text("ValueError: of an earlier start\n")
+    monkeypatch.setitem(processes._MODULES, "client", "no_such_module")
+    site.start()
+    with pytest.raises(FedweaveError, match=r"bank-a: .*No module named no_such_module"):
+        check_alive([site], 20.0)
+    assert last_error("a\nfoo.BarError: why\n  at x\nbye\n") == "foo.BarError: why"
+    assert last_error("") == "nothing"
+
+
+def test_a_failed_run_says_what_the_sites_here_noted(project: Path) -> None:
+    assert processes.LOG == LOG
+    log = project / "bank-b" / LOG
+    log.write_text("2026-01-01 an earlier fault\n")
+
+    def fail(noted: str) -> None:
+        with own_reasons(project):
+            log.write_text(log.read_text() + noted)
+            raise UserError("0 of 3 replied")
+
+    with pytest.raises(UserError, match=r"(?s)0 of 3 replied.*bank-b: 2026-02-02 data\.npz: no split$"):
+        fail("2026-02-02 data.npz: no split\n")
+    with pytest.raises(UserError, match=r"^0 of 3 replied$"):
+        fail("")
+
+
+def test_the_administrator_hears_where_a_run_goes_on_and_who_is_waited_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("fedweave.deploy.sites.command.time.monotonic", lambda: clock[0])
+    teller = Teller()
+    now = {"status": "running", "round": 7, "rounds": 9, "seconds": 1.0, "summary": {}, "lost": {}, "after": 7}
+    teller({"status": "waiting", "sites": ["bank-b"], "seconds": 60.0})
+    for clock[0] in (1.0, 2.0, 8.0, 9.0):
+        teller(now | {"waiting": ["bank-b"]})
+    assert capsys.readouterr().out.splitlines() == [
+        "bank-b: waiting until connected, 60 s at most",
+        "continuing after round 7 of 9",
+        "round 7/9  1.0 s",
+        "round 8: waiting for bank-b",
+    ]
