@@ -4,6 +4,7 @@ A further command lives in a module of its own and is added at the end of this o
 """
 
 import shlex
+from contextlib import nullcontext
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +25,7 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.export.command import export
 from fedweave.options import Experiment, Settings
 from fedweave.predict import predict
-from fedweave.report.command import compare, report
+from fedweave.report.command import compare, report, watch
 from fedweave.report.statement import statement
 from fedweave.reproduce.command import reproduce
 from fedweave.starter import init
@@ -101,6 +102,10 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and notices.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Show the run on a page while it lasts.")] = False,
+    track: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
+    ] = None,
 ) -> None:
     """Run an experiment and write its metrics, ledger, checkpoint and summary."""
     from fedweave.config import read
@@ -123,8 +128,13 @@ def run(
         console.print(f"this run is finished: all its {done['rounds']} rounds are done", highlight=False)
         show_result(console, done, directory)
         return
+    from fedweave.report.serving import shown
+    from fedweave.report.tracking import Observers, tracked
+
+    observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
     try:
-        summary = runs.run(chosen, directory, Terminal(console), resume, overwrite=overwrite)
+        with shown(directory, say) if live else nullcontext():
+            summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
     except runs.Interrupted as error:
         again = [
             config,
@@ -162,6 +172,7 @@ app.command()(ledger)
 app.command()(init)
 app.command()(check)
 app.command()(report)
+app.command()(watch)
 app.command()(compare)
 app.command()(statement)
 app.add_typer(sites, name="sites")

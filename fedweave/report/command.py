@@ -44,3 +44,24 @@ def compare(
     console = screen()
     show_cells(console, found)
     console.print(NOTE, highlight=False)
+
+
+def watch(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, finished or not.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine alone; 0 takes a free one.")] = 0,
+) -> None:
+    """Show a run on a page of this machine that draws itself anew: curves, members, bytes and ε over rounds.
+
+    It reads the run's files as they are saved, of a run of sites, too, where its server is on this machine. Ctrl-C ends
+    it.
+    """
+    import threading
+    from contextlib import suppress
+
+    from fedweave.errors import UserError
+    from fedweave.report.serving import shown
+
+    if not directory.is_dir():
+        raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` writes.")
+    with suppress(KeyboardInterrupt), shown(directory, typer.echo, port):
+        threading.Event().wait()

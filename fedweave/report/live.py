@@ -1,0 +1,110 @@
+"""What a live page shows of a run, read from the run's files: they are all that it needs, wherever they are written."""
+
+import json
+import math
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core.ledger import EVALUATION
+from fedweave.errors import FedweaveError
+from fedweave.report.reading import Run, read_run
+from fedweave.report.spent import over_rounds
+from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, SUMMARY
+
+RUN, PROJECT_RUNS = "run.json", "server/runs"  # of a run of sites: its number, and where the server keeps it
+CURVES = {"accuracy": "accuracy", "loss": "loss", "macro F1": "macro_f1", "AUC": "auc"}
+FAULTS = ("missing", "refused", "late")
+_FILES = (CONFIG, METRICS, LEDGER, SUMMARY)
+
+
+def followed(directory: Path) -> Path:
+    """Where the files of a run are written: of a run of sites that the server of this machine still writes, there."""
+    try:
+        told = json.loads((directory / RUN).read_text())
+        there = Path(told["project"]) / PROJECT_RUNS / str(told["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return directory
+    return there if not (directory / SUMMARY).exists() and (there / METRICS).exists() else directory
+
+
+def stamp(directory: Path) -> tuple[float, ...]:
+    """Changes when one of the run's files does."""
+    paths = [followed(directory) / name for name in (*_FILES, CHECKPOINT)]
+    return tuple(path.stat().st_mtime if path.exists() else 0.0 for path in paths)
+
+
+def state(directory: Path) -> dict[str, Any]:
+    """All that the page shows, as JSON; "waiting" says why there is nothing yet, or no more.
+
+    "bytes" and "epsilon" are sums from the first round to each: {name: {round: value}}. "members" are rows of the last
+    evaluation: name, test accuracy, test loss, and how often it was missing, refused or late.
+    """
+    try:
+        run = read_run(followed(directory))
+    except FedweaveError as error:
+        return {"waiting": str(error), "finished": False}
+    rounds = run.config.get("rounds", 0)
+    return {
+        "title": f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}",
+        "directory": str(directory),
+        "finished": run.finished,
+        "round": run.done,
+        "rounds": rounds,
+        "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
+        "curves": _curves(run),
+        "members": _members(run),
+        "bytes": _bytes(run.ledger),
+        "epsilon": over_rounds(run.ledger),
+    }
+
+
+def _curves(run: Run) -> dict[str, dict[str, dict[int, float]]]:
+    """{what: {whose: {round: value}}} on the test split; without what was not measured."""
+    found = {}
+    for title, metric in CURVES.items():
+        own = {
+            "all test examples": run.curve(metric, "test", pooled=True),
+            "mean over members": run.curve(metric, "test", pooled=False),
+        }
+        finite = {name: {n: v for n, v in values.items() if math.isfinite(v)} for name, values in own.items()}
+        if kept := {name: values for name, values in finite.items() if values}:
+            found[title] = kept
+    return found
+
+
+def _members(run: Run) -> list[dict[str, Any]]:
+    accuracy, loss = run.clients("accuracy"), run.clients("loss")
+    faults: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(FAULTS, 0))
+    for row in run.metrics.filter(pc.is_in(run.metrics["metric"], pa.array(FAULTS))).to_pylist():
+        faults[row["client"]][row["metric"]] += int(row["value"])
+    names = sorted({*accuracy, *loss, *faults})
+    return [
+        {"name": name, "accuracy": _finite(accuracy.get(name)), "loss": _finite(loss.get(name)), **faults[name]}
+        for name in names
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _bytes(ledger: pa.Table) -> dict[str, dict[int, int]]:
+    """{"left members" and so on: {round: bytes so far}}."""
+    words = {"up": "left members", "down": "reached members", "peer": "passed between members"}
+    steps: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for row in ledger.group_by(["round", "direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
+        steps[words[row["direction"]]][row["round"]] += row["bytes_sum"]
+        if row["purpose"] == EVALUATION:
+            steps["of all that for evaluation"][row["round"]] += row["bytes_sum"]
+    sums: dict[str, dict[int, int]] = {}
+    for name in sorted(steps):
+        total, sums[name] = 0, {}
+        for number in sorted(steps[name]):
+            total += steps[name][number]
+            sums[name][number] = total
+    return sums

@@ -1,0 +1,106 @@
+"""Trackers get the numbers of the run's own files."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.config import resolve
+from fedweave.errors import FedweaveError, UserError
+from fedweave.report import tracking
+from fedweave.report.tracking import Tracked, tracked
+from fedweave.runs import run as runs
+
+DOCUMENT: dict[str, Any] = {
+    "data": {"name": "synthetic", "nodes": 90, "classes": 3, "features": 6},
+    "partition": {"clients": 3},
+    "model": {"hidden": 4},
+    "algorithm": {"local_steps": 1},
+    "engine": {"threads": 1},
+}
+
+
+class Kept:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self, directory: Path, settings: dict[str, Any], done: int) -> None:
+        self.settings, self.done = settings, done
+        self.told, self.finished = list[tuple[int, dict[str, float]]](), None
+
+    def numbers(self, round: int, found: dict[str, float]) -> None:
+        self.told.append((round, dict(found)))
+
+    def close(self, finished: bool) -> None:
+        self.finished = finished
+
+
+def run(directory: Path, watch: Any, rounds: int = 3, resume: bool = False) -> dict[str, Any]:
+    return runs.run(resolve(DOCUMENT | {"rounds": rounds, "eval_every": 2}), directory, watch, resume)
+
+
+def test_every_round_is_told_with_what_was_measured_in_it(tmp_path: Path) -> None:
+    made: list[Kept] = []
+    watch = Tracked([lambda *about: made.append(Kept(*about)) or made[-1]])
+    summary = run(tmp_path / "run", watch)
+    [kept] = made
+    assert (kept.done, kept.finished, kept.settings["rounds"]) == (0, True, 3)
+    assert [number for number, _ in kept.told] == [1, 2, 3]
+    assert ["global/accuracy" in found for _, found in kept.told] == [False, True, True]
+    last = kept.told[-1][1]
+    assert last["global/accuracy"] == summary["metrics"]["global/accuracy"]
+    assert last["bytes/up"] == summary["bytes_up"]
+    assert last["bytes/evaluation"] == summary["bytes_evaluation"]
+
+
+def test_a_tracker_that_fails_is_named(tmp_path: Path) -> None:
+    def fails(*about: Any) -> Kept:
+        raise RuntimeError("no server\nat all")
+
+    with pytest.raises(FedweaveError, match=r"a tracker failed \(RuntimeError: no server\)"):
+        run(tmp_path / "run", Tracked([fails]))
+
+
+def test_an_absent_extra_and_an_unknown_name_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'pip install "fedweave\[mlflow\]"'):
+        tracked(["mlflow"])
+    with pytest.raises(UserError, match="tensorboard or mlflow"):
+        tracked(["wandb"])
+    config = tmp_path / "c.toml"
+    config.write_text('[data]\nname = "digits"\n')
+    said = CliRunner().invoke(app, ["run", str(config), "--track", "tensorboard", "--out", str(tmp_path / "out")])
+    assert said.exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason='needs pip install "fedweave[tensorboard]"')
+def test_tensorboard_reads_the_runs_numbers(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(tmp_path / "run", tracked(["tensorboard"]))
+    summary = run(tmp_path / "run", tracked(["tensorboard"]), rounds=4, resume=True)
+    read = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    read.Reload()
+    assert [event.step for event in read.Scalars("global/accuracy")] == [2, 3, 4]
+    assert read.Scalars("global/accuracy")[-1].value == pytest.approx(summary["metrics"]["global/accuracy"])
+    assert [event.step for event in read.Scalars("seconds")] == [1, 2, 3, 4]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mlflow"), reason='needs pip install "fedweave[mlflow]"')
+def test_mlflow_continues_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run(tmp_path / "run", tracked(["mlflow"]))
+    summary = run(tmp_path / "run", tracked(["mlflow"]), rounds=4, resume=True)
+    kept = json.loads((tmp_path / "run/mlflow.json").read_text())
+    client = MlflowClient(kept["uri"])
+    found = client.get_run(kept["run"])
+    assert found.info.status == "FINISHED"
+    assert found.data.params["data.name"] == "synthetic"
+    assert found.data.metrics["global/accuracy"] == pytest.approx(summary["metrics"]["global/accuracy"])
+    assert [one.step for one in client.get_metric_history(kept["run"], "seconds")] == [1, 2, 3, 4]
