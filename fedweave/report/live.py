@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from fedweave.core.ledger import EVALUATION
 from fedweave.errors import FedweaveError
+from fedweave.privacy.spent import over_rounds
 from fedweave.report.reading import Run, read_run
-from fedweave.report.spent import over_rounds
 from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, SUMMARY
 
 RUN, PROJECT_RUNS = "run.json", "server/runs"  # of a run of sites: its number, and where the server keeps it

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from fedweave.config import Config, Document
 from fedweave.errors import FedweaveError, UserError
-from fedweave.report.spent import bounds
+from fedweave.privacy.spent import bounds
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.run import RunObserver
 

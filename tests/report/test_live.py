@@ -17,10 +17,10 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.privacy.gaussian import epsilon
+from fedweave.privacy.spent import bounds, over_rounds
 from fedweave.report.live import followed, state
 from fedweave.report.live_page import PAGE
 from fedweave.report.serving import LivePage
-from fedweave.report.spent import bounds, over_rounds
 from fedweave.report.terminal import Terminal, screen
 from fedweave.report.tracking import Observers
 from fedweave.runs import run as runs
