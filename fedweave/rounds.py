@@ -73,6 +73,21 @@ class RoundResult:
         """Whether the summary has this round's evaluation."""
         return bool(self.summary)
 
+    def of_clients(self, metric: str, split: str = "test") -> dict[str, float]:
+        """{client: value} of `metric` on each client's `split`, or of what the server knows of it (split "server");
+        clients where it is not defined are left out.
+
+        Raises:
+            KeyError: this round has no such number.
+        """
+        rows = () if self.metrics is None else self.metrics.to_pylist()
+        known = [row for row in rows if row["split"] == split and row["client"] != GLOBAL]
+        found = {row["client"]: row["value"] for row in known if row["metric"] == metric}
+        if not found:
+            there = ", ".join(dict.fromkeys(row["metric"] for row in known)) or "nothing"
+            raise KeyError(f"round {self.round} has no {metric!r} of clients in split {split!r}; there it has {there}")
+        return found
+
 
 def train(
     algorithm: Algorithm,

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import FedAvg
+from fedweave.algorithms.cgsv import CosineValue
 from fedweave.algorithms.parts import Part, Round
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
@@ -52,6 +53,20 @@ def test_every_clients_trained_model_is_judged_beside_the_global_one() -> None:
             hits = models.apply(made.model, w, graph).argmax(-1) == graph.y
             assert trained[client] == pytest.approx(float(hits[graph.masks[TEST]].double().mean()))
     assert rows(last, "train", "trained/loss") != rows(last, "train", "loss")
+
+
+def test_what_a_round_measured_at_clients_is_found_by_name() -> None:
+    *_, before, last = train(FedAvg(model(), parts=(CosineValue(),)), federation(), 4, eval_every=4)
+    assert last.of_clients("accuracy") == {
+        client: value for client, value in rows(last, "test", "accuracy").items() if client != "global"
+    }
+    known = last.of_clients("value", "server")
+    assert known == rows(last, "server", "value")
+    assert before.of_clients("value", "server").keys() == known.keys()  # of a round that was not evaluated
+    with pytest.raises(KeyError, match=r"round 4 has no 'acuracy' .* split 'test'; there it has .*accuracy"):
+        last.of_clients("acuracy")
+    with pytest.raises(KeyError, match="there it has nothing"):
+        before.of_clients("accuracy")
 
 
 def test_a_round_without_evaluation_has_no_numbers() -> None:

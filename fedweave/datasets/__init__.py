@@ -9,7 +9,7 @@ from fedweave.datasets.archive import Archive
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.digits import Digits
 from fedweave.datasets.folder import Folder
-from fedweave.datasets.frames import from_frames, from_networkx, from_pyg
+from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx, from_pyg
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.heritage import HERITAGE
 from fedweave.datasets.lookup import NotHeld
@@ -22,7 +22,7 @@ from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic
 from fedweave.errors import ConfigError, DataError
 
-__all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_networkx", "from_pyg", "load"]
+__all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_graph_frames", "from_networkx", "from_pyg", "load"]
 
 DATASETS: dict[str, type] = {
     "digits": Digits,

@@ -12,6 +12,7 @@ from fedweave.datasets.check import check, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact
 from fedweave.datasets.folder import Folder
+from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.table import Table
 from fedweave.errors import DataError
 
@@ -27,8 +28,19 @@ def from_frames(nodes: Any, edges: Any, name: str = "frames", **options: Any) ->
         ConfigError, DataError: see `folder.Folder`.
     """
     root = Path(name)
-    tables = [Table(root / kind, _table(kind, frame), 0) for kind, frame in (("nodes", nodes), ("edges", edges))]
-    return Folder(**options).made(tables[0], tables[1], root)
+    return Folder(**options).made(*_tables(root, nodes=nodes, edges=edges), root)
+
+
+def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames", **options: Any) -> Dataset:
+    """The small graphs of three such tables.
+
+    options: of `graph_folder.GraphFolder`, such as labels or node_labels.
+
+    Raises:
+        ConfigError, DataError: see `graph_folder.GraphFolder`.
+    """
+    root = Path(name)
+    return GraphFolder(**options).made(*_tables(root, graphs=graphs, nodes=nodes, edges=edges), root)
 
 
 def from_networkx(
@@ -90,6 +102,10 @@ def _columns(columns: dict[str, list[Any]]) -> pa.Table:
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             made[name] = pa.array([None if value is None else str(value) for value in values])
     return pa.table(made)
+
+
+def _tables(root: Path, **frames: Any) -> list[Table]:
+    return [Table(root / kind, _table(kind, frame), 0) for kind, frame in frames.items()]
 
 
 def _table(kind: str, frame: Any) -> pa.Table:

@@ -69,6 +69,14 @@ class GraphFolder(Classified):
         if root is None:
             raise ConfigError('The dataset "graphs" needs the folder with graphs, nodes and edges: set [data] path.')
         graphs, nodes, edges = (read(find(root, stem)) for stem in ("graphs", "nodes", "edges"))
+        return self.made(graphs, nodes, edges, root, labelled)
+
+    def made(self, graphs: Table, nodes: Table, edges: Table, root: Path, labelled: bool = True) -> Dataset:
+        """The graphs of three tables; `root` is what complaints about all of them name, its last part the data's name.
+
+        Raises:
+            DataError: see `load`.
+        """
         check_columns(graphs, required=GRAPHS[: 1 + labelled], known=GRAPHS, closed=True)
         check_columns(nodes, required=NODES[:2], known=NODES)
         check_columns(edges, required=EDGES, known=(*EDGES, "label"), closed=True)

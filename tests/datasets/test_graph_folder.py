@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
-from fedweave.datasets import load
+from fedweave.datasets import from_graph_frames, load
 from fedweave.errors import ConfigError, DataError
 
 GRAPHS = "id,label,sens,split\nwater,wet,0,train\nsalt,dry,1,test\nair,,,\n"
@@ -46,6 +48,19 @@ def test_graphs_worked_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         dense(data.x), [[1, 0, 16], [1, 0, 1], [0, 0, 1], [0, 1, 23], [1, 0, 35.5], [1, 0, 14]]
     )
+
+
+def test_tables_in_memory_are_the_same_graphs(tmp_path: Path) -> None:
+    read = load("graphs", str(folder(tmp_path)))
+    frames = [pd.read_csv(tmp_path / f"{name}.csv") for name in ("graphs", "nodes", "edges")]
+    made = from_graph_frames(frames[0], *map(pa.Table.from_pandas, frames[1:]))
+    for name in ("y", "edges", "graph_of", "sens", "public", "node_labels", "edge_labels"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(read, name))
+    np.testing.assert_array_equal(dense(made.x), dense(read.x))
+    assert (made.ids, made.labels, made.columns, made.name) == (read.ids, read.labels, read.columns, "frames")
+    wrong = frames[2].assign(target=["H1", "O", "H1", "O"])
+    with pytest.raises(DataError, match=r"frames/edges.*row 2"):  # counted from 0
+        from_graph_frames(frames[0], frames[1], wrong)
 
 
 def test_labels_in_a_given_order_and_numbered_ones(tmp_path: Path) -> None:
