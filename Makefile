@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo credit install test test-slow lint types check clean
+.PHONY: demo credit docs install test test-slow lint types check clean
 
 demo: install  ## Train ten clients on data that needs no download
 	rm -rf runs/demo
@@ -33,7 +33,10 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-check: lint types test  ## What CI runs
+docs: install  ## The documentation as a site in build/site; runs the tutorials; warnings are errors
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
+
+check: lint types docs test  ## What CI runs
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

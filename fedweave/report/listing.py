@@ -13,7 +13,7 @@ from rich.console import Console
 from fedweave.config import Parameter
 
 _WIDTH = 100  # of a meaning's lines, with what is before them
-_NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
+NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
 
 
 class Row(NamedTuple):
@@ -44,7 +44,7 @@ def meanings(kind: Any) -> dict[str, str]:
     for base in reversed(getattr(kind, "documents", None) or kind.__mro__):
         names: list[str] = []
         for line in inspect.cleandoc(base.__doc__ or "").splitlines():
-            if match := _NAMED.fullmatch(line):
+            if match := NAMED.fullmatch(line):
                 names = match[1].split(", ")
                 found |= dict.fromkeys(names, match[2])
             elif names and line.startswith(" "):
@@ -60,13 +60,14 @@ def _lines(rows: list[Row], verbose: bool) -> Iterable[str]:
         yield f"{row.name:<{width}}  {row.about}"
         for key, parameter in row.parameters.items() if verbose else ():
             missing = parameter.default is dataclasses.MISSING
-            default = "required" if missing else f"= {_default(parameter, parameter.default)}"
-            yield f"{'':<{width}}    {key}: {_type_name(parameter)} {default}"
+            default = "required" if missing else f"= {default_text(parameter, parameter.default)}"
+            yield f"{'':<{width}}    {key}: {type_name(parameter)} {default}"
             for line in textwrap.wrap(row.meanings.get(key, ""), _WIDTH - width - 8):
                 yield f"{'':<{width}}        {line}"
 
 
-def _type_name(parameter: Parameter) -> str:
+def type_name(parameter: Parameter) -> str:
+    """The type of a parameter in words."""
     if parameter.family is not None:
         return 'list of parts, each "name" or {name = "…", key = value} (see `fedweave list parts`)'
     return _hint_name(parameter.hint)
@@ -82,7 +83,7 @@ def _hint_name(hint: Any) -> str:
     return inspect.formatannotation(hint)
 
 
-def _default(parameter: Parameter, value: Any) -> str:
+def default_text(parameter: Parameter, value: Any) -> str:
     """A default as it would stand in the configuration."""
     if value is None:
         return "(none)"

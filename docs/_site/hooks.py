@@ -1,0 +1,83 @@
+"""What the site's build adds to the pages of docs/: the repository's own documents, the reference, the tutorials."""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import outside
+import reference
+import tutorials
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / "build" / "tutorials"
+# Documents that live elsewhere in the repository, by their place in the site.
+ELSEWHERE = {
+    "index.md": "README.md",
+    "architecture.md": "ARCHITECTURE.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "benchmarks.md": "benchmarks/README.md",
+    "examples/credit.md": "examples/credit/README.md",
+}
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made."""
+    made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in ELSEWHERE.items()}
+    for page, text in (made | reference.pages() | _tutorials()).items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Links between the repository's documents as links between pages."""
+    return relinked(markdown, page.file.src_uri)
+
+
+def on_post_build(config: Any) -> None:
+    """Refuse a site that would fetch anything from another host."""
+    if found := [*outside.outside(Path(config.site_dir))]:
+        raise PluginError("pages would fetch from other hosts:\n" + "\n".join(found))
+
+
+def relinked(markdown: str, page: str) -> str:
+    """The text of a page with its links, which are relative to its place in the repository, relative to its place in
+    the site; of files that the site has not, the words alone."""
+    source = ELSEWHERE.get(page, f"docs/{page}")
+    pages = {there: here for here, there in ELSEWHERE.items()}
+
+    def link(match: re.Match[str]) -> str:
+        words, target, part = match[1], match[2], match[3] or ""
+        there = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        if "://" in target or (there.startswith("docs/") and there not in pages):
+            target = target if "://" in target else os.path.relpath(there.removeprefix("docs/"), os.path.dirname(page))
+            return f"[{words}]({target}{part})"
+        if there in pages:
+            return f"[{words}]({os.path.relpath(pages[there], os.path.dirname(page))}{part})"
+        if not (ROOT / there).exists():
+            return match[0]  # a link to nowhere, which the build reports
+        return words
+
+    return _LINK.sub(link, markdown)
+
+
+def _tutorials() -> dict[str, str]:
+    """{path in the site: text} of every tutorial's page and notebook, run unless neither it nor the package changed."""
+    package = hashlib.sha256(b"".join(path.read_bytes() for path in sorted((ROOT / "fedweave").rglob("*.py"))))
+    found = {}
+    for path in sorted(tutorials.FOLDER.glob("*.py")):
+        known = package.copy()
+        known.update(path.read_bytes())
+        kept = CACHE / f"{path.stem}-{known.hexdigest()[:16]}.ipynb"
+        if not kept.exists():
+            CACHE.mkdir(parents=True, exist_ok=True)
+            kept.write_text(tutorials.notebook([*tutorials.executed(path)]), encoding="utf-8")
+        text = kept.read_text(encoding="utf-8")
+        found[f"tutorials/{path.stem}.ipynb"] = text
+        found[f"tutorials/{path.stem}.md"] = tutorials.markdown(tutorials.read(text), f"{path.stem}.ipynb")
+    return found

@@ -1,0 +1,129 @@
+"""Reference pages made from the code: every `[section] key`, every command, the public Python API."""
+
+import dataclasses
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+import typer.cli
+
+import fedweave
+from fedweave import config
+from fedweave.cli import app
+from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES
+from fedweave.datasets import describe
+from fedweave.report.listing import default_text, meanings, one_line, type_name
+
+SECTIONS = {
+    "data": "What the experiment is on. With `path`, your own folder or file ([Your own data](../data-format.md)).",
+    "partition": "How the data is cut into clients.",
+    "model": "What clients train.",
+    "algorithm": "How they train together. All but the keys listed with an algorithm are those of [`fedavg`](#fedavg).",
+    "part": 'What algorithms of the FedAvg family are made of: `parts = ["median", {name = "clip", norm = 1.0}]` in '
+    "`[algorithm]`. See [Architecture](../architecture.md).",
+    "engine": "Where it runs. In one process by default, at sites with `fedweave sites run`.",
+}
+_INHERITED = {"algorithm": "fedavg"}  # whose keys are not repeated at every other plug-in of the section
+
+
+def pages() -> dict[str, str]:
+    """{path in the site: Markdown} of all reference pages."""
+    found = {f"reference/{name}.md": _section(name, about) for name, about in SECTIONS.items()}
+    return found | {
+        "reference/general.md": _general(),
+        "reference/commands.md": commands(),
+        **python(),
+    }
+
+
+def _general() -> str:
+    rows = _table(config.own_parameters(config.General), meanings(config.General))
+    about = " ".join((config.General.__doc__ or "").split())
+    return f"# Top level\n\nBefore the first section of an experiment's file. {about}\n\n{rows}\n"
+
+
+def _section(name: str, about: str) -> str:
+    title = f"`[{name}]`" if name in REGISTRIES else "Parts of algorithms"
+    usual = f" `name` is `{DEFAULT_NAMES[name]}` unless you choose another." if name in DEFAULT_NAMES else ""
+    return "\n\n".join([f"# {title}", about + usual, *_plugins(name)]) + "\n"
+
+
+def _plugins(section: str) -> Iterator[str]:
+    registry = config.registry(section)
+    base = registry.get(_INHERITED.get(section, ""))
+    for name, kind in registry.items():
+        own, said = config.parameters(section, kind), meanings(kind)
+        shared = {} if base in (None, kind) else config.parameters(section, base)
+        same = [key for key in own if key in shared and shown(own[key]) == shown(shared[key])]
+        about = describe(name) if section == "data" else _about(kind)
+        yield f"## {name}\n\n{about}"
+        if left := {key: parameter for key, parameter in own.items() if key not in same}:
+            yield _table(left, said)
+        if same:
+            yield f"As [`{_INHERITED[section]}`](#{_INHERITED[section]}): {', '.join(f'`{key}`' for key in same)}."
+
+
+def shown(parameter: config.Parameter) -> tuple[str, str]:
+    """The type and the default of a parameter, as a configuration has them."""
+    if parameter.default is dataclasses.MISSING:
+        return type_name(parameter), "required"
+    return type_name(parameter), default_text(parameter, parameter.default)
+
+
+def _table(own: Mapping[str, config.Parameter], said: Mapping[str, str]) -> str:
+    lines = ["| key | type | default | |", "| --- | --- | --- | --- |"]
+    for key, parameter in own.items():
+        kind, default = (_code(text) for text in shown(parameter))
+        lines.append(f"| `{key}` | {kind} | {default} | {_cell(said.get(key, ''))} |")
+    return "\n".join(lines)
+
+
+def _about(kind: Any) -> str:
+    """The docstring's first paragraph."""
+    return one_line(kind) if not kind.__doc__ else " ".join(kind.__doc__.partition("\n\n")[0].split())
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", text).replace("<", "&lt;").replace("*", "\\*")
+
+
+def commands() -> str:
+    """Every command with its arguments and options, as typer documents it."""
+    command = typer.main.get_command(app)
+    text = typer.cli.get_docs_for_click(obj=command, ctx=typer.Context(command), name="fedweave")
+    return re.sub(r"^# `fedweave`", "# Commands", text, count=1).replace("$ fedweave", "fedweave")
+
+
+def python() -> dict[str, str]:
+    """{path: Markdown} of the public names: one page for `fedweave` itself, one for each of its modules."""
+    modules = {name: found for name in fedweave.__all__ if inspect.ismodule(found := getattr(fedweave, name))}
+    own = [name for name in fedweave.__all__ if name not in modules and not name.startswith("__")]
+    pages = {"reference/python.md": _page("fedweave", [_home(getattr(fedweave, name)) for name in own])}
+    for name, module in modules.items():
+        pages[f"reference/python-{name}.md"] = _page(f"fedweave.{name}", _members(module))
+    return pages
+
+
+def _page(title: str, members: list[str]) -> str:
+    return "\n\n".join([f"# {title}", *(f"::: {member}" for member in members)]) + "\n"
+
+
+def _members(module: Any) -> list[str]:
+    """What a module names in `__all__`, registries aside; else its modules."""
+    if not hasattr(module, "__all__"):
+        return [f"{module.__name__}.{found.name}" for found in pkgutil.iter_modules(module.__path__)]
+    named = [getattr(module, name) for name in module.__all__]
+    return [_home(found) for found in named if not isinstance(found, Mapping)]
+
+
+def _home(found: Any) -> str:
+    """Where a class or function is written; of a preset, its dataclass."""
+    kind = getattr(found, "paper", found)
+    return f"{kind.__module__}.{kind.__qualname__}"

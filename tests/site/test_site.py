@@ -1,0 +1,176 @@
+"""The documentation site: what is generated is whole, its tutorials run, and it fetches nothing from elsewhere."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+
+from fedweave import config
+from fedweave.cli import app
+from fedweave.config.plugins import REGISTRIES
+
+ROOT = Path(__file__).parents[2]
+TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))
+QUICK = "bank"  # the one that the fast suite runs
+
+
+def module(name: str) -> ModuleType:
+    """A script of the site's build, as the build imports it."""
+    sys.path.insert(0, str(ROOT / "docs/_site"))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("mkdocs", "griffe"):
+            pytest.skip(f"needs the extra docs ({error})")
+        raise
+    finally:
+        sys.path.pop(0)
+
+
+def said(page: str, name: str) -> str:
+    """The section of a page under this heading."""
+    return page.split(f"\n## {name}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("section", [*REGISTRIES, "part"])
+def test_the_reference_has_every_plugin_with_every_key(section: str) -> None:
+    page = module("reference").pages()[f"reference/{section}.md"]
+    for name, kind in config.registry(section).items():
+        under = said(page, name)
+        missing = [key for key in config.parameters(section, kind) if f"`{key}`" not in under]
+        assert (name, missing) == (name, [])
+
+
+def test_the_reference_says_types_defaults_and_meanings() -> None:
+    pages = module("reference").pages()
+    assert "| `seed` | `int` | `0` |" in pages["reference/general.md"]
+    row = r"| `estimator` | `'ldp' \| 'oracle' \| 'none'` | `'ldp'` |"
+    assert row in said(pages["reference/algorithm.md"], "fairgfl")
+    fedprox = said(pages["reference/algorithm.md"], "fedprox")
+    assert "| `mu` |" in fedprox
+    assert re.search(r"As \[`fedavg`\].*`participation`", fedprox)  # no row of its own
+    assert "| `participation` |" not in fedprox
+    assert "chunk" in said(pages["reference/engine.md"], "simulation")
+
+
+def test_every_command_is_documented() -> None:
+    page = module("reference").pages()["reference/commands.md"]
+
+    def paths(command: typer.core.TyperCommand, words: str) -> list[str]:
+        below = getattr(command, "commands", {}).items()
+        return [words, *(path for name, one in below for path in paths(one, f"{words} {name}"))]
+
+    for words in paths(typer.main.get_command(app), "fedweave")[1:]:  # type: ignore[arg-type]
+        assert f"`{words}`\n" in page, words
+    assert "--set section.key=value" in page
+
+
+def test_lines_that_name_parameters_become_a_list() -> None:
+    text = "What.\n\nlam:    λ, how\n        much.\nhops, fan_out: of egos.\n\nRaises:\n    ValueError: it is bad."
+    assert module("docstrings").listed(text).splitlines() == [
+        *("What.", "", "", "- `lam`: λ, how", "    much.", "- `hops`, `fan_out`: of egos.", ""),
+        *("Raises:", "    ValueError: it is bad."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "there"),
+    [
+        ("index.md", "[own](docs/data-format.md#x)", "[own](data-format.md#x)"),
+        ("index.md", "[how](ARCHITECTURE.md)", "[how](architecture.md)"),
+        ("vertical.md", "[b](../benchmarks/README.md)", "[b](benchmarks.md)"),
+        ("examples/credit.md", "[f](../../docs/f2gnn.md)", "[f](../f2gnn.md)"),
+        ("contributing.md", "[Apache](LICENSE)", "Apache"),
+        ("f2gnn.md", "[x](https://example.org/a)", "[x](https://example.org/a)"),
+        ("f2gnn.md", "[x](nowhere/at-all.md)", "[x](nowhere/at-all.md)"),  # left for the build to refuse
+    ],
+)
+def test_links_between_documents_lead_to_pages(page: str, link: str, there: str) -> None:
+    assert module("hooks").relinked(f"See {link}.", page) == f"See {there}."
+
+
+def test_what_a_site_would_fetch_from_elsewhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "good.html").write_text(
+        '<script src="a.js"></script><a href="https://example.org">x</a><img src="b.png">'
+    )
+    (tmp_path / "good.css").write_text("a { background: url(data:image/png;base64,x) } b { mask: url(c.svg) }")
+    outside = module("outside").outside
+    assert [*outside(tmp_path)] == []
+    (tmp_path / "bad.html").write_text(
+        '<link rel="preconnect" href="https://fonts.example.org"><script src="//cdn.example.org/x.js"></script>'
+        "<style>@import 'http://example.org/s.css'</style><p style=\"background: url(https://example.org/i.png)\">"
+        '<pre class="mermaid">'
+    )
+    (tmp_path / "bad.css").write_text("@font-face { src: url('https://example.org/f.woff2') }")
+    assert [found.split(":")[0] for found in outside(tmp_path)] == ["bad.css", *["bad.html"] * 5]
+
+
+def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
+    tutorials = module("tutorials")
+    path = tmp_path / "small.py"
+    path.write_text("# %% [markdown]\n# # Title\n#\n# Words.\n\n# %%\na = 2\nprint('out')\n\n# %%\na + 1\n")
+    found = [*tutorials.executed(path)]
+    assert [(cell.code, cell.source, cell.output) for cell in found] == [
+        (False, "# Title\n\nWords.", ""),
+        (True, "a = 2\nprint('out')", "out\n"),
+        (True, "a + 1", "3\n"),
+    ]
+    page = tutorials.markdown(found, "small.ipynb")
+    assert page.startswith("# Title\n\n[This page as a notebook](small.ipynb)")
+    document = json.loads(tutorials.notebook(found))
+    assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
+    assert [cell["cell_type"] for cell in document["cells"]] == ["markdown", "code", "code"]
+    assert tutorials.read(tutorials.notebook(found)) == [
+        tutorials.Cell(cell.code, cell.source, output=cell.output) for cell in found
+    ]
+    path.write_text("# %%\n1\n\n# %%\n\n1 / 0\n")
+    with pytest.raises(ZeroDivisionError) as raised:
+        [*tutorials.executed(path)]
+    assert (str(raised.traceback[-1].path), raised.traceback[-1].lineno + 1) == (str(path), 6)
+    path.write_text("import os\n# %%\n")
+    with pytest.raises(ValueError, match="begins with"):
+        tutorials.cells(path.read_text())
+
+
+def test_there_is_a_tutorial_for_each_system_and_it_is_short() -> None:
+    tutorials = module("tutorials")
+    systems = {"bank": "F²GNN", "drugs": "FairGraphFL", "hospitals": "GLASU", "platform": "FairGFL", "shops": "FedEgo"}
+    assert [path.stem for path in TUTORIALS] == [*systems]
+    for path in TUTORIALS:
+        found = tutorials.cells(path.read_text())
+        assert f"({systems[path.stem]})" in found[0].source.splitlines()[0]
+        assert len([cell for cell in found if cell.code]) <= 10
+
+
+def ran(path: Path) -> str:
+    return "".join(cell.output for cell in module("tutorials").executed(path))
+
+
+def check_bank(out: str) -> None:
+    plain, _, fair, between = (float(number) for number in re.findall(r"ΔSP ([\d.]+) ", out))
+    assert fair < between < plain
+
+
+def test_a_tutorial_runs() -> None:
+    [path] = [path for path in TUTORIALS if path.stem == QUICK]
+    check_bank(ran(path))
+
+
+@pytest.mark.slow
+def test_all_tutorials_run_and_show_what_they_tell() -> None:
+    out = {path.stem: ran(path) for path in TUTORIALS}
+    check_bank(out["bank"])
+    spread = [float(number) for number in re.findall(r"variance of losses ([\d.]+)", out["platform"])]
+    assert spread[2] < spread[0]
+    assert "ε = 300" in out["platform"]
+    found = [float(number) for number in re.findall(r"0\.\d+", out["hospitals"])]
+    assert min(found[4:7]) > max(found[:3])  # together, each clinic alone
+    values = re.findall(r"value [\d.]+ before, ([\d.]+) now", out["drugs"])
+    assert values.index(min(values)) == len(values) - 1  # who has wrong labels is worth least
+    own = [float(number) for number in re.findall(r"own products ([\d.]+)", out["shops"])]
+    assert own[0] < min(own[1:])
