@@ -51,8 +51,7 @@ def predict(
     from pyarrow import csv
 
     from fedweave.report.terminal import screen
-    from fedweave.runs.files import write, write_table
-    from fedweave.runs.predictions import PREDICTIONS
+    from fedweave.runs.files import PREDICTIONS, write, write_table
 
     path = out or directory / PREDICTIONS
     if path.exists():

@@ -126,7 +126,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
          | {f"{at}.command" for at in ("contract", "export", "report", "reproduce", "sweep")}),
         ("rich", {"cli", "build", "report", "contributions", "reproduce", "sweep", "deploy.sites"}),
         ("nvflare", {"deploy.flare"}),
-        ("pydantic", {"config", "deploy.flare"}), ("plotly", {"report"}),
+        ("pydantic", {"config", "deploy.flare"}),
         ("torch_geometric", {"datasets.download", "export.pyg"}),
         ("cryptography", {"privacy.aggregation", "deploy.sites.processes"}), ("Crypto", {"privacy.aggregation"}),
     ],

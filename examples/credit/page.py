@@ -5,22 +5,21 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import plotly.graph_objects as go
 from jinja2 import Environment, StrictUndefined
-from plotly.offline import get_plotlyjs
-from plotly.subplots import make_subplots
 from rich.filesize import decimal
 from training import Outcome
 
-from fedweave.report.figures import COLOURS, styled
+from fedweave.report.colours import of_run, tone
 from fedweave.report.html import drawn
+from fedweave.report.panels import Bars, Dots, Figure, Line, Panel, legend_of
+from fedweave.report.panels import percent as share
 from fedweave.report.template import STYLE
 
 TEMPLATE = Path(__file__).with_name("page.html")
 WAYS = {"local": "Alone", "fedavg": "Together", "f2gnn": "Together, fair"}
 GROUPS = ("25 and older", "under 25")  # the values 0 and 1 of the attribute
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-SYMBOLS = ("circle-open", "circle", "diamond")
+SYMBOLS = ("square", "circle", "diamond")
 Outcomes = Mapping[str, Outcome]
 
 
@@ -36,7 +35,6 @@ def render(outcomes: Outcomes) -> str:
     order = np.argsort(outcomes["local"].scores["auc"], kind="stable")
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         style=STYLE,
-        script=get_plotlyjs(),
         version=version("fedweave"),
         ways=WAYS,
         groups=GROUPS,
@@ -97,74 +95,45 @@ def verdict(outcome: Outcome) -> dict[str, str]:
     return words
 
 
-def lenders(outcomes: Outcomes, order: np.ndarray) -> go.Figure:
+def lenders(outcomes: Outcomes, order: np.ndarray) -> Figure:
     """AUC of each lender in the three ways, lowest alone first, with bars of two standard errors."""
-    figure = go.Figure()
-    for at, (way, outcome) in enumerate(outcomes.items()):
-        figure.add_trace(
-            go.Scatter(
-                x=outcome.scores["auc"][order],
-                y=np.arange(len(order)) + 0.16 * (1 - at),
-                error_x={"type": "data", "array": 2 * outcome.auc_error[order], "thickness": 1, "width": 0},
-                mode="markers",
-                name=WAYS[way],
-                marker={"color": COLOURS[at], "symbol": SYMBOLS[at], "size": 11},
-                hovertemplate=f"{WAYS[way]}: %{{x:.3f}}<extra></extra>",
-            )
+    dots = tuple(
+        Dots(
+            WAYS[way],
+            range(len(order)),
+            outcome.scores["auc"][order].tolist(),
+            of_run(at),
+            SYMBOLS[at],
+            (2 * outcome.auc_error[order]).tolist(),
+            0.2 * (at - 1),
         )
-    names = [name(at) for at in order]
-    figure.update_yaxes(tickvals=list(range(len(order))), ticktext=names, range=[-0.6, len(order) - 0.4])
-    figure.update_xaxes(title_text="how often the model ranks a payer above a non-payer (AUC); 0.5 is a coin toss")
-    figure = styled(figure, 110 + 48 * len(order), legend=True)
-    return figure.update_xaxes(showgrid=True).update_layout(margin_t=30, legend_y=1.02)
+        for at, (way, outcome) in enumerate(outcomes.items())
+    )
+    title = "How often the model ranks a payer above a non-payer (AUC); 0.5 is a coin toss"
+    return Figure((Panel(title, dots, tuple(name(at) for at in order)),), legend_of(dots))
 
 
-def people(outcomes: Outcomes) -> go.Figure:
+def people(outcomes: Outcomes) -> Figure:
     """Shares approved of each group, of all customers and of those who paid."""
     titles = {"Approved, of all customers": "approved", "Approved, of those who paid back": "approved_payers"}
-    figure = make_subplots(1, 2, subplot_titles=list(titles), shared_yaxes=True, horizontal_spacing=0.04)
-    words = [WAYS[way] for way in reversed(outcomes)]
-    for column, what in enumerate(titles.values(), 1):
-        shares = np.array([getattr(outcomes[way], what) for way in reversed(outcomes)])
-        for way, pair in zip(words, shares, strict=True):
-            line = {"color": "#999999", "width": 2}
-            joined = go.Scatter(x=pair, y=[way, way], mode="lines", line=line, showlegend=False, hoverinfo="skip")
-            figure.add_trace(joined, 1, column)
-        for group, label in enumerate(GROUPS):
-            dots = go.Scatter(
-                x=shares[:, group],
-                y=words,
-                mode="markers",
-                name=label,
-                showlegend=column == 1,
-                marker={"color": COLOURS[group], "symbol": SYMBOLS[1 + group], "size": 12},
-                hovertemplate=f"{label}: %{{x:.1%}}<extra></extra>",
-            )
-            figure.add_trace(dots, 1, column)
-    figure.update_xaxes(tickformat=".0%")
-    return styled(figure, 260, legend=True).update_layout(legend_y=1.2)
+    panels = []
+    for title, what in titles.items():
+        shares = np.array([getattr(outcome, what) for outcome in outcomes.values()])
+        joined = [Line("", (at, at), pair, tone("#999999")) for at, pair in enumerate(shares.tolist())]
+        dots = [
+            Dots(label, range(len(shares)), shares[:, group].tolist(), of_run(group), SYMBOLS[1 + group])
+            for group, label in enumerate(GROUPS)
+        ]
+        panels.append(Panel(title, (*joined, *dots), tuple(WAYS[way] for way in outcomes), form=share))
+    return Figure(tuple(panels), legend_of(dots))
 
 
-def gaps(outcomes: Outcomes) -> go.Figure:
+def gaps(outcomes: Outcomes) -> Figure:
     """Both gaps beside what chance alone would show."""
-    figure = go.Figure()
-    found = {WAYS[way]: outcome.gaps for way, outcome in outcomes.items()}
-    bars = {"all customers": "sp", "those who paid back": "eo"}
-    for at, (label, gap) in enumerate(bars.items()):
-        heights = [of[gap] for of in found.values()]
-        figure.add_trace(
-            go.Bar(x=list(found), y=heights, name=f"gap, {label}", marker_color=COLOURS[at], offsetgroup=at)
-        )
-        floors = [of[f"{gap}_floor"] for of in found.values()]
-        figure.add_trace(
-            go.Bar(
-                x=list(found),
-                y=floors,
-                name=f"by chance, {label}",
-                marker={"color": COLOURS[at], "opacity": 0.4},
-                offsetgroup=at + 2,
-            )
-        )
-    figure.update_traces(hovertemplate="%{y:.2%}")
-    figure.update_yaxes(tickformat=".1%", rangemode="tozero")
-    return styled(figure, 300, legend=True).update_layout(barmode="group", margin_t=30, legend_y=1.02)
+    kinds = {"all customers": "sp", "those who paid back": "eo"}
+    bars = tuple(
+        Bars(f"{words}, {label}", [outcome.gaps[gap + end] for outcome in outcomes.values()], of_run(at), pale=pale)
+        for words, end, pale in (("gap", "", False), ("by chance", "_floor", True))
+        for at, (label, gap) in enumerate(kinds.items())
+    )
+    return Figure((Panel("", bars, tuple(WAYS[way] for way in outcomes), form=share),), legend_of(bars))

@@ -21,7 +21,7 @@ _PAGE = """<!DOCTYPE html>
 <title>{{ title }}</title>
 <style>{{ style | safe }}
 .sum td, .sum th { font-weight: 700; border-top: 1.5px solid var(--ink); }
-.fine { color: #B00020; }
+.fine { color: var(--alarm); }
 </style>
 </head>
 <body>

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-
 from fedweave.report.cells import NONE, Cell, Table
-from fedweave.report.figures import BARS, COLOURS, NAMED, plain, styled
+from fedweave.report.colours import of_run
+from fedweave.report.figures import NAMED
+from fedweave.report.panels import Dots, Figure, Panel, legend_of
 from fedweave.report.reading import Group, Run, distinct, spread
 
 ALONE = "local"
-SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star")
+SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def table(found: Sequence[Gain]) -> Table:
     return Table(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
 
 
-def figure(found: Sequence[Gain]) -> go.Figure | None:
+def figure(found: Sequence[Gain]) -> Figure | None:
     """A dot per member and run, of the runs on the first split: members in the order of their mean gain over these
     runs, the same for every run."""
     shown = [gain for gain in found if _same_split(gain.run, found[0].run)]
@@ -82,26 +82,19 @@ def figure(found: Sequence[Gain]) -> go.Figure | None:
         return None
     clients = [client for client in shown[0].of_clients if all(client in gain.of_clients for gain in shown)]
     order = sorted(clients, key=lambda client: sum(gain.of_clients[client] for gain in shown))
-    drawn = go.Figure()
-    for gain in shown:
-        colour, symbol = (of[gain.at % len(of)] for of in (COLOURS, SYMBOLS))
-        drawn.add_trace(
-            go.Scatter(
-                x=[plain(client) for client in order],
-                y=[gain.of_clients[client] for client in order],
-                name=plain(gain.group.label),
-                mode="markers",
-                marker={"color": colour, "symbol": symbol, "size": 9 if len(order) <= BARS else 4},
-                hovertemplate="%{x}: %{y:+.4f}",
-            )
+    dots = tuple(
+        Dots(
+            gain.group.label,
+            range(len(order)),
+            [gain.of_clients[client] for client in order],
+            of_run(gain.at),
+            SYMBOLS[gain.at % len(SYMBOLS)],
         )
-    drawn.add_hline(y=0, line={"color": "#222222", "width": 1, "dash": "dot"})
-    names = len(order) <= NAMED
-    drawn.update_xaxes(
-        type="category", tickangle=-45, showticklabels=names, title_text=None if names else "members, least gain first"
+        for gain in shown
     )
-    drawn.update_yaxes(title_text="test accuracy, less that alone")
-    return styled(drawn, 340, legend=len(shown) > 1)
+    below = "" if len(order) <= NAMED else "members, least gain first"
+    panel = Panel("", dots, tuple(order), below, "test accuracy, less that alone", levels=(0.0,))
+    return Figure((panel,), legend_of(dots) if len(shown) > 1 else ())
 
 
 def _same_split(one: Run, other: Run) -> bool:

@@ -1,25 +1,28 @@
 """The report: one HTML page that holds all it needs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from plotly.graph_objects import Figure
-from plotly.offline import get_plotlyjs
+from markupsafe import Markup
 
 from fedweave.config import dumps
-from fedweave.report import figures, gain, tables
+from fedweave.report import figures, gain, svg, tables, traffic
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import between_groups
 from fedweave.report.motifs import drawing
 from fedweave.report.notes import notes
+from fedweave.report.panels import Figure
 from fedweave.report.reading import Group, Run, distinct, grouped
-from fedweave.report.template import PAGE, STYLE
+from fedweave.report.template import FIGURE, PAGE, STYLE
 
 Owner = tuple[Group, Run]
+_DRAWING = Environment(autoescape=True, undefined=StrictUndefined)
+_DRAWING.filters |= {"panel": lambda it: Markup(svg.panel(it)), "symbol": lambda it: Markup(svg.symbol(it))}
+_FIGURES = _DRAWING.from_string(FIGURE)
 
 
 def render(runs: Sequence[Run]) -> str:
@@ -35,7 +38,6 @@ def render(runs: Sequence[Run]) -> str:
         warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished]
         + [warning for group in groups for warning in _constant(group)],
         style=STYLE,
-        script=get_plotlyjs(),
         version=version("fedweave"),
         facts=tables.facts(groups),
         summary=tables.metrics(groups, ("global", "local", "trained", "best_val")),
@@ -56,15 +58,22 @@ def render(runs: Sequence[Run]) -> str:
         gain=drawn(gain.figure(gained), "gain"),
         gains=gain.table(gained),
         incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
-        pairs=[
-            {"title": group.label if len(groups) > 1 else "", "figure": html, "table": tables.pairs(group.first)}
-            for number, group in enumerate(groups)
-            if (html := drawn(figures.pairs(group.first), f"pairs-{number}"))
-        ],
+        pairs=_of_first(groups, figures.pairs, "pairs"),
+        confusions=_of_first(groups, figures.confusions, "confusion"),
+        traffic=drawn(traffic.figure(groups), "traffic"),
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
         **_splits(owners),
     )
+
+
+def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], name: str) -> list[dict[str, Any]]:
+    """A figure of each group's first run that has one, with its table of pairs."""
+    return [
+        {"title": group.label if len(groups) > 1 else "", "figure": html, "table": tables.pairs(group.first)}
+        for number, group in enumerate(groups)
+        if (html := drawn(draw(group.first), f"{name}-{number}"))
+    ]
 
 
 def _constant(group: Group) -> list[str]:
@@ -99,18 +108,11 @@ def _lead(run: Run) -> str:
     return f"After {run.evaluated:,} rounds: {result}."
 
 
-def drawn(figure: Figure | None, name: str) -> str:
-    """The figure as HTML for a page that holds plotly's script; "" of None. name: unique on the page."""
+def drawn(figure: Figure | None, name: str) -> Markup:
+    """The figure as HTML; "" of None. name: unique on the page."""
     if figure is None:
-        return ""
-    html: str = figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        include_mathjax=False,
-        div_id=f"figure-{name}",
-        config={"responsive": True, "displaylogo": False, "displayModeBar": False},
-    )
-    return html
+        return Markup("")
+    return Markup(_FIGURES.render(figure=figure, name=name))
 
 
 def _accuracy_caption(groups: Sequence[Sequence[dict[str, float]]]) -> str:

@@ -4,7 +4,7 @@ import math
 import re
 
 from fedweave.errors import FedweaveError
-from fedweave.report.figures import CLASSES
+from fedweave.report.colours import CLASSES
 
 _MOTIF = re.compile(r"(?:bond (?P<bond>-?\d+ -?\d+)|ring (?P<ring>-?\d+(?: -?\d+){2,}))(?: edge (?P<edge>-?\d+))?")
 SIZE, RADIUS = 64, 8  # of a drawing and of a vertex
@@ -23,9 +23,10 @@ def drawing(name: str) -> str:
     labels = [int(word) for word in (found["bond"] or found["ring"]).split()]
     at = _places(len(labels))
     pairs = [(at[i], at[(i + 1) % len(at)]) for i in range(1 if kind == "bond" else len(at))]
-    parts = [f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" stroke="#666"/>' for a, b in pairs]
+    parts = [f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" class="axis"/>' for a, b in pairs]
     if edge:
-        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" text-anchor="middle" font-size="9">{edge}</text>')
+        style = 'text-anchor="middle" font-size="9" fill="currentColor"'
+        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" {style}>{edge}</text>')
     parts += [_vertex(place, label) for place, label in zip(at, labels, strict=True)]
     box = f'width="{SIZE}" height="{SIZE}" viewBox="0 0 {SIZE} {SIZE}"'
     return f'<svg {box} role="img" aria-label="{kind} {" ".join(map(str, labels))}">{"".join(parts)}</svg>'

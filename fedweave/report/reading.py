@@ -27,6 +27,7 @@ from fedweave.runs.files import (
     MOTIFS,
     PAIRS,
     PARTITION,
+    PREDICTIONS,
     SUMMARY,
     damaged,
     read_arrays,
@@ -41,7 +42,8 @@ class Run:
     """One run as its directory tells it.
 
     summary:   content of summary.json; of an unfinished run, the same as far as its tables give it.
-    partition: partition.parquet, or None where there is none. motifs: the same of motifs.parquet.
+    partition: partition.parquet, or None where there is none. motifs: the same of motifs.parquet,
+               predictions: of predictions.parquet.
     pairs:     the matrices of pairs.npz, by name.
     finished:  whether there was a summary.json. done: rounds done. when: of the last file, seconds since 1970.
     """
@@ -57,6 +59,7 @@ class Run:
     done: int
     when: float
     motifs: pa.Table | None = None
+    predictions: pa.Table | None = None
 
     @cached_property
     def evaluated(self) -> int:
@@ -143,6 +146,7 @@ def read_run(directory: Path) -> Run:
         done=done,
         when=(directory / (SUMMARY if finished else METRICS)).stat().st_mtime,
         motifs=read_table(directory, MOTIFS) if (directory / MOTIFS).is_file() else None,
+        predictions=read_table(directory, PREDICTIONS) if (directory / PREDICTIONS).is_file() else None,
     )
 
 

@@ -1,9 +1,11 @@
 """The page's layout: a Jinja template, rendered with everything escaped that is not marked as safe."""
 
 STYLE = """
-:root { --ink: #1a1a1a; --grey: #666; --line: #d9d9d9; --pale: #f6f7f8; --blue: #0072B2; }
+:root { color-scheme: light dark; --paper: light-dark(#ffffff, #16191d); --ink: light-dark(#1a1a1a, #e8e8e8);
+  --grey: light-dark(#666666, #a3a8ae); --line: light-dark(#d9d9d9, #3a3f46); --pale: light-dark(#f6f7f8, #20242a);
+  --blue: light-dark(#0072B2, #56B4E9); --warn: light-dark(#fdf3ec, #33241a); --alarm: light-dark(#B00020, #ff8a94); }
 * { box-sizing: border-box; }
-body { max-width: 1000px; margin: 0 auto; padding: 2.5rem 1.5rem 4rem; color: var(--ink); background: #fff;
+body { max-width: 1000px; margin: 0 auto; padding: 2.5rem 1.5rem 4rem; color: var(--ink); background: var(--paper);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; letter-spacing: -.01em; overflow-wrap: anywhere; }
 h2 { font-size: 1.25rem; margin: 2.8rem 0 .7rem; padding-top: .9rem; border-top: 2px solid var(--ink); }
@@ -15,10 +17,11 @@ li { margin: .2rem 0; }
 .small, figcaption, .note { color: var(--grey); font-size: .84rem; line-height: 1.4; }
 .note { display: block; font-weight: 400; }
 tbody th:not(.dense *) .note { display: inline; margin-left: .5em; }
-.warn { border-left: 4px solid #D55E00; padding: .4rem .8rem; background: #fdf3ec; }
-.scroll { overflow-x: auto; }
+.warn { border-left: 4px solid #D55E00; padding: .4rem .8rem; background: var(--warn); }
+.scroll { overflow-x: auto; max-width: 100%; }
 .side { display: flex; flex-wrap: wrap; gap: 0 3.5rem; align-items: start; }
-table.narrow { width: auto; min-width: 24rem; }
+.side > * { min-width: 0; }
+table.narrow { width: auto; min-width: min(24rem, 100%); }
 table { border-collapse: collapse; margin: .8rem 0; font-size: .9rem; line-height: 1.35; width: 100%;
   font-variant-numeric: tabular-nums; }
 th, td { padding: .38rem .7rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
@@ -38,6 +41,21 @@ td.word { white-space: normal; }
 .best { font-weight: 700; }
 .best::before { content: "★ "; color: var(--blue); font-size: .75em; vertical-align: .1em; }
 figure { margin: .8rem 0 0; }
+.panels { display: flex; flex-wrap: wrap; gap: .6rem 1rem; align-items: end; }
+.panels > div { flex: 1 1 300px; min-width: min(300px, 100%); max-width: 470px; }
+.panels p { margin: 0 0 .1rem; font-size: .84rem; font-weight: 600; }
+.legend { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; margin: 0 0 .5rem; padding: 0; list-style: none;
+  font-size: .84rem; max-width: none; }
+.key { width: 24px; height: 12px; margin-right: .35em; vertical-align: -1px; }
+.plot { display: block; width: 100%; height: auto; }
+.plot text { font-size: 11px; fill: var(--grey); }
+.grid, .axis, .level, .line { fill: none; stroke: var(--line); }
+.axis { stroke: var(--grey); }
+.level { stroke: var(--grey); stroke-width: 1.5; stroke-dasharray: 2 3; }
+.line { stroke: var(--c); stroke-width: 2; }
+.bar { fill: var(--c); stroke: var(--paper); stroke-width: .5; }
+.pale { fill-opacity: .45; stroke: var(--c); }
+.band { fill: var(--c); fill-opacity: .18; }
 .motifs > span { display: inline-block; text-align: center; margin-right: .5rem; }
 details { margin: .7rem 0; }
 summary { cursor: pointer; font-weight: 500; }
@@ -45,7 +63,17 @@ pre { background: var(--pale); padding: .8rem 1rem; font-size: .8rem; line-heigh
   overflow-wrap: anywhere; border-radius: 4px; }
 code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 footer { margin-top: 3rem; padding-top: .8rem; border-top: 1px solid var(--line); }
+@media (max-width: 640px) {
+  body { padding: 1.2rem 1rem 3rem; }
+  h1 { font-size: 1.45rem; }
+  .facts th:first-child { width: 5.2rem; }
+  table.narrow { width: 100%; }
+  th, td { padding: .35rem .4rem; }
+  tbody th:not(.dense *) .note { display: block; margin-left: 0; }
+  .scroll > table:not(.facts) th:first-child { position: sticky; left: 0; background: var(--paper); }
+}
 @media print {
+  :root { color-scheme: light; }
   body { max-width: none; padding: 0; font-size: 10.5pt; }
   h2, h3 { break-after: avoid; } figure, tr { break-inside: avoid; } .scroll { overflow: visible; }
   details::details-content { content-visibility: visible; height: auto; }
@@ -54,16 +82,25 @@ footer { margin-top: 3rem; padding-top: .8rem; border-top: 1px solid var(--line)
 }
 """
 
+FIGURE = """<div id="figure-{{ name }}">
+{%- if figure.legend %}
+<ul class="legend">
+{%- for key in figure.legend %}<li>{{ key | symbol }}{{ key.name }}</li>{% endfor %}</ul>
+{%- endif %}
+<div class="panels">
+{%- for one in figure.panels %}
+<div>{% if one.title %}<p>{{ one.title }}</p>{% endif %}{{ one | panel }}</div>
+{%- endfor %}
+</div></div>"""
+
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
-style-src 'unsafe-inline'; img-src data: blob:">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ title }} · fedweave report</title>
 <style>{{ style | safe }}</style>
-<script>{{ script | safe }}</script>
 </head>
 <body>
 {%- macro grid(table, kind="") %}
@@ -132,6 +169,17 @@ clients, or one is unfinished.{% endif %}</p>
 (" Bands: mean ± one sample standard deviation over seeds." if seeds else "")) }}
 {%- if not curves %}<p>No accuracy or loss was measured.</p>{% endif %}
 </section>
+
+{%- if confusions %}
+<section id="confusion">
+<h2>What was taken for what</h2>
+{%- for one in confusions %}
+{%- if one.title %}<h3>{{ one.title }}</h3>{% endif %}
+{{ figure(one.figure, "Test examples by true class, down, and predicted class, across (predictions.parquet). Colours \
+are shares of a row.") }}
+{%- endfor %}
+</section>
+{%- endif %}
 
 <section id="clients">
 <h2>Clients</h2>
@@ -237,6 +285,7 @@ is known in simulations alone; estimated is what the server made of what it rece
 
 <section id="ledger">
 <h2>What left whom</h2>
+{{ figure(traffic, "In all up to each round." ~ (" Of each group's first run." if seeds else "")) }}
 {%- for one in disclosures %}
 {%- if disclosures | length > 1 %}<h3>{{ one.whose }}</h3>{% endif %}
 <ul>
@@ -269,8 +318,8 @@ algorithm declares that the receiver learns from it. It does not look into the c
 {%- endfor %}
 </section>
 
-<footer class="small">Written by fedweave {{ version }}. This page loads nothing from elsewhere.
-<noscript>The figures need JavaScript; all numbers are in the tables.</noscript></footer>
+<footer class="small">Written by fedweave {{ version }}. This page loads nothing from elsewhere
+and runs no script.</footer>
 </body>
 </html>
 """

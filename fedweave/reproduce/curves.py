@@ -41,7 +41,7 @@ def averaged(seeds: Sequence[Curve]) -> list[Point]:
 
 def svg(title: str, unit: str, lines: Mapping[str, Sequence[Point]]) -> str:
     """The picture: `lines` over rounds, in `unit`, with axes and a legend, in the colours of the report."""
-    from fedweave.report.figures import COLOURS  # loads plotly, which no other table needs
+    from fedweave.report.colours import COLOURS
 
     points = [point for line in lines.values() for point in line]
     across = Axis(0, max(point.round for point in points), LEFT, WIDTH - RIGHT)

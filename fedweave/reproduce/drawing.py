@@ -1,28 +1,12 @@
 """What pictures of results are drawn with, as SVG: axes with round numbers, strokes and texts."""
 
-import math
 from collections.abc import Iterator
 from html import escape
 
+from fedweave.report.axis import Axis
+
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 60, 15, 60, 45  # margins
-
-
-class Axis:
-    """From `low` to `high` or a little beyond, between the pixels `begin` and `end`; `ticks` are round numbers."""
-
-    def __init__(self, low: float, high: float, begin: float, end: float) -> None:
-        span = (high - low) or 1.0
-        rough = span / 6
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(power * by for by in (1, 2, 5, 10) if power * by >= rough)
-        first, last = math.floor(low / step), math.ceil((low + span) / step)
-        self.ticks = [number * step for number in range(first, last + 1)]
-        self._begin, self._scale = begin, (end - begin) / (self.ticks[-1] - self.ticks[0])
-
-    def place(self, value: float) -> float:
-        """The pixel of a value."""
-        return self._begin + (value - self.ticks[0]) * self._scale
 
 
 def begin(title: str) -> Iterator[str]:

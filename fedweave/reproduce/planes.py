@@ -57,7 +57,7 @@ def panels(plane: tuple[str, str], rows: Sequence[Row]) -> dict[str, dict[str, l
 
 def svg(title: str, plane: tuple[str, str], lines: Lines) -> str:
     """The picture, in per cent: thin crosses are one deviation to either side."""
-    from fedweave.report.figures import COLOURS  # loads plotly, which no other table needs
+    from fedweave.report.colours import COLOURS
 
     spots = [spot for line in lines.values() for spot in line]
     across = Axis(0, max(spot.x + spot.dx for spot in spots), LEFT, WIDTH - RIGHT)

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 from fedweave.errors import FedweaveError, UserError
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
-MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
+MOTIFS, CONTRIBUTIONS, PREDICTIONS = "motifs.parquet", "contributions.parquet", "predictions.parquet"
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY)
-OF_COMMANDS = (CONTRIBUTIONS, "report.html", "predictions.parquet")
+OF_COMMANDS = (CONTRIBUTIONS, "report.html", PREDICTIONS)
 
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 # Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from fedweave.core.graph import SPLITS
 
-PREDICTIONS = "predictions.parquet"
-
 
 @dataclass(frozen=True)
 class Predicted:
@@ -32,12 +30,15 @@ def predictions_table(
     ids: Sequence[str] = (),
     labels: Sequence[str] = (),
     example: str = "node",
+    y: np.ndarray | None = None,
 ) -> pa.Table:
     """A row per client and example: "client", "node" or "graph" (its place in the data), "id", "split" ("" in none),
-    "predicted" (the most probable class), and a column of probabilities for each class, "p_low", "p_high".
+    "true" (the known class, else null), "predicted" (the most probable one), and a column of probabilities for each
+    class, "p_low", "p_high".
 
     ids: what the examples are called, () if nobody said. labels: what the classes are called, () for their numbers;
-    then these are predicted, and the probabilities are "p_0", "p_1", …
+    then these are predicted, and the probabilities are "p_0", "p_1", … y: int64 [n], the classes of all data, -1 where
+    unknown; without it there is no column "true".
     """
     p = np.concatenate([one.probability[: len(one.examples)].numpy() for one in found])
     at = np.concatenate([one.examples for one in found])
@@ -46,10 +47,15 @@ def predictions_table(
     if all(one.masks is not None for one in found):
         use = np.concatenate([_split(one.masks) for one in found if one.masks is not None])
         columns["split"] = use
-    best = p.argmax(-1)
-    columns["predicted"] = np.array(labels)[best] if len(labels) else best
+    if y is not None:
+        columns["true"] = pa.array(_named(np.maximum(y[at], 0), labels), mask=y[at] < 0)
+    columns["predicted"] = _named(p.argmax(-1), labels)
     names = labels or range(p.shape[-1])
     return pa.table(columns | {f"p_{name}": p[:, c] for c, name in enumerate(names)})
+
+
+def _named(classes: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+    return np.array(labels)[classes] if len(labels) else classes
 
 
 def _split(masks: np.ndarray) -> np.ndarray:

@@ -57,7 +57,7 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
     ):
         p = probabilities(built.algorithm.test_net, w, built.fed.test)
         found.append(Predicted(GLOBAL, p, test.examples, test.masks))
-    return predictions_table(found, built.data.ids, built.data.labels, built.data.example)
+    return predictions_table(found, built.data.ids, built.data.labels, built.data.example, built.data.y)
 
 
 def of_new(run: Trained, folder: Path, model: str | None = None, client: str | None = None) -> pa.Table:

@@ -45,7 +45,7 @@ def test_one_command_makes_a_page_that_needs_nothing_else(example: dict[str, Mod
     assert example["story"].main(["--out", str(page)]) == 0
     html = page.read_text()
     assert "Three lenders, one model" in html
-    assert html.count('class="plotly-graph-div"') == 3
+    assert html.count('class="panels"') == 3
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", html)
     sentences = re.sub(r"<script.*?</script>", "", html, flags=re.S)
     assert "change of the model weights by local training" in sentences

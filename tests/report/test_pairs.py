@@ -64,10 +64,10 @@ def test_the_page_draws_them_and_says_what_remains(finished: tuple[Run, str]) ->
     run, _ = finished
     drawn = figures.pairs(run)
     assert drawn is not None
-    assert [annotation.text for annotation in drawn.layout.annotations] == [
+    assert [panel.title for panel in drawn.panels] == [
         "links, true", "links, estimated", "nodes, true", "nodes, estimated"
     ]  # fmt: skip
-    assert np.array_equal(np.asarray(drawn.data[2].z), run.pairs["nodes"])
+    assert np.array_equal(drawn.panels[2].values, run.pairs["nodes"])  # type: ignore[union-attr]
     page = render([run])
     assert 'id="figure-pairs-0"' in page
     assert "What clients share" in page

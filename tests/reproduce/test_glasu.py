@@ -15,7 +15,7 @@ import pytest
 from fedweave import config
 from fedweave.core.ledger import SCHEMA
 from fedweave.datasets import DATASETS
-from fedweave.report.figures import COLOURS
+from fedweave.report.colours import COLOURS
 from fedweave.reproduce import curves, glasu, grid
 from fedweave.reproduce.duration import Duration, duration
 from fedweave.reproduce.glasu import DELAY, GLASU, experiment

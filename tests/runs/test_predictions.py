@@ -156,7 +156,7 @@ def test_classes_have_their_names_and_nodes_their_ids(trained: Path) -> None:
     said = CliRunner().invoke(app, ["predict", str(trained)])
     assert said.exit_code == 0, said.output
     table = pq.read_table(trained / "predictions.parquet")
-    assert table.column_names == ["client", "node", "id", "split", "predicted", "p_high", "p_low"]
+    assert table.column_names == ["client", "node", "id", "split", "true", "predicted", "p_high", "p_low"]
     found = columns(table)
     assert sorted(found["id"]) == sorted(f"c{i}" for i in range(90))
     assert (found["predicted"] == np.where(found["p_high"] > found["p_low"], "high", "low")).all()

@@ -52,8 +52,8 @@ from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.summing import INFO
 from fedweave.errors import CallRefused, FedweaveError
-from fedweave.runs.files import write, write_table
-from fedweave.runs.predictions import PREDICTIONS, Predicted, predictions_table
+from fedweave.runs.files import PREDICTIONS, write, write_table
+from fedweave.runs.predictions import Predicted, predictions_table
 from fedweave.runs.scoring import probabilities
 
 LOG, MARKS = "fedweave.log", "marks.json"

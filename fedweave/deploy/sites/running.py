@@ -18,8 +18,7 @@ from fedweave.deploy.flare.session import Admin, administer
 from fedweave.deploy.sites.project import STATUS, Project, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, locked, write
-from fedweave.runs.predictions import PREDICTIONS
+from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, PARTITION, PREDICTIONS, SUMMARY, locked, write
 from fedweave.runs.resuming import examine
 from fedweave.runs.trained import finished
 

@@ -1,0 +1,257 @@
+"""How the page looks, by arithmetic: contrast in light and dark, room for every text, widths of a telephone."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from html import unescape
+from itertools import combinations
+from math import cos, radians, sin
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.core.federation import Sends, StepInfo
+from fedweave.core.ledger import Ledger
+from fedweave.core.mechanism import LDP
+from fedweave.report import colours, figures, svg, traffic
+from fedweave.report.html import render
+from fedweave.report.panels import Bars, Dots, Heat, Line, Panel, percent
+from fedweave.report.reading import Group, Run, read_runs
+from fedweave.report.template import STYLE
+
+LIGHT, DARK = colours.PAPER
+ADVANCE = 0.56  # of a letter to the size of its text: the mean of sans-serif fonts' digits and letters
+VARIABLES = dict(re.findall(r"--(\w+): light-dark\((#\w{6}, #\w{6})\)", STYLE))
+
+
+def pair(name: str) -> tuple[str, str]:
+    light, dark = VARIABLES[name].split(", ")
+    return light, dark
+
+
+def test_contrast_is_that_of_wcag() -> None:
+    """Against published ratios."""
+    assert colours.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert colours.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
+    assert colours.contrast("#ff0000", "#ffffff") == pytest.approx(4.0, abs=0.005)
+    assert colours.contrast("#0000ff", "#ffffff") == pytest.approx(8.59, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("text", "back"),
+    [(text, "paper") for text in ("ink", "grey", "alarm", "blue")] + [("ink", "pale"), ("ink", "warn")],
+)
+def test_texts_stand_out_in_light_and_dark(text: str, back: str) -> None:
+    assert pair("paper") == colours.PAPER
+    for ink, paper in zip(pair(text), pair(back), strict=True):
+        assert colours.contrast(ink, paper) >= colours.WRITTEN
+
+
+def both(tone: str) -> tuple[str, str]:
+    found = re.findall(r"#\w{6}", tone)
+    return found[0], found[-1]
+
+
+def test_every_colour_that_is_drawn_stands_out_in_light_and_dark() -> None:
+    drawn = [colours.of_run(at) for at in range(9)] + [figures.MAJORITY, *map(colours.tone, figures.EDGES.values())]
+    drawn += [tone for count in (2, 10, 15, 40) for tone in colours.of_classes(count)]
+    for tone in drawn:
+        for colour, paper in zip(both(tone), colours.PAPER, strict=True):
+            assert colours.contrast(colour, paper) >= colours.DRAWN, tone
+    assert colours.legible("#0072b2", LIGHT) == "#0072b2"  # what stands out stays
+    assert len(set(map(colours.of_run, range(7)))) == 7
+
+
+def texts(drawn: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Every text with the corners of its box, [4, 2]."""
+    for text in ElementTree.fromstring(drawn).iter("text"):
+        words, x, y = text.text or "", float(text.attrib["x"]), float(text.attrib["y"])
+        wide = svg.SIZE * ADVANCE * len(words)
+        left = x - wide * {"start": 0.0, "middle": 0.5, "end": 1.0}[text.attrib["text-anchor"]]
+        box = np.array([(left, y - 8), (left + wide, y - 8), (left + wide, y + 2), (left, y + 2)])
+        if turned := re.fullmatch(r"rotate\((-?\d+) (\S+) (\S+)\)", text.attrib.get("transform", "")):
+            angle, middle = radians(float(turned[1])), np.array([float(turned[2]), float(turned[3])])
+            turn = np.array([(cos(angle), -sin(angle)), (sin(angle), cos(angle))])
+            box = (box - middle) @ turn.T + middle
+        yield words, box
+
+
+def apart(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two convex quadrilaterals do not overlap: an edge of one separates them."""
+    for box in (one, other):
+        for edge in np.roll(box, -1, 0) - box:
+            normal = np.array([-edge[1], edge[0]])
+            mine, others = one @ normal, other @ normal
+            if mine.max() <= others.min() + 1e-6 or others.max() <= mine.min() + 1e-6:
+                return True
+    return False
+
+
+def check(drawn: str) -> None:
+    _, _, width, height = map(float, ElementTree.fromstring(drawn).attrib["viewBox"].split())
+    assert width <= 400 - 2 * 16  # a telephone less the page's margins
+    found = list(texts(drawn))
+    for words, box in found:
+        assert (box.min() >= -0.5, box[:, 0].max() <= width + 0.5, box[:, 1].max() <= height + 0.5) == (True,) * 3, (
+            words
+        )
+    for (one, box), (other, next_box) in combinations(found, 2):
+        assert apart(box, next_box), f"{one!r} lies on {other!r}"
+
+
+NAMES = st.lists(st.text("abcdefghij-019 <&", min_size=1, max_size=30), min_size=1, max_size=60)
+NUMBERS = st.floats(-1e7, 1e7) | st.floats(-1, 1)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(NAMES, st.lists(NUMBERS, min_size=1, max_size=60), st.booleans(), st.booleans())
+def test_no_text_of_a_panel_over_names_is_cut_or_lies_on_another(
+    names: list[str], numbers: list[float], stacked: bool, worded: bool
+) -> None:
+    y = [numbers[at % len(numbers)] for at in range(len(names))]
+    words = {"below": "clients, lowest first", "beside": "test accuracy, less that alone"} if worded else {}
+    bars = Bars("bars", [abs(one) for one in y], "#000000")
+    form = percent if stacked else Panel("", ()).form
+    check(svg.panel(Panel("t", (bars, bars), tuple(names), stacked=stacked, form=form, **words)))  # type: ignore[arg-type]
+    check(svg.panel(Panel("t", (Dots("dots", range(len(y)), y, "#000000"),), tuple(names), **words)))  # type: ignore[arg-type]
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(NUMBERS, min_size=1, max_size=30), st.integers(1, 100_000))
+def test_no_text_of_curves_is_cut_or_lies_on_another(y: list[float], every: int) -> None:
+    x = [every * (at + 1) for at in range(len(y))]
+    check(svg.panel(Panel("t", (Line("a", x, y, "#000000"),), below="round", beside="loss")))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (10, 10), (19, 20), (60, 60), (3, 60), (40, 3)])
+def test_no_text_of_a_matrix_is_cut_or_lies_on_another(rows: int, columns: int) -> None:
+    values = np.arange(rows * columns).reshape(rows, columns) / (rows * columns)
+    written = tuple(tuple(f"{1000 * one:.0f}" for one in row) for row in values)
+    names = [tuple(f"class {at}" for at in range(count)) for count in (rows, columns)]
+    check(svg.panel(Heat("t", values, 1.0, *names, "predicted", "true", written)))
+    check(svg.panel(Heat("t", values, 1.0, below="of the other", beside="clients")))
+
+
+def test_squares_of_one_colour_side_by_side_are_one() -> None:
+    drawn = svg.panel(Heat("t", np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0]]), 1.0))
+    paths = {path.attrib["fill"]: path.attrib["d"] for path in ElementTree.fromstring(drawn).iter("path")}
+    assert {fill: path.count("M") for fill, path in paths.items()} == {colours.shade(0): 2, colours.shade(1): 3}
+    [width] = re.findall(r"M8\.0 10\.0h([\d.]+)v", paths[colours.shade(0)])
+    assert float(width) == pytest.approx((svg.WIDTH - svg.RIGHT - 8) * 2 / 3, abs=0.1)
+
+
+def test_bars_lines_and_dots_stand_where_their_numbers_are() -> None:
+    """From 0 to 1 over the height between two ticks of the axis."""
+    drawn = svg.panel(Panel("t", (Bars("b", [0.25, 1.0], "#0072b2"),), ("a", "<b>"), low=0.0, high=1.0))
+    low, quarter, full = svg.HEIGHT - 20.0, [], []
+    for rect in ElementTree.fromstring(drawn).iter("rect"):
+        (quarter if "a, b: 0.25" in "".join(rect.itertext()) else full).append(rect.attrib)
+    [one], [other] = quarter, full
+    assert float(one["height"]) == pytest.approx(float(other["height"]) / 4, abs=0.1)
+    assert float(one["y"]) + float(one["height"]) == pytest.approx(low, abs=0.1)
+    assert "&lt;b&gt;, b: 1" in drawn
+    line = svg.panel(Panel("t", (Line("l", [0, 10], [0.0, 1.0], "#0072b2"),)))
+    first, last = re.findall(
+        r"([\d.]+) ([\d.]+)", re.findall(r'class="line"[^>]* d="M([^"]+)"', line)[0].replace("L", " ")
+    )
+    assert (float(first[1]), float(last[1])) == (low, svg.TOP)
+    assert float(last[0]) > float(first[0])
+
+
+def run(**tables: pa.Table | None) -> Run:
+    empty = pa.table({})
+    return Run(Path("r"), {}, {"seed": 0}, empty, tables.get("ledger", empty), None, {}, True, 1, 0.0, **{
+        name: table for name, table in tables.items() if name != "ledger"
+    })  # fmt: skip
+
+
+def test_bytes_and_epsilon_add_up_over_rounds() -> None:
+    noised = StepInfo({"w": Sends("w", LDP(1.5, "row"))})
+    ledger = Ledger()
+    for number in range(1, 4):
+        ledger.record(number, 0, "step", list("ab"), "up", {"w": torch.zeros(5)}, 0.0, noised)
+    shown = traffic.figure([Group("one", (run(ledger=ledger.table()),))])
+    assert shown is not None
+    sent, cost = shown.panels
+    assert isinstance(sent, Panel)
+    assert isinstance(cost, Panel)
+    each = ledger.bytes_up / 3
+    assert (list(sent.marks[0].x), list(sent.marks[0].y)) == ([1, 2, 3], [each, 2 * each, 3 * each])  # type: ignore[union-attr]
+    assert list(cost.marks[0].y) == pytest.approx([1.5, 3.0, 4.5])
+    assert "per row" in cost.title
+    assert traffic.figure([Group("one", (run(ledger=Ledger().table()),))]) is None
+
+
+def test_the_confusion_matrix_counts_test_examples() -> None:
+    """Of the run's own predictions, with known classes; by hand."""
+    table = pa.table(
+        {
+            "client": ["a", "a", "b", "b", "a", "global"],
+            "split": ["test", "test", "test", "test", "train", "test"],
+            "true": ["low", "high", "low", None, "low", "high"],
+            "predicted": ["low", "low", "high", "low", "high", "high"],
+            "p_high": [0.0] * 6,
+            "p_low": [0.0] * 6,
+        }
+    )
+    found = figures.confusions(run(predictions=table))
+    assert found is not None
+    own, joint = found.panels
+    assert isinstance(own, Heat)
+    assert isinstance(joint, Heat)
+    assert own.rows == own.columns == ("high", "low")
+    assert own.written == (("0", "1"), ("1", "1"))  # down the true class
+    assert joint.written == (("1", "0"), ("0", "0"))
+    assert own.values.tolist() == [[0, 1], [0.5, 0.5]]
+    assert figures.confusions(run(predictions=table.drop_columns(["true"]))) is None
+    assert figures.confusions(run()) is None
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+MEASURE = """<script>addEventListener("load", () => {
+  const overlap = [];
+  for (const plot of document.querySelectorAll("svg.plot")) {
+    const level = [...plot.querySelectorAll("text:not([transform])")];
+    const texts = level.map(one => [one.textContent, one.getBoundingClientRect()]);
+    texts.forEach(([one, a], i) => texts.slice(i + 1).forEach(([other, b]) => {
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 1 && high > 3) overlap.push(`${one} on ${other}`);
+    }));
+  }
+  const root = document.documentElement;
+  document.title = JSON.stringify({page: root.scrollWidth, window: innerWidth, overlap});
+});</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_a_browser_shows_the_page_within_its_window(width: int, scheme: str, tmp_path: Path) -> None:
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser here: none of {', '.join(BROWSERS)}")
+    config = tmp_path / "small.toml"
+    config.write_text('rounds = 4\n[data]\nname = "synthetic"\nnodes = 300\n[partition]\nclients = 12\n')
+    for algorithm in ("local", "fedavg"):
+        words = ["run", str(config), "--algorithm", algorithm, "--out", str(tmp_path / algorithm), "-q"]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    page = render(read_runs([tmp_path / "local", tmp_path / "fedavg"]))
+    page = re.sub(r"<meta http-equiv[^>]+>", "", page).replace("</head>", f"{MEASURE}</head>")
+    shown = tmp_path / "page.html"
+    shown.write_text(page.replace("color-scheme: light dark", f"color-scheme: {scheme}"))
+    options = ("--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},2000", "--dump-dom")
+    dom = subprocess.run([browser, *options, shown.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(unescape(re.findall(r"<title>(\{.*?)</title>", dom.stdout)[0]))
+    assert found["page"] <= found["window"]
+    assert found["overlap"] == []
