@@ -11,7 +11,8 @@ _SECTION = re.compile(r"(Raises|Returns|Yields|Args|Deviations):")
 
 
 def listed(text: str) -> str:
-    """`text` with each block of "name: meaning" lines as a Markdown list; indented lines go on with the one before."""
+    """`text` with each block of "name: meaning" lines as a Markdown list; indented lines go on with the one before. A
+    list stands apart from the paragraph before it."""
     lines: list[str] = []
     inside = False
     for line in text.splitlines():
@@ -23,7 +24,8 @@ def listed(text: str) -> str:
             lines.append(f"    {line.strip()}")
         else:
             inside = False
-            lines.append(line)
+            begins = line.startswith("- ") and lines and lines[-1].strip() and not lines[-1].startswith(("- ", " "))
+            lines += ["", line] if begins else [line]
     return "\n".join(lines)
 
 

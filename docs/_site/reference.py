@@ -87,7 +87,7 @@ def _about(kind: Any) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{text}`".replace("|", "\\|")
+    return f"`{text}`"
 
 
 def _cell(text: str) -> str:
