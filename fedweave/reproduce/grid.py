@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,10 +72,13 @@ class Stock:
         return self._absent[key]
 
 
-def plan(table: PaperTable, out: Path, stock: Stock) -> tuple[PlannedCell, ...]:
-    """The runs of every cell, kept in `out`/runs; cells that ask for the same experiment share them."""
+def plan(table: PaperTable, out: Path, stock: Stock, seeds: Sequence[int] | None = None) -> tuple[PlannedCell, ...]:
+    """The runs of every cell, kept in `out`/runs; cells that ask for the same experiment share them. seeds: other ones
+    than the first that the table asks for."""
     known: dict[str, PlannedRun] = {}
-    return tuple(_planned(cell, cell.seeds or table.seeds, out / "runs", stock, known) for cell in table.cells)
+    return tuple(
+        _planned(cell, seeds or range(cell.seeds or table.seeds), out / "runs", stock, known) for cell in table.cells
+    )
 
 
 def quick(table: PaperTable, stock: Stock) -> PaperTable:
@@ -110,14 +113,14 @@ def unknown(section: str, table: Mapping[str, Any]) -> str:
     return f"{name} has no {', '.join(keys)} yet" if keys else ""
 
 
-def _planned(cell: PaperCell, seeds: int, folder: Path, stock: Stock, known: dict[str, PlannedRun]) -> PlannedCell:
+def _planned(
+    cell: PaperCell, seeds: Sequence[int], folder: Path, stock: Stock, known: dict[str, PlannedRun]
+) -> PlannedCell:
     try:
         documents = [cell.document] if cell.baseline is None else [cell.document, cell.baseline]
         if lack := next(filter(None, map(stock.lacks, documents)), ""):
             return PlannedCell(cell, (), f"not available: {lack}")
-        runs = [
-            tuple(_run(document | {"seed": seed}, folder, known) for seed in range(seeds)) for document in documents
-        ]
+        runs = [tuple(_run(document | {"seed": seed}, folder, known) for seed in seeds) for document in documents]
         return PlannedCell(cell, runs[0], baseline=runs[1] if runs[1:] else ())
     except ConfigError as error:
         return PlannedCell(cell, (), f"failed: {error}")

@@ -20,6 +20,8 @@ class Quantity:
     expected: (the run's document) -> what the number should be by arithmetic, where that can be said.
     digits:   decimals shown.
     absent:   why a sound run may lack the number ("not reached"); "" if it may not.
+    best:     read as `read`, the number of the round in which it is highest in the test: of the kind that some papers
+              print, and nothing to choose by.
     per:      read as `read`, what the number is divided by: a cell is then the ratio of the two means over the runs,
               which a run with a divisor near 0 cannot dominate as it does a mean of ratios.
     """
@@ -29,6 +31,7 @@ class Quantity:
     expected: Callable[[Document], float] | None = None
     digits: int = 4
     absent: str = ""
+    best: Callable[..., float | None] | None = None
     per: Callable[..., float | None] | None = None
 
 

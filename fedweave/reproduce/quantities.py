@@ -2,34 +2,65 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedweave.config import Document
 from fedweave.report.reading import read_run
 from fedweave.reproduce.duration import EVALUATION, duration
 from fedweave.reproduce.paper import Quantity
-from fedweave.runs.files import LEDGER, SUMMARY, damaged, read, read_table
+from fedweave.rounds import GLOBAL
+from fedweave.runs.files import LEDGER, METRICS, SUMMARY, damaged, read, read_table
 
 MB = 2**20  # bytes; FedEgo's Table 9 counts so: 2 · 367,104 floats · 5 clients · 200 rounds are its 2,801 "MB"
 NOT_REACHED = "not reached"
 
 
-def accuracy(split: str) -> Quantity:
-    """Accuracy, which is micro-F1, on the "local" or "global" test, 0..1."""
-    return Quantity("F1", lambda run: summary(run)["metrics"].get(f"{split}/accuracy"))
+def accuracy(split: str, best: bool = False) -> Quantity:
+    """Accuracy, which is micro-F1, on the "local" or "global" test, 0..1; with `best` that of the best round, too."""
+    highest = partial(best_on_test, split) if best else None
+    return Quantity("F1", lambda run: summary(run)["metrics"].get(f"{split}/accuracy"), best=highest)
 
 
 def mean_accuracy() -> Quantity:
-    """Mean over the clients of the final model's test accuracy, in per cent."""
+    """Mean over the clients of the final model's test accuracy, in per cent, and that of the best round."""
 
     def value(run: Path) -> float | None:
         found = accuracy("local").read(run)
         return None if found is None else 100 * found
 
-    return Quantity("%", value, digits=1)
+    return Quantity("%", value, digits=1, best=lambda run: 100 * best_on_test("local", run))
+
+
+def client_accuracy(client: int) -> Quantity:
+    """The same of one client alone, by its place among the clients' sorted names."""
+
+    def values(run: Path) -> list[float]:
+        table = _test_accuracy(run, "local")
+        names = sorted(set(table["client"].to_pylist()))
+        own = table.filter(pc.equal(table["client"], names[client])).sort_by("round")
+        return [100 * value for value in own["value"].to_pylist()]
+
+    return Quantity("%", lambda run: values(run)[-1], digits=1, best=lambda run: max(values(run)))
+
+
+def best_on_test(split: str, run: Path) -> float:
+    """The highest accuracy on the "local" (mean over clients) or "global" test among the evaluated rounds: a maximum
+    over the test set, comparable with papers that print such, and nothing to choose by."""
+    means = _test_accuracy(run, split).group_by("round").aggregate([("value", "mean")])
+    return float(pc.max(means["value_mean"]).as_py())
+
+
+def _test_accuracy(run: Path, split: str) -> pa.Table:
+    """The rows of each evaluation's test accuracy: of every client, or the "global" one."""
+    table = read_table(run, METRICS)
+    table = table.filter((pc.field("metric") == "accuracy") & (pc.field("split") == "test"))
+    outside = pc.field("client") == GLOBAL
+    return table.filter(outside if split == GLOBAL else ~outside)
 
 
 def curve(run: Path) -> dict[int, float]:
@@ -77,10 +108,10 @@ def minutes() -> Quantity:
     return Quantity("min", lambda run: summary(run)["seconds"] / 60, digits=3)
 
 
-def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | None = None) -> Quantity:
-    """What training sent under `keys` (the first part of a key's path), up and down over all clients and rounds, in
-    2^20 bytes; evaluation and the framing of messages are not counted."""
-    return Quantity("MB", lambda run: sent(run, keys) / MB, expected, digits=1)
+def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | None = None, way: str = "") -> Quantity:
+    """What training sent under `keys` (the first part of a key's path), "up", "down" or both over all clients and
+    rounds, in 2^20 bytes; evaluation and the framing of messages are not counted."""
+    return Quantity("MB", lambda run: sent(run, keys, way) / MB, expected, digits=1)
 
 
 def summarised(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quantity:

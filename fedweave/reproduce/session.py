@@ -13,18 +13,20 @@ from fedweave.reproduce.differences import HEADS, Difference, differences, save_
 from fedweave.reproduce.display import Progression, show_lines, show_table
 from fedweave.reproduce.grid import PlannedRun
 from fedweave.reproduce.paper import PaperTable
-from fedweave.reproduce.table import assemble, save
+from fedweave.reproduce.table import BEST_NOTE, assemble, save
 from fedweave.reproduce.workers import Stopped, execute
 
 
 @dataclass
 class Session:
-    """Where to show and keep results, how, and which runs failed so far: {name: why}; they are not tried again."""
+    """Where to show and keep results, how, with which seeds (None: as many as the tables say), and which runs failed so
+    far: {name: why}; they are not tried again."""
 
     console: Console
     out: Path
     quick: bool
     jobs: int
+    seeds: Sequence[int] | None = None
     failed: dict[str, str] = field(default_factory=dict)
     stock: grid.Stock = field(default_factory=grid.Stock)
 
@@ -40,9 +42,10 @@ class Session:
             rounds, of = (max(cell.document["rounds"] for cell in each.cells) for each in (fewer, table))
             notes.insert(0, f"QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed, {rounds} rounds instead of {of}.")
             table, name = fewer, f"{name}-quick"
-        planned = grid.plan(table, self.out, self.stock)
+        planned = grid.plan(table, self.out, self.stock, None if self.quick else self.seeds)
         self._run(heading, planned)
         rows, title, stem = assemble(planned, self.failed), f"{heading}: {table.title}", self.out / name
+        notes += [BEST_NOTE] if any(row.best_on_test is not None for row in rows) else []
         save(stem, title, notes, rows)
         show_table(self.console, title, notes, rows)
         files = [f"{stem}.md", f"{stem}.parquet"]

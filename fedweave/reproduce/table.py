@@ -3,7 +3,7 @@
 import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +14,11 @@ from fedweave.reproduce.paper import Quantity
 from fedweave.runs.files import plain_errors, write, write_table
 
 MEASURED = "measured"
+BEST = "best round, chosen on test"
+BEST_NOTE = (
+    f'"{BEST}": of every run the evaluated round with the highest value in this very test, for comparison with papers '
+    "that print such maxima. It is no estimate of anything, and nothing may be chosen by it."
+)
 Measured = tuple[float, float]  # of one seed: a number and what it is divided by, 1 for a plain mean
 
 
@@ -23,7 +28,7 @@ class Row:
 
     expected: by arithmetic. status: "measured", "not available: why", "N/A in n of m runs: why" or "failed: why"; ours
     is of those runs that have the number. digits: decimals to show. by_seed: the number of every run, None where there
-    is none.
+    is none. best_on_test: mean and deviation of the quantity's `best`, of the same runs.
     """
 
     row: str
@@ -35,6 +40,8 @@ class Row:
     ours: float | None
     spread: float | None
     difference: float | None
+    best_on_test: float | None
+    best_on_test_spread: float | None
     seeds: int
     expected: float | None
     status: str
@@ -43,7 +50,9 @@ class Row:
 
 
 COLUMNS = [field.name for field in dataclasses.fields(Row) if field.name not in ("digits", "by_seed")]
-NUMBERS = frozenset({"paper", "ours", "difference", "from shapes", "95 % interval", "seeds"})  # to the right
+NUMBERS = frozenset(
+    {"paper", "ours", "difference", BEST, "its difference", "from shapes", "95 % interval", "seeds"}
+)  # to the right
 _TYPES = dict.fromkeys(("row", "column", "split", "unit", "status"), pa.string()) | {"seeds": pa.int64()}
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.float64())) for name in COLUMNS])
 
@@ -54,13 +63,15 @@ def assemble(planned: Iterable[PlannedCell], failed: Mapping[str, str]) -> list[
 
 
 def headings(rows: Sequence[Row]) -> list[str]:
-    """What a person is shown; arithmetic only where there is any."""
+    """What a person is shown; arithmetic and best rounds only where there are any."""
     arithmetic = ["from shapes"] if any(row.expected is not None for row in rows) else []
-    return ["row", "column", "test", "unit", "paper", "ours", "difference", *arithmetic, "seeds", "status"]
+    best = [BEST, "its difference"] if any(row.best_on_test is not None for row in rows) else []
+    return ["row", "column", "test", "unit", "paper", "ours", "difference", *best, *arithmetic, "seeds", "status"]
 
 
 def shown(row: Row, headings: Sequence[str]) -> list[str]:
     """The row's text under each of `headings`."""
+    beyond = None if row.best_on_test is None or row.paper is None else row.best_on_test - row.paper
     text = {
         "row": row.row,
         "column": row.column,
@@ -69,6 +80,8 @@ def shown(row: Row, headings: Sequence[str]) -> list[str]:
         "paper": _with_spread(row.paper, row.paper_spread, row.digits),
         "ours": _with_spread(row.ours, row.spread, row.digits),
         "difference": "" if row.difference is None else f"{row.difference:+,.{row.digits}f}",
+        BEST: _with_spread(row.best_on_test, row.best_on_test_spread, row.digits),
+        "its difference": "" if beyond is None else f"{beyond:+,.{row.digits}f}",
         "from shapes": _with_spread(row.expected, None, row.digits),
         "seeds": str(row.seeds),
         "status": row.status,
@@ -100,18 +113,16 @@ def piped(*lines: Sequence[str]) -> str:
 
 
 def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
-    cell, status, expected = planned.cell, planned.status, planned.cell.quantity.expected
-    by_seed: list[Measured | None] = []
-    without = 0
-    for needed in planned.needed:
-        value, fault = _value(needed, cell.quantity, failed)
-        status = status or (f"failed: {fault}" if fault else "")
-        by_seed.append(value)
-        without += value is None and not fault
-    values = [value for value in by_seed if value is not None]
+    cell, expected = planned.cell, planned.cell.quantity.expected
+    by_seed, fault = _by_seed(planned, cell.quantity, failed)
+    values, without = [value for value in by_seed if value is not None], by_seed.count(None)
+    ours, spread = averaged(values)
+    top, top_spread, status = None, None, planned.status or fault
+    if cell.quantity.best is not None:
+        best, fault = _by_seed(planned, replace(cell.quantity, read=cell.quantity.best, per=None), failed)
+        (top, top_spread), status = averaged([value for value in best if value is not None]), status or fault
     if without:
         status = status or f"N/A in {without} of {len(planned.runs)} runs: {cell.quantity.absent}"
-    ours, spread = averaged(values)
     if values and ours is None:
         status = status or "undefined: its divisor is 0 in all runs"
     return Row(
@@ -124,12 +135,21 @@ def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
         ours=ours,
         spread=spread,
         difference=None if ours is None or cell.paper.value is None else ours - cell.paper.value,
+        best_on_test=top,
+        best_on_test_spread=top_spread,
         seeds=len(values),
         expected=None if expected is None else expected(cell.document),
         status=status or MEASURED,
         digits=cell.quantity.digits,
         by_seed=tuple(None if value is None else _ratio([value]) for value in by_seed),
     )
+
+
+def _by_seed(planned: PlannedCell, quantity: Quantity, failed: Mapping[str, str]) -> tuple[list[Measured | None], str]:
+    """The number of each seed's runs, None where there is none, and what is wrong with the first that is faulty."""
+    found = [_value(needed, quantity, failed) for needed in planned.needed]
+    faults = [fault for _, fault in found if fault]
+    return [value for value, _ in found], f"failed: {faults[0]}" if faults else ""
 
 
 def averaged(values: Sequence[Measured]) -> tuple[float | None, float | None]:

@@ -1,6 +1,7 @@
 """`fedweave reproduce` as its user meets it."""
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.reproduce import papers, session
 from fedweave.reproduce.paper import Paper
+from fedweave.reproduce.protocol import Protocol, Setting, changed
+from fedweave.reproduce.quantities import accuracy
 from fedweave.reproduce.workers import Stopped
-from tests.reproduce.tiny import cell, table
+from fedweave.runs import run as runs
+from tests.reproduce.tiny import Silent, cell, table
 
 GOOD = cell("good", 0.5), cell("good", 0.6, "local")
 BAD = cell("bad", 0.5, partition={"clients": 61})
+TWICE = replace(GOOD[0], quantity=accuracy("global", best=True))
 ABSENT = cell("absent", 0.5, algorithm={"name": "nowhere"})
 
 
@@ -23,7 +28,14 @@ ABSENT = cell("absent", 0.5, algorithm={"name": "nowhere"})
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A paper "tiny" with two tables and a figure; returns the working directory."""
     tables = {1: table(*GOOD, BAD, ABSENT, seeds=1), 4: table(GOOD[0], seeds=1)}
+    settings = {
+        "wide": Setting(lambda it: changed(it, model={"hidden": 5})),
+        "far": Setting(lambda it: changed(it, algorithm={"lr": 0.02})),
+        "of others": Setting(lambda it: it),
+    }
+    script = Protocol(settings, lambda it: changed(it, eval_every=10), (TWICE,), (), 1, ("A protocol.",))
     monkeypatch.setitem(papers.PAPERS, "tiny", Paper("Tiny (Nobody 2025)", tables, {2: table(ABSENT)}))
+    monkeypatch.setitem(papers.PROTOCOLS, "tiny", {"script": script})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -56,6 +68,11 @@ def test_it_lists_what_there_is(tiny: Path) -> None:
         ),
         (["tiny", "--table", "3"], "there is no table 3; choose one of 1, 4."),
         (["tiny", "--figure", "1"], "there is no figure 1; choose one of 2."),
+        (["tiny", "--protocol", "scrip"], "there is no 'scrip'; choose one of clean, script. Did you mean 'script'?"),
+        (["tiny", "--one-off"], "--one-off is a table of its own, of a protocol"),
+        (["tiny", "--seeds", "3-"], "--seeds 3-: give the first and the last"),
+        (["tiny", "--seeds", "1,1"], "--seeds 1,1: give"),
+        (["tiny", "--table", "4", "--data", "cora"], "--data: no table has 'cora'; choose one of synthetic."),
         (["tiny", "--jobs", "0"], "should be greater than or equal to 1"),
     ],
 )
@@ -127,3 +144,31 @@ def test_ctrl_c_says_how_to_continue(tiny: Path, monkeypatch: pytest.MonkeyPatch
         "stopped; 0 of 1 runs of this table are done. Continue with: "
         "fedweave reproduce tiny --quick --table 4 --out 'my runs' --jobs 2"
     )
+
+
+def test_one_off_shows_each_setting_beside_the_best_round(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs under both protocols, of the seeds that are asked for; settings that change nothing have no row."""
+
+    def in_process(planned: Any, *_: Any) -> dict[str, str]:
+        for run in planned:
+            runs.run(run.config, run.directory, Silent())
+        return {}
+
+    monkeypatch.setattr(session, "execute", in_process)
+    code, out, _ = reproduce("tiny", "--protocol", "script", "--one-off", "--seeds", "3-4", "--data", "synthetic")
+    assert code == 0
+    assert "8 runs, 0 of them done already" in out
+    stem = tiny / "reproduced" / "tiny-script-one-off-synthetic"
+    rows = pq.read_table(f"{stem}.parquet").to_pylist()
+    names = ["everything on", "without: wide", "without: far", "clean"]
+    assert [row["row"] for row in rows] == [f"good, {name}" for name in names]
+    assert [row["paper"] for row in rows] == [0.5, None, None, None]
+    assert all(row["seeds"] == 2 and row["best_on_test"] >= row["ours"] - 1e-12 for row in rows)
+    text = Path(f"{stem}.md").read_text()
+    assert "A protocol." in text
+    assert "| best round, chosen on test |" in text
+    assert "nothing may be chosen by it" in text
+    assert "good, without: wide | good, everything on" in Path(f"{stem}-differences.md").read_text()
+    names = {path.name.split("-")[2] for path in (tiny / "reproduced" / "runs").iterdir() if path.is_dir()}
+    assert names == {"s3", "s4"}
+    assert "8 of them done already" in reproduce("tiny", "--protocol", "script", "--one-off", "--seeds", "3-4")[1]

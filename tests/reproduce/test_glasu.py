@@ -16,12 +16,22 @@ from fedweave import config
 from fedweave.core.ledger import SCHEMA
 from fedweave.datasets import DATASETS
 from fedweave.report.colours import COLOURS
-from fedweave.reproduce import curves, glasu, grid
+from fedweave.reproduce import curves, glasu, glasu_script, grid
 from fedweave.reproduce.duration import Duration, duration
 from fedweave.reproduce.glasu import DELAY, GLASU, experiment
 from fedweave.reproduce.paper import NOTHING, PaperCell, PaperTable, Printed
-from fedweave.reproduce.quantities import accuracy_reached, curve, mean_accuracy, saving, seconds, seconds_to
-from fedweave.reproduce.table import assemble
+from fedweave.reproduce.papers import PROTOCOLS
+from fedweave.reproduce.quantities import (
+    accuracy_reached,
+    best_on_test,
+    client_accuracy,
+    curve,
+    mean_accuracy,
+    saving,
+    seconds,
+    seconds_to,
+)
+from fedweave.reproduce.table import assemble, headings, shown
 from fedweave.rounds import METRICS_SCHEMA
 from fedweave.runs import run as runs
 from tests.reproduce.tiny import Silent, cell, finish, table
@@ -131,6 +141,54 @@ def test_shipped_experiments_are_the_tables_own_looked_at_less_often(dataset: st
     shipped, _ = config.read(EXPERIMENTS / f"glasu-{dataset.lower()}.toml")
     own = config.resolve(experiment(dataset, "GLASU", steps=4)).plain()
     assert config.differences(shipped.plain(), own) == ["eval_every"]
+
+
+def test_the_shipped_script_is_the_protocols_own() -> None:
+    shipped, _ = config.read(EXPERIMENTS / "glasu-cora-script.toml")
+    [cell] = [it for it in GLASU.tables[2].cells if (it.row, it.column) == ("Cora", "GLASU-4")]
+    own = config.resolve(PROTOCOLS["glasu"]["script"].cell(cell).document).plain()
+    assert config.differences(shipped.plain(), own) == []
+
+
+def test_the_scripts_protocol_by_method() -> None:
+    protocol = PROTOCOLS["glasu"]["script"]
+    cells = {(it.row, it.column): protocol.cell(it) for it in GLASU.tables[2].cells}
+    for (dataset, column), it in cells.items():
+        resolved = config.resolve(it.document | {"seed": 0})
+        facts = DATASETS[resolved.data.name].facts  # type: ignore[attr-defined]
+        resolved.algorithm.make(resolved.model.make().build(facts.features, facts.classes))
+        rounds = 2048 if dataset == "PubMed" else 1024
+        assert it.document["rounds"] == rounds  # whatever Q
+        assert it.document["algorithm"]["decay_every"] == rounds * 3 // 8
+        exchanged = it.document["algorithm"].get("backward") == "exchanged"
+        assert exchanged == (column in ("Sim.", "GLASU-1"))
+        assert (it.quantity is glasu_script.THIRD) == (column == "StAl.")
+    natural = cells["Venice", "GLASU-4"].document["partition"]
+    assert (natural["train"], natural["val"], natural["test"]) == (0.2, 0.3, 0.5)
+    for name, train in (("CiteSeer", 504), ("PubMed", 960), ("Cora", 420)):
+        facts = DATASETS[name.lower()].facts  # type: ignore[attr-defined]
+        drawn = cells[name, "GLASU-4"].document["partition"]
+        assert drawn["train_per_class"] * facts.classes == train
+        assert [round(drawn[use] * facts.nodes) for use in ("val", "test")] == [500, 1000]
+
+
+def test_the_best_round_and_one_client_alone_by_hand(tmp_path: Path) -> None:
+    [plan] = grid.plan(table(replace(cell("a"), quantity=mean_accuracy()), seeds=1), tmp_path, grid.Stock())
+    trained(plan.runs[0], {1: (0.6, 0.8, 0.1), 2: (0.8, 0.9, 0.4), 3: (0.5, 0.9, 0.7)})
+    run = plan.runs[0].directory
+    assert best_on_test("local", run) == pytest.approx(0.7)
+    assert best_on_test("global", run) == pytest.approx(0.99)
+    third = client_accuracy(2)
+    assert third.best is not None
+    assert (third.read(run), third.best(run)) == (pytest.approx(70), pytest.approx(70))
+    first = client_accuracy(0)
+    assert first.best is not None
+    assert (first.read(run), first.best(run)) == (pytest.approx(50), pytest.approx(80))
+    [row] = assemble([plan], {})
+    assert (row.ours, row.best_on_test, row.status) == (50.0, pytest.approx(70), "measured")
+    heads = headings([row])
+    assert heads[heads.index("difference") + 1 :][:2] == ["best round, chosen on test", "its difference"]
+    assert shown(row, heads)[heads.index("best round, chosen on test")] == "70.0"
 
 
 def test_a_rate_of_its_own_is_used_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,6 +396,6 @@ def test_a_cell_of_absent_data_says_which_file_is_wanted(tmp_path: Path, monkeyp
 def test_mean_accuracy_is_in_per_cent(tmp_path: Path) -> None:
     [plan] = grid.plan(table(replace(cell("a"), quantity=mean_accuracy(), paper=Printed(80.0))), tmp_path, grid.Stock())
     for run in plan.runs:
-        finish(run, local_accuracy=0.75, global_accuracy=0.1)
+        trained(run, {1: (0.5, 0.5)})
     [row] = assemble([plan], {})
-    assert (row.ours, row.difference, row.unit) == (75.0, -5.0, "%")
+    assert (row.ours, row.difference, row.unit) == (50.0, -30.0, "%")

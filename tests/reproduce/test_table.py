@@ -30,7 +30,7 @@ def test_means_deviations_and_files(tmp_path: Path) -> None:
     assert rows[0] == {
         "row": "a", "column": "synthetic", "split": "global", "unit": "F1", "paper": 0.55, "paper_spread": 0.01,
         "ours": pytest.approx(0.6), "spread": pytest.approx(0.02**0.5), "difference": pytest.approx(0.05), "seeds": 2,
-        "expected": None, "status": "measured",
+        "best_on_test": None, "best_on_test_spread": None, "expected": None, "status": "measured",
     }  # fmt: skip
     assert (rows[1]["ours"], rows[1]["spread"], rows[1]["difference"]) == (0.25, 0.0, None)
     assert (rows[2]["ours"], rows[2]["seeds"], rows[2]["paper"]) == (None, 0, 0.5)
