@@ -10,14 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.ledger import EVALUATION
 from fedweave.errors import FedweaveError
-from fedweave.privacy.spent import over_rounds
-from fedweave.report.reading import Run, read_run
+from fedweave.report import figures, traffic
+from fedweave.report.html import drawn
+from fedweave.report.reading import Run, grouped, read_run
 from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, SUMMARY
 
 RUN, PROJECT_RUNS = "run.json", "server/runs"  # of a run of sites: its number, and where the server keeps it
-CURVES = {"accuracy": "accuracy", "loss": "loss", "macro F1": "macro_f1", "AUC": "auc"}
 FAULTS = ("missing", "refused", "late")
 _FILES = (CONFIG, METRICS, LEDGER, SUMMARY)
 
@@ -41,8 +40,8 @@ def stamp(directory: Path) -> tuple[float, ...]:
 def state(directory: Path) -> dict[str, Any]:
     """All that the page shows, as JSON; "waiting" says why there is nothing yet, or no more.
 
-    "bytes" and "epsilon" are sums from the first round to each: {name: {round: value}}. "members" are rows of the last
-    evaluation: name, test accuracy, test loss, and how often it was missing, refused or late.
+    "members" are rows of the last evaluation: name, test accuracy, test loss, and how often it was missing, refused or
+    late.
     """
     try:
         run = read_run(followed(directory))
@@ -56,25 +55,17 @@ def state(directory: Path) -> dict[str, Any]:
         "round": run.done,
         "rounds": rounds,
         "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
-        "curves": _curves(run),
         "members": _members(run),
-        "bytes": _bytes(run.ledger),
-        "epsilon": over_rounds(run.ledger),
     }
 
 
-def _curves(run: Run) -> dict[str, dict[str, dict[int, float]]]:
-    """{what: {whose: {round: value}}} on the test split; without what was not measured."""
-    found = {}
-    for title, metric in CURVES.items():
-        own = {
-            "all test examples": run.curve(metric, "test", pooled=True),
-            "mean over members": run.curve(metric, "test", pooled=False),
-        }
-        finite = {name: {n: v for n, v in values.items() if math.isfinite(v)} for name, values in own.items()}
-        if kept := {name: values for name, values in finite.items() if values}:
-            found[title] = kept
-    return found
+def figures_of(directory: Path) -> str:
+    """Curves, and bytes and ε over the rounds so far, as the report draws them, in HTML; "" while there is nothing."""
+    try:
+        groups = grouped([read_run(followed(directory))])
+    except FedweaveError:
+        return ""
+    return drawn(figures.curves(groups), "curves") + drawn(traffic.figure(groups), "traffic")
 
 
 def _members(run: Run) -> list[dict[str, Any]]:
@@ -91,20 +82,3 @@ def _members(run: Run) -> list[dict[str, Any]]:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _bytes(ledger: pa.Table) -> dict[str, dict[int, int]]:
-    """{"left members" and so on: {round: bytes so far}}."""
-    words = {"up": "left members", "down": "reached members", "peer": "passed between members"}
-    steps: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for row in ledger.group_by(["round", "direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
-        steps[words[row["direction"]]][row["round"]] += row["bytes_sum"]
-        if row["purpose"] == EVALUATION:
-            steps["of all that for evaluation"][row["round"]] += row["bytes_sum"]
-    sums: dict[str, dict[int, int]] = {}
-    for name in sorted(steps):
-        total, sums[name] = 0, {}
-        for number in sorted(steps[name]):
-            total += steps[name][number]
-            sums[name][number] = total
-    return sums

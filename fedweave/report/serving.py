@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import UserError
-from fedweave.report.live import stamp, state
+from fedweave.report.live import figures_of, stamp, state
 from fedweave.report.live_page import PAGE
 
 HOST = "127.0.0.1"
 LINGER = 5.0  # seconds that a page which was open has to see that the run is over
-_POLICY = (
-    "default-src 'none'; connect-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:"
-)
+_POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
 class LivePage:
@@ -32,6 +29,7 @@ class LivePage:
         self._directory, self._lock = directory, threading.Lock()
         self._stamp: tuple[float, ...] | None = None
         self._state: dict[str, Any] = {}
+        self._drawn: tuple[tuple[float, ...] | None, str] = None, ""
         self._asked, self._over = 0.0, threading.Event()
         page = self
 
@@ -61,8 +59,16 @@ class LivePage:
             self._asked = time.monotonic()
             return self._state
 
+    def figures(self) -> str:
+        """The run's figures; drawn anew where a file has changed."""
+        with self._lock:
+            found = stamp(self._directory)
+            if found != self._drawn[0]:
+                self._drawn = found, figures_of(self._directory)
+            return self._drawn[1]
+
     def told(self, now: dict[str, Any]) -> None:
-        """A page has got `now`."""
+        """A page has got all of `now`, its figures last."""
         if now.get("finished"):
             self._over.set()
 
@@ -89,19 +95,16 @@ class _Handler(BaseHTTPRequestHandler):
     live: LivePage
 
     def do_GET(self) -> None:
-        """The page, its script, or the run's state; to nobody who was sent here under another name."""
+        """The page, its figures, or the run's state; to nobody who was sent here under another name."""
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
             return self.send_error(403)
         if self.path == "/":
             return self._send("text/html; charset=utf-8", PAGE.encode())
-        if self.path == "/plotly.js":
-            from plotly.offline import get_plotlyjs
-
-            return self._send("text/javascript; charset=utf-8", get_plotlyjs().encode())
+        if self.path == "/figures":
+            self._send("text/html; charset=utf-8", self.live.figures().encode())
+            return self.live.told(self.live.now())
         if self.path == "/state.json":
-            now = self.live.now()
-            self._send("application/json", json.dumps(now, allow_nan=False).encode())
-            return self.live.told(now)
+            return self._send("application/json", json.dumps(self.live.now(), allow_nan=False).encode())
         return self.send_error(404)
 
     def _send(self, kind: str, body: bytes) -> None:

@@ -7,14 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.filesize import decimal
 
-from fedweave.privacy.spent import bounds
+from fedweave.privacy.spent import over_rounds
 from fedweave.report import colours
 from fedweave.report.figures import DASHES
 from fedweave.report.panels import Figure, Line, Panel, legend_of
-from fedweave.report.reading import Group, Run
+from fedweave.report.reading import Group
 
 TITLES = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
-MOMENTS = 12  # rounds at which ε is added up
 
 
 def figure(groups: Sequence[Group]) -> Figure | None:
@@ -27,24 +26,13 @@ def figure(groups: Sequence[Group]) -> Figure | None:
         for way, of in sums.items()
         if any(own for _, _, own in of)
     ]
-    costs = [(at, label, spent(run)) for at, label, run in runs]
+    costs = [(at, label, over_rounds(run.ledger)) for at, label, run in runs]
     for per in dict.fromkeys(per for _, _, own in costs for per in own):
         lines = _lines([(at, label, own.get(per, {})) for at, label, own in costs])
         panels.append(Panel(f"ε per {per}, of the client that sent most", lines, below="round", low=0.0))
     if not panels:
         return None
     return Figure(tuple(panels), legend_of(panels[0].marks) if len(groups) > 1 else ())
-
-
-def spent(run: Run) -> dict[str, dict[int, float]]:
-    """{what a record is: {round: ε of all messages up to it}}, at some rounds."""
-    noised = run.ledger.filter(pc.is_valid(run.ledger["applied"]))
-    rounds = np.unique(noised["round"].to_numpy())
-    found: dict[str, dict[int, float]] = {}
-    for number in rounds[np.linspace(0, len(rounds) - 1, min(len(rounds), MOMENTS)).round().astype(int)].tolist():
-        for bound in bounds(noised.filter(pc.field("round") <= number)):
-            found.setdefault(bound.per, {})[number] = bound.epsilon
-    return found
 
 
 def _bytes(ledger: pa.Table, way: str) -> dict[int, float]:
