@@ -69,8 +69,8 @@ def made(name: str, share: float = 0.3, **options: Any) -> Any:
     return ALGORITHMS[name](model(), parts=(Drift(share),), **options)
 
 
-def trained(algorithm: Any, fed: Simulation, rounds: int = 4, resume: Any = None) -> Tree:
-    *_, last = train(algorithm, fed, rounds, eval_every=2, resume=resume)
+def trained(algorithm: Any, fed: Simulation, rounds: int = 4, resume: Any = None, summary: Any = None) -> Tree:
+    *_, last = train(algorithm, fed, rounds, eval_every=2, resume=resume, summary=summary)
     return {"server": last.state, "clients": fed.snapshot(), "summary": last.summary}
 
 
@@ -92,7 +92,7 @@ def test_resumed_equals_uninterrupted() -> None:
     half = trained(algorithm, first, 2)
     saved = decode(encode({"state": half["server"], "clients": first.snapshot(), "data": first.snapshot_data()}))
     second.restore(saved["clients"], saved["data"])
-    assert distance(trained(algorithm, second, 4, (2, saved["state"])), expected) == 0
+    assert distance(trained(algorithm, second, 4, (2, saved["state"]), half["summary"]), expected) == 0
 
 
 def features(fed: Simulation, client: str) -> Tensor:
