@@ -28,7 +28,7 @@ from nvflare.collab.runtime.controller import CollabController
 from nvflare.collab.runtime.executor import CollabExecutor
 from nvflare.job_config.api import FedJob
 
-from fedweave.core.federation import Client, Sends, on_client
+from fedweave.core.federation import Client, Sends, on_client, step_info
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.accounts import Accounts
@@ -39,6 +39,7 @@ from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.masking import Masking
 from fedweave.deploy.flare.names import RESULT
 from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.requests import Open
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.site import Site
 from fedweave.deploy.flare.sitefile import Rules
@@ -77,8 +78,10 @@ class Echo(Site):
         folder = Path(tempfile.mkdtemp())
         ledger = Journal(journal_path(folder, "bench"))
         kit = Path(collab.workspace.get_root_dir())
+        masking = Masking(kit, collab.site_name, "bench", self.sites, ledger)
         self._member._job = SimpleNamespace(  # type: ignore[union-attr]
             algorithm=Mirror(),
+            ready=True,
             pin="",
             order=SimpleNamespace(admit=lambda *call: None),
             enter=lambda *call: None,
@@ -90,7 +93,12 @@ class Echo(Site):
             rules=Rules(),
             accounts=Accounts(folder),
             ledger=ledger,
-            masking=Masking(kit, collab.site_name, "bench", self.sites, ledger),
+            masking=masking,
+            prepare_sum=lambda asked, told: (
+                masking.open(asked, told)
+                if isinstance(asked, Open)
+                else masking.agree(asked, step_info(Mirror().words), told)
+            ),
             found=Holdings(graph=None, test=None, data=None, labels=()),  # type: ignore[arg-type]
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 from fedweave.algorithms import ALGORITHMS
 from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
-from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.requests import pin, versions

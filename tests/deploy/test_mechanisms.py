@@ -17,7 +17,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Entry, Line
 from fedweave.core.mechanism import LDP, Account, Clipped, Cost, Gaussian, Mixup, SecureSum, read_applied
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.journal import Journal, entries, mechanisms_in
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.releases import with_fingerprints

@@ -17,7 +17,7 @@ from fedweave.build import build
 from fedweave.config import resolve
 from fedweave.core.mechanism import Clipped, SecureSum
 from fedweave.core.tree import decode, encode
-from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.journal import journal_path, read
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.privacy.aggregation import Group

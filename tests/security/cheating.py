@@ -10,7 +10,7 @@ from fedweave.config import Config
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.journal import Records, journal_path, read
 from fedweave.deploy.sites.splitting import hand_out, split
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request

@@ -11,7 +11,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.config import resolve
 from fedweave.core.tree import Tree, decode, encode
-from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.masking import advert_tree
 from fedweave.deploy.flare.requests import pin
 from fedweave.privacy.aggregation import Group, Participant

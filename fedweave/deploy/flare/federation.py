@@ -5,7 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.alignment import MEETING, TOLD, align
+from fedweave.deploy.flare.answers import Link
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.lengths import longest
@@ -29,31 +30,6 @@ from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
 
 JOIN, ALIGN, PAD = "(join)", "(align)", "(pad)"
-
-
-class Answer(NamedTuple):
-    """What a site sent: the encoded reply and the seconds that it took there; or why there is none."""
-
-    blob: bytes = b""
-    seconds: float = 0.0
-    refusal: str = ""
-    final: bool = False  # the site takes no further part in this job
-    note: str = ""  # of what passed between sites: a receipt (`peers.Receipt`), or peers that left nothing of use
-
-
-class Link(Protocol):
-    """Carries calls to sites."""
-
-    late: Counter[str]
-    """Replies of each site that came after their call was over, and were dropped."""
-
-    def unreachable(self) -> dict[str, str]:
-        """{site: why} of the sites that no call can reach now."""
-        ...
-
-    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
-        """Send `request` and a blob to each site; the answers in time, and {site: why} of those without one."""
-        ...
 
 
 class Flare:

@@ -10,7 +10,7 @@ from typing import Any
 
 from nvflare.collab import collab
 
-from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.answers import Answer
 
 ABSENT = "it is not connected"  # why a site takes no part in a job from its start
 # A site that did not answer in time may still be at work; NVFlare waits this much longer for the end of its call, and

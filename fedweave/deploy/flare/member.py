@@ -24,7 +24,8 @@ from fedweave.core.ledger import PREDICTION, SETUP
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.alignment import MEETING
-from fedweave.deploy.flare.federation import ALIGN, JOIN, PAD, Answer
+from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.federation import ALIGN, JOIN, PAD
 from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, marks, withheld
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.lengths import said
@@ -120,7 +121,7 @@ class Member:
         if asked.pin != self._job.pin:
             raise CallRefused(f"{described(asked)} carries another configuration than the one that the site has joined")
         if isinstance(asked, Agree | Open):
-            return self._prepare(asked, decode(blob)), ""
+            return self._prepare(self._job, asked, decode(blob)), ""
         if isinstance(asked, Pad):
             return self._pad(asked, decode(blob)), ""
         return (self._align(asked, decode(blob)), "") if isinstance(asked, Align) else self._step(asked, blob)
@@ -185,20 +186,11 @@ class Member:
         job.begin(holdings, told["width"])
         return self._tell(asked.round, ALIGN, describe(holdings, withheld(job.rules)), JOINING)
 
-    def _prepare(self, asked: Agree | Open, told: Tree) -> bytes:
+    def _prepare(self, job: Participation, asked: Agree | Open, told: Tree) -> bytes:
         """What secure sums need besides the terms; no policy speaks of it."""
-        job = self._job
-        if job is None or job.algorithm is None:
-            raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
-        if isinstance(asked, Agree):
-            info = step_info(find_step(job.algorithm, asked.step))
-            with job.accounts.open(job.ledger):
-                reply = job.masking.agree(asked, info, told)
-        else:
-            reply = job.masking.open(asked, told)
         info = INFO[asked.kind]
         free = replace(job.rules, deny=(), unbounded=(*job.rules.unbounded, *info.sends))
-        return self._send(asked.round, f"({asked.kind})", reply, info, free)
+        return self._send(asked.round, f"({asked.kind})", job.prepare_sum(asked, told), info, free)
 
     def _pad(self, asked: Pad, told: Tree) -> bytes:
         """Take the lengths of lists that all sites agreed on."""

@@ -9,6 +9,7 @@ import torch
 from fedweave.build import check_examples, check_pooling, graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import check_rounds
+from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph, MotifTable
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.accounts import Accounts
@@ -22,8 +23,9 @@ from fedweave.deploy.flare.party import PartyData
 from fedweave.deploy.flare.peers import VERSION, Inbox
 from fedweave.deploy.flare.policy import check_crowd
 from fedweave.deploy.flare.private import private_folder
-from fedweave.deploy.flare.requests import Call, Join, pin, versions
+from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
 from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.steps import find_step
 from fedweave.deploy.flare.store import Store
 from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
@@ -191,6 +193,16 @@ class Participation:
             self._saved = call.saved
         self.downloads.check(call.step, message, call.round, call.saved)
         self.store.enter(call.round, call.saved)
+
+    def prepare_sum(self, asked: Agree | Open, told: Tree) -> Tree:
+        """What a secure sum needs besides the terms (`masking.Masking`)."""
+        if isinstance(asked, Open):
+            return self.masking.open(asked, told)
+        if self.algorithm is None:
+            raise CallRefused("secure sum: keys were asked for before the site knew the job's algorithm")
+        info = step_info(find_step(self.algorithm, asked.step))
+        with self.accounts.open(self.ledger):
+            return self.masking.agree(asked, info, told)
 
     @property
     def graph(self) -> Graph:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nvflare.collab import collab
 
-from fedweave.deploy.flare.federation import Answer
+from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.flare.member import LOG, Member
 

@@ -1,0 +1,30 @@
+"""What carries calls to sites, and what comes back."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+
+class Answer(NamedTuple):
+    """What a site sent: the encoded reply and the seconds that it took there; or why there is none."""
+
+    blob: bytes = b""
+    seconds: float = 0.0
+    refusal: str = ""
+    final: bool = False  # the site takes no further part in this job
+    note: str = ""  # of what passed between sites: a receipt (`peers.Receipt`), or peers that left nothing of use
+
+
+class Link(Protocol):
+    """Carries calls to sites."""
+
+    late: Counter[str]
+    """Replies of each site that came after their call was over, and were dropped."""
+
+    def unreachable(self) -> dict[str, str]:
+        """{site: why} of the sites that no call can reach now."""
+        ...
+
+    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
+        """Send `request` and a blob to each site; the answers in time, and {site: why} of those without one."""
+        ...
