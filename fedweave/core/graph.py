@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedweave.core.edges import MessagePassing
+from fedweave.core.kinds import kinds
 from fedweave.core.sizes import BLOCK, least_rows
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.rows import rounded
@@ -82,7 +83,8 @@ class EdgeList:
     """The raw edges of one client: `index` int64 NumPy [2, E], both directions of every undirected edge, no self loops;
     `nodes` counts the rows including padding; `weight` float [E] or None (all 1). Where small graphs are the examples,
     `graph_of` int64 NumPy [m ≤ nodes] is the small graph of each node and `examples` counts these including padding;
-    `motifs` says what they have in common with others', None where nobody asked for that."""
+    `motifs` says what they have in common with others', None where nobody asked for that. `features` [m, d] are the
+    nodes', None where nobody compares them."""
 
     def __init__(
         self,
@@ -92,9 +94,10 @@ class EdgeList:
         graph_of: np.ndarray | None = None,
         examples: int = 0,
         motifs: MotifTable | None = None,
+        features: "np.ndarray | sp.csr_matrix | None" = None,
     ) -> None:
         self.index, self.nodes, self.weight, self.graph_of, self.examples = index, nodes, weight, graph_of, examples
-        self.motifs = motifs
+        self.motifs, self.features = motifs, features
         self._made: dict[str, Csr] = {}
 
     @cached_property
@@ -117,6 +120,13 @@ class EdgeList:
             (values, (self.graph_of, np.arange(len(self.graph_of)))), shape=(self.examples, self.nodes)
         )
 
+    @cached_property
+    def alike(self) -> tuple[np.ndarray, np.ndarray]:
+        """One node of each kind, and the kind of each (see `core.kinds`); every node is one if nobody compares them."""
+        if self.features is None:
+            return np.arange(self.nodes), np.arange(self.nodes)
+        return kinds(self.features, self.adjacency)
+
     @property
     def known_motifs(self) -> MotifTable:
         """`motifs`, with a column for each example, padding included.
@@ -138,6 +148,12 @@ class EdgeList:
         if kind not in self._made:
             if kind == MOTIF_MEAN:
                 made = _mean(self.known_motifs.having)
+            elif kind == KINDS_SUM:
+                made = _looped(self.adjacency)[self.alike[0]]
+                made.resize(least_rows(made.shape[0]), self.nodes)
+            elif kind == KINDS_SPREAD:
+                ones, rows = np.ones(self.nodes, self.adjacency.dtype), np.arange(self.nodes)
+                made = sp.csr_matrix((ones, (rows, self.alike[1])), shape=(self.nodes, least_rows(len(self.alike[0]))))
             else:
                 made = POOLS[kind](self.membership) if kind in POOLS else OPERATORS[kind](self.adjacency)
             self._made[kind] = Csr.of(made)
@@ -173,7 +189,7 @@ class BatchCache:
     def operator(self, kind: str) -> StackedCsr:
         """See `Edges.operator`."""
         made = [member.operator(kind) for member in self.members]
-        return StackedCsr(made, max(one.rows for one in made), made[0].cols)
+        return StackedCsr(made, max(one.rows for one in made), max(one.cols for one in made))
 
     @property
     @derived
@@ -235,9 +251,10 @@ class Edges:
         the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
         in "mean_or_self", otherwise "mean", it is its own neighbour. "sum_with_self" is A + I. "pool_sum" adds up the
         nodes of each small graph, "pool_mean" takes their mean. "motif_mean" [K, e] takes the mean over the examples
-        that have each motif, 0 where none does. "structure" [n, 32] passes no messages, but says where a node stands:
-        the probabilities that a random walk is back after 1 to 16 steps, and its degree, one-hot, 16 standing for more;
-        0 for a node without neighbours (Tan et al. 2023, section 4.1).
+        that have each motif, 0 where none does. "kinds_sum" [k, n] has the rows of A + I of one node of each kind
+        (`EdgeList.alike`), "kinds_spread" [n, k] gives every node what its kind has. "structure" [n, 32] passes no
+        messages, but says where a node stands: the probabilities that a random walk is back after 1 to 16 steps, and
+        its degree, one-hot, 16 standing for more; 0 for a node without neighbours (Tan et al. 2023, section 4.1).
         """
         return Sparse(self.cache.operator(kind), self.client_index)
 
@@ -261,6 +278,7 @@ class Edges:
 
 
 MOTIF_MEAN = "motif_mean"
+KINDS_SUM, KINDS_SPREAD = "kinds_sum", "kinds_spread"
 
 
 def _mean(a: sp.csr_matrix) -> sp.csr_matrix:
@@ -350,7 +368,7 @@ def make_graph(
     known = y >= 0
     return Graph(
         x=features,
-        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, motifs)]),
+        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, motifs, None if graph_of is None else x)]),
         y=_padded(torch.as_tensor(y, dtype=torch.int64), examples, -1),
         masks=_padded(torch.as_tensor(masks).bool() & torch.as_tensor(known | ~known.any()), examples, False, dim=1),
         real=torch.arange(rows) < n,

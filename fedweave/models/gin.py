@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.graph import Graph
+from fedweave.core.graph import KINDS_SPREAD, KINDS_SUM, Edges, Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
@@ -43,15 +43,18 @@ class GIN:
         """The model from `features` columns to `classes` logits."""
         if features < 1 or classes < 1:
             raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
-        made = (convolution(self.hidden, self.hidden, relu=True) for _ in range(self.layers))
+        made = (convolution(self.hidden, self.hidden, True, opens=not i) for i in range(self.layers))
         convolutions = (dense.activated(layer, self.dropout, relu=False) for layer in made)
         first = dense.affine(features, self.hidden)
         return (first, *convolutions, *dense.head(self.hidden, classes, self.dropout, self.pool))
 
 
-def convolution(fan_in: int, fan_out: int, relu: bool = False) -> Layer:
+def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = False) -> Layer:
     """MLP(h + the sum of the neighbours' h) with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2 (eq. 4.1 with epsilon = 0), then
     ReLU if `relu`.
+
+    opens: no message has passed before, and nothing was dropped: then nodes of small graphs that are alike
+           (`core.graph.EdgeList.alike`) have the same result, which is computed once.
 
     Initialised like `torch.nn.Linear`.
     """
@@ -62,12 +65,16 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False) -> Layer:
         return weights | {f"bias{i}": dense.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        if graph.edges.shrinks:
+        alike = opens and graph.graph_of is not None and isinstance(graph.edges, Edges)
+        if alike:
+            z = graph.edges.operator(KINDS_SUM) @ h
+        elif graph.edges.shrinks:
             neighbours = graph.edges.operator("sum")
             z = h[: neighbours.shape[0]] + neighbours @ h
         else:
             z = graph.edges.operator("sum_with_self") @ h
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
-        return affine(inner, w["weight2"], w["bias2"], relu)
+        out = affine(inner, w["weight2"], w["bias2"], relu)
+        return graph.edges.operator(KINDS_SPREAD) @ out if alike else out
 
     return Layer(init, apply, operator="sum")

@@ -15,7 +15,7 @@ from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_add_pool, glob
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.graph import Graph, make_graph, stack
+from fedweave.core.graph import EdgeList, Edges, Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import MODELS, dense, gin
@@ -183,3 +183,42 @@ def test_same_bits_alone_and_in_a_batch(name: str, pool: str, dtype: torch.dtype
             for weight, gradient in of_layer.items():
                 assert gradient.any()
                 assert torch.equal(batched[layer][weight][site], gradient), f"client {site}, {layer}/{weight}"
+
+
+def labelled(graphs: int, seed: int) -> Graph:
+    """Random small graphs whose nodes have one of two labels."""
+    rng = random.generator(seed, "labelled")
+    graph_of = np.repeat(np.arange(graphs), rng.integers(1, 9, graphs))
+    joined = (graph_of[:, None] == graph_of) & np.triu(rng.random((len(graph_of),) * 2) < 0.4, 1)
+    x = sp.csr_matrix(np.eye(2, dtype=np.float32)[rng.integers(0, 2, len(graph_of))])
+    edges, y, masks = np.stack(np.nonzero(joined | joined.T)), np.zeros(graphs, int), np.ones((3, graphs), bool)
+    return make_graph(x, edges, y, masks, dtype=torch.float64, graph_of=graph_of)
+
+
+def test_nodes_are_alike_by_their_features_and_their_neighbours() -> None:
+    """Two paths a - b - a and one b - b: the ends of the first two and their middles are alike, and the last two."""
+    x = sp.csr_matrix(np.eye(2, dtype=np.float32)[[0, 1, 0, 0, 1, 0, 1, 1]])
+    source, target = np.array([0, 1, 3, 4, 6]), np.array([1, 2, 4, 5, 7])
+    edges = np.stack([np.concatenate([source, target]), np.concatenate([target, source])])
+    graph_of = np.array([0, 0, 0, 1, 1, 1, 2, 2])
+    graph = make_graph(x, edges, np.zeros(3, int), np.ones((3, 3), bool), graph_of=graph_of)
+    first, kind = graph.own_edges.members[0].alike
+    assert kind[:8].tolist() == [0, 1, 0, 0, 1, 0, 2, 2]
+    assert first.tolist() == [0, 1, 6, 8]
+    assert set(kind[8:].tolist()) == {3}  # padding
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_what_is_computed_once_for_alike_nodes_is_what_each_would_have(dropped: bool) -> None:
+    """Outputs and gradients; what dropout drops is each node's own."""
+    shared = labelled(60, 1)
+    own = shared.own_edges.members[0]
+    alone = shared._replace(edges=Edges.of([EdgeList(own.index, own.nodes, own.weight, own.graph_of, own.examples)]))
+    assert len(own.alike[0]) < int(shared.real.sum()) / 3
+    model, key = MODELS["gin"](8, 2, 0.5, "sum").build(2, 3), random.key(4) if dropped else None
+    free, spec = pytree.tree_flatten(models.init(model, random.key(3), torch.float64))
+    free = [tensor.requires_grad_() for tensor in free]
+    outputs = [models.apply(model, pytree.tree_unflatten(free, spec), graph, key) for graph in (shared, alone)]
+    slopes = [torch.autograd.grad(out.square().sum(), free) for out in outputs]
+    for one, each in zip((outputs[0], *slopes[0]), (outputs[1], *slopes[1]), strict=True):
+        torch.testing.assert_close(one, each, rtol=1e-11, atol=1e-11)

@@ -1,0 +1,41 @@
+"""Which nodes are alike before any message has passed, so that what a first layer makes of them is computed once."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise, repeat
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+
+def kinds(features: "np.ndarray | sp.csr_matrix", adjacency: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [k] one node of each kind, and int64 [n] the kind of each.
+
+    Nodes are of one kind that have the same features, and neighbours with the same features. features: [m, d] of the
+    first m ≤ n nodes; the others, padding, have none and are a kind of their own. adjacency: [n, n], of ones.
+    """
+    nodes = adjacency.shape[0]
+    own = _numbered(_rows(sp.csr_matrix(features, copy=True)), nodes)[1]
+    around = np.split(own[adjacency.indices], adjacency.indptr[1:-1])
+    pairs = ((int(kind), np.sort(others).tobytes()) for kind, others in zip(own, around, strict=True))
+    return _numbered(pairs, nodes)
+
+
+def _rows(x: sp.csr_matrix) -> Iterator[bytes]:
+    """The rows, equal where their entries are."""
+    x.sum_duplicates()
+    for first, last in pairwise(x.indptr):
+        yield x.indices[first:last].tobytes() + b"/" + x.data[first:last].tobytes()
+
+
+def _numbered(things: Iterable[Any], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each different one of `things` comes first, and the number of each; as many as `count`, of which those
+    that are missing are one more."""
+    known: dict[Any, int] = {}
+    number, first = np.empty(count, np.int64), []
+    for at, thing in zip(range(count), chain(things, repeat(None)), strict=False):
+        if thing not in known:
+            known[thing] = len(known)
+            first.append(at)
+        number[at] = known[thing]
+    return np.array(first, np.int64), number
