@@ -48,6 +48,7 @@ def init(
 ) -> None:
     """Provision a project: server, sites and administrator with their certificates."""
     from fedweave.config import read
+    from fedweave.datasets.features import OVER_NODES
     from fedweave.deploy.flare.provision import provision
     from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
     from fedweave.deploy.sites.processes import free_port
@@ -56,7 +57,8 @@ def init(
     from fedweave.deploy.sites.splitting import split as cut
 
     project = Project(tuple(name.strip() for name in names.split(",")), host, port or free_port())
-    parts = None if split is None else cut(read(split, settings or [])[0], project.sites)
+    chosen = None if split is None else read(split, settings or [])[0]
+    parts = None if chosen is None else cut(chosen, project.sites)
     provision(directory, project.sites, project.host, project.port)
     project.save(directory)
     for name in project.sites:
@@ -64,6 +66,8 @@ def init(
     if parts is not None:
         hand_out(*parts, directory, project.sites)
     typer.echo(f"{directory}: {len(project.sites)} sites, server on {project.host}:{project.port}")
+    if chosen is not None and (how := chosen.data.values.get("normalise")) in OVER_NODES:
+        typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
 
 
 @sites.command()
