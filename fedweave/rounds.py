@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedweave.core import ledger as purposes
+from fedweave.core import purposes
 from fedweave.core.algorithm import Algorithm, Evaluation, capabilities, check_rounds
 from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.tree import Tree, leaves

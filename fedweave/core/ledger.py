@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
+from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.core.tree import Tree, encoded_size, leaves
 from fedweave.ops.sparsified import Sparsified
 
@@ -31,8 +32,6 @@ SCHEMA = pa.schema(
         ("purpose", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
-SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")
-FRAMING = "(names and framing)"
 
 
 class Line(NamedTuple):

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 
 from fedweave.core.federation import StepInfo
-from fedweave.core.ledger import SETUP, Ledger
+from fedweave.core.ledger import Ledger
+from fedweave.core.purposes import SETUP
 from fedweave.core.tree import Tree
 from fedweave.datasets.features import OVER_NODES
 from fedweave.partition.base import Partition

@@ -10,12 +10,11 @@ import pyarrow.compute as pc
 from rich.filesize import decimal
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.config import Document
 from fedweave.core.algorithm import capabilities
-from fedweave.core.ledger import EVALUATION, FRAMING
-from fedweave.datasets.features import OVER_NODES
+from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.privacy.spent import Bound, bounds, of_members, remarks, states_bound
 from fedweave.report.flows import WAYS, Flow, flows, members
+from fedweave.report.pooling import pooled
 from fedweave.report.reading import Run
 
 # A declaration with one of these stems may concern features, labels or edges, and is pointed out. That nothing of the
@@ -25,17 +24,6 @@ SENSITIVE = re.compile(
     r"representation|identit|degree|raw|data\b|input)",
     re.IGNORECASE,
 )
-POOLED = (
-    "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
-    "exchanged; that every member handed over everything is not among them."
-)
-SCALED = {
-    "simulation": "Features are scaled (normalise = {how!r}) by numbers over all nodes, which this simulation computed "
-    "of the whole data before it was cut; the exchange “(scale)” is what members would send to get them.",
-    "flare": "Features are scaled by numbers over each site's own nodes, as its site.toml has it; nothing left for "
-    "that. Where `fedweave sites init --split` made their data of an experiment with normalise = {how!r}, it was "
-    "scaled before it was cut, by numbers over all nodes.",
-}
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ def disclose(run: Run) -> Disclosure:
     everyone = run.summary["clients"]
     total = {way: sum(one.bytes for one in kinds if one.direction == way) for way in WAYS}
     evaluation = sum(one.bytes for one in kinds if one.purpose == EVALUATION)
-    sentences = [*of_config(run.config, run.summary["algorithm"])]
+    sentences = pooled(run.config, capabilities(ALGORITHMS.get(run.summary["algorithm"])).pooled)
     sentences += [_sent(row, everyone) for row in sent]
     if not sent:
         sentences.append("No client sent anything but empty replies" + (" to the server." if shown else "."))
@@ -82,16 +70,6 @@ def disclose(run: Run) -> Disclosure:
         sentences.append(f"{decimal(evaluation)} of all that was sent and received was for evaluation.")
     spent = tuple((name, bound) for name, own in sorted(costs.items()) for bound in own)
     return Disclosure(tuple(sentences), tuple(kinds), tuple(members(run.ledger)), spent)
-
-
-def of_config(config: Document, algorithm: str = "") -> list[str]:
-    """What a run's configuration says of its data that no message shows; algorithm: by default the configuration's."""
-    name = algorithm or config.get("algorithm", {}).get("name", "")
-    said = [POOLED] if capabilities(ALGORITHMS.get(name)).pooled else []
-    how, engine = config.get("data", {}).get("normalise", "none"), config.get("engine", {}).get("name", "simulation")
-    if how in OVER_NODES and engine in SCALED and not said:
-        said.append(SCALED[engine].format(how=how))
-    return said
 
 
 def remaining(run: Run) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.ledger import FRAMING, PURPOSES
 from fedweave.core.mechanism import Account, Applied, read_applied
+from fedweave.core.purposes import FRAMING, PURPOSES
 from fedweave.errors import UserError
 
 SERVER = "server"

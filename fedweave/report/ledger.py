@@ -12,8 +12,8 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from fedweave.core.ledger import FRAMING
 from fedweave.core.mechanism import Account
+from fedweave.core.purposes import FRAMING
 from fedweave.core.text import printable
 from fedweave.privacy.spent import Bound, of_members, remarks
 from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, who

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from fedweave import outside
 from fedweave.config import Document, differences, load
-from fedweave.core.ledger import EVALUATION
+from fedweave.core.purposes import EVALUATION
 from fedweave.errors import UserError
 from fedweave.metrics.between_groups import MEASURED
 from fedweave.rounds import GLOBAL, SERVER, best_validated, fairest

@@ -13,7 +13,7 @@ from fedweave.algorithms.parts import Uniform
 from fedweave.build import build
 from fedweave.config import resolve
 from fedweave.core.federation import Client, on_client
-from fedweave.core.ledger import FRAMING
+from fedweave.core.purposes import FRAMING
 from fedweave.core.random import generator
 from fedweave.core.tree import Tree, encode, leaves
 from fedweave.engines.simulation import Simulation

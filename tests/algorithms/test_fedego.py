@@ -19,8 +19,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph, make_graph, stack
-from fedweave.core.ledger import FRAMING
 from fedweave.core.model import Model
+from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError

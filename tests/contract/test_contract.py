@@ -14,7 +14,7 @@ from fedweave.contract.subject import everything as everything
 from fedweave.contract.wire import Recorder as Recorder
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import step_name
-from fedweave.core.ledger import FRAMING
+from fedweave.core.purposes import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.rounds import RoundResult, train

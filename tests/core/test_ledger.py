@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.core.federation import Sends, StepInfo
-from fedweave.core.ledger import EVALUATION, FRAMING, SCHEMA, Ledger
+from fedweave.core.ledger import SCHEMA, Ledger
 from fedweave.core.mechanism import Clipped, Gaussian, read_applied
+from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.core.tree import Tree, encode
 from fedweave.ops.touched import TouchedRows
 

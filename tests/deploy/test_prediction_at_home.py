@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.core.ledger import FRAMING, Ledger
+from fedweave.core.ledger import Ledger
+from fedweave.core.purposes import FRAMING
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import FORM
 from fedweave.deploy.flare.journal import entries, journal_path

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
-from fedweave.core.ledger import EVALUATION, SETUP, TRAINING, Ledger
+from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian
+from fedweave.core.purposes import EVALUATION, SETUP, TRAINING
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.gaussian import epsilon

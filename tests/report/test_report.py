@@ -30,8 +30,9 @@ from fedweave.privacy.spent import bounds
 from fedweave.report import figures, gain, tables
 from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number
 from fedweave.report.compare import compared as compared_groups
-from fedweave.report.disclosure import POOLED, SENSITIVE, disclose
+from fedweave.report.disclosure import SENSITIVE, disclose
 from fedweave.report.html import render
+from fedweave.report.pooling import POOLED
 from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
 
 SMALL = """

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedweave.config import Document
 from fedweave.core.federation import Declaration, Sent, Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import PREDICTION, SETUP, Entry, Ledger, line
+from fedweave.core.ledger import Entry, Ledger, line
+from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, encode, map_leaves

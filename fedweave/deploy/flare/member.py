@@ -20,7 +20,7 @@ from fedweave.config import resolve
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
-from fedweave.core.ledger import PREDICTION, SETUP
+from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.alignment import MEETING

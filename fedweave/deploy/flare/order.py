@@ -2,7 +2,7 @@
 
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, step_name
-from fedweave.core.ledger import EVALUATION, PREDICTION, SETUP, TRAINING
+from fedweave.core.purposes import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.errors import CallRefused
 
 

@@ -25,11 +25,9 @@ def ledger(
     A site's own ledger says what has left the site, over all runs; `fedweave audit` shows the same run by run, with
     what was asked and refused.
     """
-    from fedweave.config import load
     from fedweave.report import ledger as shown
-    from fedweave.report.disclosure import of_config
+    from fedweave.report.flows import members
     from fedweave.report.terminal import screen
-    from fedweave.runs.files import CONFIG
 
     if as_csv and as_json:
         raise UserError("--csv and --json are two forms of the same; choose one of them.")
@@ -41,8 +39,20 @@ def ledger(
     else:
         console = screen()
         shown.show_ledger(console, table, member)
-        for sentence in of_config(load(directory / CONFIG)) if (directory / CONFIG).exists() else ():
+        for sentence in _of_data(directory, len(members(table))):
             shown.say(console, sentence)
+
+
+def _of_data(directory: Path, everyone: int) -> list[str]:
+    """What was pooled without a message: everything where one place trains what several hold."""
+    from fedweave.config import load
+    from fedweave.report.pooling import pooled
+    from fedweave.runs.files import CONFIG, PARTITION, read_table
+
+    if not (directory / CONFIG).exists():
+        return []
+    held = len(read_table(directory, PARTITION)) if (directory / PARTITION).exists() else everyone
+    return pooled(load(directory / CONFIG), at_one_place=everyone == 1 < held)
 
 
 def read(directory: Path) -> "pa.Table":
@@ -60,6 +70,6 @@ def read(directory: Path) -> "pa.Table":
 
         return audit(directory).ledger
     raise UserError(
-        f"{directory} holds no ledger: it has neither {LEDGER}, as the directory of a run has (the --out of "
-        "`fedweave run`), nor ledgers/, as the folder of a site has that took part in one."
+        f"there is no {directory / LEDGER} and no {directory / 'ledgers'}; give the directory of a run (the --out of "
+        "`fedweave run`), or the folder of a site that took part in one."
     )

@@ -1,0 +1,24 @@
+"""What was pooled of members' data although no message shows it, in plain words."""
+
+from fedweave.config import Document
+
+POOLED = (
+    "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
+    "exchanged; that every member handed over everything is not among them."
+)
+SCALED = {
+    "simulation": "Features are scaled (normalise = {how!r}) by numbers over all nodes, which this simulation computed "
+    "of the whole data before it was cut; the exchange “(scale)” is what members would send to get them.",
+    "flare": "Features are scaled by numbers over each site's own nodes, as its site.toml has it; nothing left for "
+    "that. Where `fedweave sites init --split` made their data of an experiment with normalise = {how!r}, it was "
+    "scaled before it was cut, by numbers over all nodes.",
+}
+
+
+def pooled(config: Document, at_one_place: bool) -> list[str]:
+    """Sentences on a run: whether all its data was `at_one_place`, and by which numbers features were scaled."""
+    if at_one_place:
+        return [POOLED]
+    how, engine = config.get("data", {}).get("normalise", "none"), config.get("engine", {}).get("name", "simulation")
+    own = how in ("none", "row")  # each row by itself; see `datasets.features`
+    return [] if own or engine not in SCALED else [SCALED[engine].format(how=how)]
