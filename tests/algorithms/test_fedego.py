@@ -331,7 +331,7 @@ def test_an_epoch_has_the_mini_batches_that_the_largest_client_needs(mode: str) 
 def test_epochs_are_the_same_in_both_modes() -> None:
     options: dict[str, Any] = {"epochs": 2, "epoch_share": 0.3, "server_share": 0.5, "own_reduction": True}
     loop, together = (
-        after(fedego(**options), federation(dtype=torch.float64, mode=mode), 3) for mode in ("loop", "vmap")
+        after(fedego(**options), federation(dtype=torch.float64, mode=mode), 20) for mode in ("loop", "vmap")
     )
     assert distance({k: loop[k] for k in ("theta", "phi")}, {k: together[k] for k in ("theta", "phi")}) <= 1e-9
 

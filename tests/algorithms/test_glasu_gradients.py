@@ -200,6 +200,23 @@ def test_the_learning_rate_decays_after_so_many_rounds(backward: Any, weight_dec
     assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(*found, strict=True) for p in a) < 1e-12
 
 
+def test_a_decaying_rate_is_the_same_in_both_modes() -> None:
+    found = []
+    for mode in ("loop", "vmap"):
+        made, fed = (
+            GLASU(backbone(), batch=8, lr=LR, steps=2, decay=0.5, decay_every=7),
+            federation(parties(), mode=mode),
+        )
+        fed.begin(0)
+        state = made.init(fed)
+        for number in range(1, 21):
+            fed.begin(number)
+            state = made.round(state, fed)
+        assert state["rounds"] == 20
+        found.append(weights(fed))
+    assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(*found, strict=True) for p in a) <= 1e-9
+
+
 @HOW
 @pytest.mark.parametrize("holders", [(0, 1, 2), (0,)])
 def test_stale_steps_reuse_what_the_others_had(how: Any, holders: Any) -> None:

@@ -62,6 +62,16 @@ def test_clients_are_judged_by_what_their_training_left() -> None:
     assert apart[-1].summary["global/loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-6)
 
 
+def test_clients_judged_after_training_are_so_in_both_modes_after_20_rounds() -> None:
+    algorithm = FedAvg(model(), parts=(TrainedModel(),), **SGD)
+    loop, together = (
+        [*train(algorithm, federation(dtype=torch.float64, mode=mode), 20, eval_every=10)][-1]
+        for mode in ("loop", "vmap")
+    )
+    assert distance(loop.state["w"], together.state["w"]) <= 1e-9
+    assert loop.summary == pytest.approx(together.summary, abs=1e-9)
+
+
 def test_a_matrix_of_equal_weights_is_the_plain_mean() -> None:
     mixed, _ = after(FedAvg(model(), parts=(Mix(rows(tuple(range(5)))),), **SGD))
     plain, _ = after(FedAvg(model(), parts=(Uniform(),), **SGD))
