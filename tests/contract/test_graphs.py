@@ -40,7 +40,7 @@ class OnGraphs(FedAvg):
 
     capabilities: ClassVar[Capabilities] = replace(capabilities(FedAvg), graph_level=True)
     does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
-    tried_with: ClassVar[dict[str, Any]] = {"local_steps": 3, "lr": 0.003}
+    tried_with: ClassVar[dict[str, Any]] = {"local_steps": 2, "lr": 0.003}
 
 
 @dataclass(frozen=True)
