@@ -1,0 +1,131 @@
+"""Processor seconds of one exchange of 4 MB with sites in this process, plain and in a secure sum, in turns.
+
+    python -m benchmarks.secure [--sites 3 10] [--megabytes 4] [--repeats 16]
+
+No network is between them, so that what the secure sum adds is seen by itself: `all` runs the sites one after the
+other, `path` counts the server and the median site, as if every site had a machine of its own. Agreeing on keys, once in
+16 sums, is in the means.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from benchmarks.flare import Mirror
+from fedweave.core.federation import step_info
+from fedweave.core.ledger import Ledger
+from fedweave.deploy.flare.accounts import Accounts
+from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import Holdings
+from fedweave.deploy.flare.journal import Journal, journal_path
+from fedweave.deploy.flare.masking import Masking
+from fedweave.deploy.flare.member import Member
+from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.requests import Open
+from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.store import Store
+from fedweave.engines.calls import Keys
+
+
+class Here:
+    """A `Link` to members in this process, which takes the time that they need."""
+
+    def __init__(self, members: Mapping[str, Member]) -> None:
+        self.members, self.late = members, Counter[str]()
+        self.all = self.median = 0.0
+
+    def unreachable(self) -> dict[str, str]:
+        return {}
+
+    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
+        answers, seconds = {}, []
+        for site, blob in blobs.items():
+            began = time.process_time()
+            answers[site] = self.members[site].answer(request, blob)
+            seconds.append(time.process_time() - began)
+        self.all, self.median = self.all + sum(seconds), self.median + statistics.median(seconds)
+        return answers, {}
+
+
+def member(folder: Path, sites: list[str]) -> Member:
+    """A site that has joined a run of `Mirror`."""
+    made, ledger = Member(folder, folder.name, None), Journal(journal_path(folder, "bench"))  # type: ignore[arg-type]
+    masking = Masking(folder, folder.name, "bench", sites, ledger)
+    made._job = SimpleNamespace(  # type: ignore[assignment]
+        algorithm=Mirror(),
+        ready=True,
+        pin="",
+        run="bench",
+        order=SimpleNamespace(admit=lambda *call: None),
+        enter=lambda *call: None,
+        scores=set(),
+        graph=None,
+        store=Store(folder / "runs"),
+        keys=Keys(0),
+        draws_as=folder.name,
+        rules=Rules(),
+        accounts=Accounts(folder),
+        ledger=ledger,
+        masking=masking,
+        prepare_sum=lambda asked, told: (
+            masking.open(asked, told)
+            if isinstance(asked, Open)
+            else masking.agree(asked, step_info(Mirror().words), told)
+        ),
+        found=Holdings(graph=None, test=None, data=None, labels=()),  # type: ignore[arg-type]
+    )
+    return made
+
+
+def measure(count: int, megabytes: float, repeats: int) -> None:
+    sites = [f"site-{i}" for i in range(count)]
+    with tempfile.TemporaryDirectory() as scratch:
+        project = Path(scratch) / "project"
+        provision(project, sites, "localhost", 8002)
+        link = Here({site: member(project / site, sites) for site in sites})
+        fed = Flare(link, sites, ledger=Ledger())
+        fed._sums.run = "bench"
+        tree = {"w": {str(i): torch.randn(int(megabytes * 1e6 / 16)) for i in range(4)}}
+        seconds: dict[tuple[str, str], list[float]] = {}
+        for repeat in range(repeats + 1):
+            fed.begin(repeat)
+            for kind, step in (("plain", Mirror().echo), ("secure", Mirror().words)):
+                link.all = link.median = 0.0
+                began = time.process_time()
+                fed.map(step, tree)
+                whole = time.process_time() - began
+                if repeat:  # the first warms up
+                    seconds.setdefault((kind, "all"), []).append(whole)
+                    seconds.setdefault((kind, "path"), []).append(whole - link.all + link.median)
+        for way in ("all", "path"):
+            plain, secure = (seconds[kind, way] for kind in ("plain", "secure"))
+            times = f"plain {statistics.median(plain):.3f} s, secure {statistics.median(secure):.3f} s"
+            ratio = statistics.mean(secure) / statistics.mean(plain)
+            print(f"{count:3} sites, {way:4}: {times}, ratio of means {ratio:.2f}")
+        size = Counter[str]()
+        for row in fed.ledger.table().to_pylist():
+            size[row["step"]] += row["bytes"]
+        print({step: round(found / (repeats + 1)) for step, found in size.items()}, "bytes an exchange")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sites", type=int, nargs="+", default=[3, 10])
+    parser.add_argument("--megabytes", type=float, default=4.0)
+    parser.add_argument("--repeats", type=int, default=16)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    for count in given.sites:
+        measure(count, given.megabytes, given.repeats)
+
+
+if __name__ == "__main__":
+    main()
