@@ -18,8 +18,9 @@ from tests.contract.federations import algorithm, distance, federation, graphs, 
 
 
 def one_sided(mode: str = "vmap", dtype: torch.dtype = torch.float32) -> Simulation:
-    """Parties of which the first alone has labels."""
-    first, *rest = parties = graphs(dtype, name="glasu")
+    """Three parties of which the first alone has labels."""
+    parties = graphs(dtype, name="glasu")
+    first, *rest = [*parties][:3]
     hidden = {name: parties[name]._replace(y=torch.full_like(parties[name].y, -1)) for name in rest}
     return federation(mode=mode, dtype=dtype, name="glasu", clients={first: parties[first]} | hidden)
 
