@@ -179,9 +179,7 @@ class Member:
             check_aligned(job.rules, len(told["ids"]))
         holdings = job.found.align(told, getattr(torch, job.config.engine.values["dtype"]))
         if job.found.data.ids:
-            self._log.info("%s", job.found.kept(holdings.data))
-            with job.accounts.open(job.ledger):
-                job.ledger.note("aligned", common=holdings.data.nodes, own=job.found.data.nodes)
+            self._log.info("%s", job.aligned(job.found, holdings))
         self._check_marks(job, job.found.marks(holdings.data))
         job.begin(holdings, told["width"])
         return self._tell(asked.round, ALIGN, describe(holdings, withheld(job.rules)), JOINING)

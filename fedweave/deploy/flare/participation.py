@@ -120,6 +120,12 @@ class Participation:
                 f"{self.asked.round}. Bring back its folder {RUNS}/{self.run}, or start the run anew."
             )
 
+    def aligned(self, own: PartyData, kept: Holdings) -> str:
+        """Note in the journal how many of its `own` nodes the site has `kept`; in words, for the owner."""
+        with self.accounts.open(self.ledger):
+            self.ledger.note("aligned", common=kept.data.nodes, own=own.data.nodes)
+        return own.kept(kept.data)
+
     def begin(self, found: Holdings, width: int) -> None:
         """Make the model, for graphs of `width` features, and what the algorithm asks of the data; if that is `needed`
         in a length that the sites are yet to agree on, no step can be run until `pad`.
