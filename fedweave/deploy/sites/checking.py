@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 
 from fedweave.config import Config
 from fedweave.core.algorithm import capabilities
@@ -23,7 +21,7 @@ from fedweave.deploy.flare.party import read_own
 from fedweave.deploy.flare.policy import check_algorithm
 from fedweave.deploy.flare.provision import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, read_secret
-from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_port, found
+from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found
 from fedweave.deploy.sites.project import Project
 from fedweave.errors import FedweaveError
 
@@ -136,25 +134,15 @@ def _certificate(folder: Path, kind: str, told: Found) -> None:
     """That it is valid now and of the project's authority, and how long still."""
     path, root = folder / "startup" / f"{kind}.crt", folder / "startup/rootCA.pem"
     check_certificate(path)
+    check_issuer(path, root)
     own = certificate(path)
-    try:
-        own.verify_directly_issued_by(certificate(root))
-    except (InvalidSignature, ValueError, TypeError) as error:
-        raise FedweaveError(
-            f"{path} was not signed by {root}: they are of different projects. Take the whole folder startup of one "
-            "`fedweave sites init`."
-        ) from error
     days = (own.not_valid_after_utc - datetime.now(UTC)).days
     told.facts.append((folder.name, f"certificate valid until {own.not_valid_after_utc:%Y-%m-%d}, {days} days"))
-    told.forms.setdefault(folder.name, {})["authority"] = _serial(certificate(root))
+    told.forms.setdefault(folder.name, {})["authority"] = f"{certificate(root).serial_number:x}"
     if days < SOON:
         told.notes.append(
             (folder.name, f"its certificate ends in {days} days; see “Certificates” in docs/deployment.md")
         )
-
-
-def _serial(root: x509.Certificate) -> str:
-    return f"{root.serial_number:x}"[:12]
 
 
 def _reach(project: Project, told: Found) -> None:

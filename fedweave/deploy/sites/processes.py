@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from fedweave.core.text import printable
 from fedweave.deploy.flare.private import private_file
@@ -153,6 +154,21 @@ def certificate(path: Path) -> x509.Certificate:
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is no certificate ({error}). Ask the project's operator for the folder again."
+        ) from error
+
+
+def check_issuer(path: Path, root: Path) -> None:
+    """Refuse a certificate that the authority of `root` did not sign.
+
+    Raises:
+        UserError: names both files.
+    """
+    try:
+        certificate(path).verify_directly_issued_by(certificate(root))
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} was not signed by {root}: they are of different projects. Take the whole folder startup of one "
+            "`fedweave sites init`."
         ) from error
 
 
