@@ -3,8 +3,8 @@
     python -m benchmarks.secure [--sites 3 10] [--megabytes 4] [--repeats 16]
 
 No network is between them, so that what the secure sum adds is seen by itself: `all` runs the sites one after the
-other, `path` counts the server and the median site, as if every site had a machine of its own. Agreeing on keys, once in
-16 sums, is in the means.
+other, `path` counts the server and the median site, as if every site had a machine of its own. Agreeing on keys, once
+in 16 sums, is in the means.
 """
 
 import argparse

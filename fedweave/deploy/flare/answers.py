@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from fedweave.core.tree import Tree, encode
+
 
 class Answer(NamedTuple):
     """What a site sent: the encoded reply and the seconds that it took there; or why there is none."""
@@ -28,3 +30,9 @@ class Link(Protocol):
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
         """Send `request` and a blob to each site; the answers in time, and {site: why} of those without one."""
         ...
+
+
+def encoded(sent: Mapping[str, Tree]) -> dict[str, bytes]:
+    """{site: the bytes of its message}; a message that several get is the same bytes object for all of them."""
+    blobs = {id(tree): encode(tree) for tree in {id(tree): tree for tree in sent.values()}.values()}
+    return {site: blobs[id(tree)] for site, tree in sent.items()}

@@ -19,7 +19,7 @@ from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.alignment import MEETING, TOLD, align
-from fedweave.deploy.flare.answers import Link
+from fedweave.deploy.flare.answers import Link, encoded
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.lengths import longest
@@ -196,11 +196,9 @@ class Flare:
 
     def _ask(self, name: str, info: StepInfo, request: dict[str, Any], sent: Mapping[str, Tree]) -> Replies:
         """One exchange besides the steps (`sums.Sums`); equal messages are sent as one."""
-        blobs: dict[int, bytes] = {}
-        each = {site: blobs.setdefault(id(tree), encode(tree)) for site, tree in sent.items()}
-        here = [site for site in self._open(list(sent)) if site in each]
+        blobs = encoded({site: sent[site] for site in self._open(list(sent))})
         asked = {"kind": name, "pin": self._pin, "round": self.round} | request
-        return self._call(f"({name})", info, asked, {site: each[site] for site in here}, sent, list(sent))[0]
+        return self._call(f"({name})", info, asked, blobs, sent, list(sent))[0]
 
     def send(
         self,
@@ -256,13 +254,9 @@ class Flare:
         here: Sequence[str],
     ) -> tuple[Replies, dict[str, str]]:
         """One call of a step on those of the `chosen` sites that are `here`; replies and notes."""
-        if messages.each or messages.rows.clients:
-            sent = {site: messages.one(site) for site in here}
-            blobs = {site: encode(tree) for site, tree in sent.items()}
-        else:
-            common = messages.common()
-            sent, blobs = dict.fromkeys(here, common), dict.fromkeys(here, encode(common))
-        return self._call(request["step"], info, request, blobs, sent, chosen)
+        several, common = messages.each or messages.rows.clients, messages.common()
+        sent = {site: messages.one(site) if several else common for site in here}
+        return self._call(request["step"], info, request, encoded(sent), sent, chosen)
 
     def _open(self, chosen: Sequence[str]) -> list[str]:
         closed = self._out | self._link.unreachable()

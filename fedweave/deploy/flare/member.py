@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +185,8 @@ class Member:
 
     def _prepare(self, job: Participation, asked: Agree | Open, told: Tree) -> bytes:
         """What secure sums need besides the terms; no policy speaks of it."""
-        info = INFO[asked.kind]
-        free = replace(job.rules, deny=(), unbounded=(*job.rules.unbounded, *info.sends))
-        return self._send(asked.round, f"({asked.kind})", job.prepare_sum(asked, told), info, free)
+        info, reply = INFO[asked.kind], job.prepare_sum(asked, told)
+        return self._send(asked.round, f"({asked.kind})", reply, info, job.rules.freed(info.sends))
 
     def _pad(self, asked: Pad, told: Tree) -> bytes:
         """Take the lengths of lists that all sites agreed on."""
@@ -224,9 +222,8 @@ class Member:
         """What the site says of itself, from which its policy has already taken what it denies."""
         if self._job is None:
             raise CallRefused("nothing may leave before the site has joined a job")
-        rules = self._job.rules
         self._job.ledger.purpose = PREDICTION if self._job.asked.predict else SETUP
-        free = replace(rules, deny=(), unbounded=(*rules.unbounded, *FORM, *withheld(rules)))
+        free = self._job.rules.freed((*FORM, *withheld(self._job.rules)))
         return self._send(round, name, told, StepInfo.of(sends, ragged=True), free)
 
     def _step(self, asked: Call, blob: bytes) -> tuple[bytes, str]:

@@ -1,7 +1,8 @@
 """A site's own file, `site.toml`: where its data is, and what may leave."""
 
 import stat
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -79,6 +80,10 @@ class Rules:
     min_nodes: Annotated[int, Field(ge=1)] = 10
     round_scores: Annotated[int, Field(ge=1)] = 1
     max_change: Annotated[float, Field(gt=0)] | None = None
+
+    def freed(self, keys: Iterable[str]) -> "Rules":
+        """The rules for what no owner can deny: nothing is, and the `keys` may leave without a bound."""
+        return replace(self, deny=(), unbounded=(*self.unbounded, *keys))
 
 
 def read_site_file(path: Path) -> tuple[SiteData, Rules]:
