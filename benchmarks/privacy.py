@@ -1,6 +1,7 @@
 """What DP-FedAvg costs on Cora, by ε: accuracy of the global model of 10 Louvain clients, GCN of width 16.
 
-Seeds are paired: each draws one cut and one start for all rows. Clip and rounds follow a look at test numbers (docs/privacy.md).
+Seeds are paired: each draws one cut and one start for all rows. Clip and rounds follow a look at test numbers
+(docs/privacy.md).
 
     python -m benchmarks.privacy [--seeds 3] [--rounds 30] [--clip 4.0]
 """
