@@ -82,7 +82,7 @@ def start() -> np.ndarray:
 
 
 def trained(name: str, rounds: int = ROUNDS, **options: Any) -> tuple[Tree, Any, Any]:
-    fed = federation(name=NAME, dtype=torch.float64)
+    fed = federation(name=NAME, dtype=torch.float64, record="auto")
     made = ALGORITHMS[name](model(0.0, classes=2), **{**SGD, **options})
     *_, last = train(made, fed, rounds, eval_every=0)
     return last.state, fed, made
@@ -240,7 +240,7 @@ def test_the_penalty_closes_the_gap_that_it_penalises() -> None:
     """Of each client's own training, a strong penalty leaves smaller gaps on training examples."""
     left = []
     for alpha in (0.0, 5.0):
-        fed = federation(name=NAME)
+        fed = federation(name=NAME, record="auto")
         *_, last = train(Local(model(0.0, classes=2), parts=(FairPenalty(alpha),)), fed, 20)
         assert last.metrics is not None
         rows = [row for row in last.metrics.to_pylist() if row["split"] == "train" and row["client"] != "global"]

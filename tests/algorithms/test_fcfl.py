@@ -75,7 +75,7 @@ def test_the_largest_loss_comes_first_and_the_softness_shrinks_where_its_gradien
 def test_the_worst_loss_falls_first_and_then_no_loss_rises(first: int) -> None:
     """Gradient descent with small steps: the largest loss alone is chased, or each falls."""
     made = ALGORITHMS["fcfl"](model(0.0), first=first, delta=0.01, lr=0.005, weight_decay=0.0)
-    fed, losses = federation(dtype=torch.float64), []
+    fed, losses = federation(dtype=torch.float64, record="auto"), []
     for step in train(made, fed, 12, eval_every=1):
         rows = step.metrics.to_pylist()
         own = [row for row in rows if row["client"] != "global" and row["split"] == "train"]

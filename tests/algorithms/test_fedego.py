@@ -466,7 +466,7 @@ BASELINES: dict[str, Callable[..., Any]] = {
 )
 def test_baselines_learn_on_egos(name: str) -> None:
     losses = []
-    for step in train(BASELINES[name](local_steps=10, lr=0.01), federation(), 12, eval_every=1):
+    for step in train(BASELINES[name](local_steps=10, lr=0.01), federation(record="auto"), 12, eval_every=1):
         assert step.metrics is not None
         rows = [r for r in step.metrics.to_pylist() if r["client"] != "global" and r["split"] == "train"]
         losses.append(sum(r["value"] for r in rows if r["metric"] == "loss"))

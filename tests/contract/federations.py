@@ -69,8 +69,8 @@ def algorithm(name: str, dropout: float = 0.5, **options: Any) -> Any:
 
 
 def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float32, **options: Any) -> Simulation:
-    """The five clients of `graphs` on an engine; where a test is not about its modes, nothing is recorded, which takes
-    longer than a few rounds and changes no number."""
+    """The five clients of `graphs` on an engine; where a test is not about its modes, nothing is recorded: that
+    changes no number, and pays only for many rounds or steps (record="auto")."""
     given: dict[str, Any] = {} if "mode" in options else {"record": "never"}
     return federations.federation(engine, dtype, _needs(options.pop("name", None)), **(given | options))
 
