@@ -22,7 +22,7 @@ from fedweave.deploy.flare.alignment import MEETING, TOLD, align
 from fedweave.deploy.flare.answers import Link, encoded
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
-from fedweave.deploy.flare.lengths import longest
+from fedweave.deploy.flare.lengths import longest, without
 from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults, read_version
 from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
@@ -129,7 +129,7 @@ class Flare:
         odd = {site: said.format(*own, *form) for site, own in forms.items() if own != form}
         self._out |= odd
         self._count(odd, odd)
-        return _without(replies, odd)
+        return without(replies, odd)
 
     def _padded(self, replies: Replies, more: dict[str, Any]) -> Replies:
         """Without the sites that are lost on the way to agreeing, where there is something to agree on."""
@@ -137,7 +137,7 @@ class Flare:
         if not sizes:
             return replies
         here = self._arrive(PAD, {}, {"kind": "pad", "pin": self._pin} | more, replies.clients, sizes)
-        return _without(replies, {site: why for site, why in here.missing.items() if site in replies.clients})
+        return without(replies, {site: why for site, why in here.missing.items() if site in replies.clients})
 
     def map(
         self,
@@ -329,10 +329,3 @@ class Flare:
             raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
         self._snapshot = int(tree["round"])
         self._versions = {site: int(kept["version"]) for site, kept in (data or {}).items()}
-
-
-def _without(replies: Replies, odd: Mapping[str, str]) -> Replies:
-    """The replies without those of the `odd` sites, which are missing for these reasons."""
-    here = [site for site in replies.clients if site not in odd]
-    batches = [Batch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
-    return Replies(here, batches, {**replies.missing, **odd})

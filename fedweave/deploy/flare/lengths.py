@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from fedweave.core.federation import Sends
 from fedweave.core.ranges import Whole
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.sizes import agreed, least_rows
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import CallRefused, UserError
 
 SIZES = "sizes"
@@ -51,3 +51,10 @@ def checked(told: Tree, needed: Mapping[str, int]) -> dict[str, int]:
         if type(size) is not int or not own <= size <= LENGTH.most or size != least_rows(size):
             raise CallRefused(f"the server tells {size!r} as the length of {name}, which cannot be")
     return dict(told)
+
+
+def without(replies: Replies, odd: Mapping[str, str]) -> Replies:
+    """The replies without those of the `odd` sites, which are missing for these reasons."""
+    here = [site for site in replies.clients if site not in odd]
+    batches = [Batch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
+    return Replies(here, batches, {**replies.missing, **odd})
