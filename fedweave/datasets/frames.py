@@ -28,8 +28,8 @@ def from_frames(nodes: Any, edges: Any, name: str = "frames", **options: Any) ->
         ConfigError, DataError: see `folder.Folder`.
     """
     root = Path(name)
-    made_of = _tables(root, nodes=nodes, edges=edges)
-    return Folder(**options).made(made_of[0], made_of[1], root)
+    of_nodes, of_edges = _tables(root, nodes=nodes, edges=edges)
+    return Folder(**options).made(of_nodes, of_edges, root)
 
 
 def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames", **options: Any) -> Dataset:
@@ -41,8 +41,8 @@ def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames",
         ConfigError, DataError: see `graph_folder.GraphFolder`.
     """
     root = Path(name)
-    made_of = _tables(root, graphs=graphs, nodes=nodes, edges=edges)
-    return GraphFolder(**options).made(made_of[0], made_of[1], made_of[2], root)
+    of_graphs, of_nodes, of_edges = _tables(root, graphs=graphs, nodes=nodes, edges=edges)
+    return GraphFolder(**options).made(of_graphs, of_nodes, of_edges, root)
 
 
 def from_networkx(
