@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -115,6 +115,10 @@ class Ledger:
         keys = tuple(line(path, *_measure(leaf), info) for path, leaf in leaves(message))
         now = time.time()
         self.add(Entry(round, call, step, tuple(clients), direction, keys, size, seconds, tuple(to), now, self.purpose))
+
+    def enter(self, entry: Entry) -> None:
+        """Note messages that were measured elsewhere and are sent now, for the present purpose."""
+        self.add(replace(entry, at=time.time(), purpose=self.purpose))
 
     def add(self, entry: Entry) -> None:
         """Note messages that were measured elsewhere."""

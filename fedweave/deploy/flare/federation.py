@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -113,8 +112,7 @@ class Flare:
         self, name: str, tells: Declaration, request: dict[str, Any], here: Sequence[str], message: Tree
     ) -> Replies:
         blobs, sent = dict.fromkeys(here, encode(message)), dict.fromkeys(here, message)
-        info = StepInfo.of(tells, ragged=True, hears=TOLD)
-        replies, _ = self._call(name, info, request, blobs, sent, self.clients)
+        replies, _ = self._call(name, StepInfo.of(tells, True, hears=TOLD), request, blobs, sent, self.clients)
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing)
         return replies
 
@@ -236,9 +234,7 @@ class Flare:
         peers = tuple(peer for peer in to if peer not in receipt.lost)
         keys = tuple(line(*key, info) for key in receipt.keys)
         if peers:
-            when = time.time(), self.ledger.purpose
-            sent = (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers
-            self.ledger.add(Entry(round, call, name, *sent, *when))
+            self.ledger.enter(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
 
     def _request(self, kind: str, name: str) -> dict[str, Any]:
         again = self._keys.occurrence(name)
