@@ -106,7 +106,8 @@ def expected(
             for motif in all_motifs
         }
         base = starts if options["base"] == "before" else trained
-        rewards = oracles.reward(whole, r, options["beta"])
+        rewards = list(oracles.reward(whole, r, options["beta"]))
+        rewards[int(r.argmax())] = whole  # all of it, where the floor of D t / t may be one less than D
         starts, w = [v + got for v, got in zip(base, rewards, strict=True)], w + whole
     pay = oracles.payoffs(history, options["budget"])
     return Outcome(r, pay, phi, w, base, rewards, goal), d
