@@ -142,7 +142,7 @@ class Ledger:
 
     def restore(self, table: pa.Table) -> None:
         """Continue after the rows of `table`."""
-        self._entries, self._written = [], [table.cast(SCHEMA)]
+        self._entries, self._written = [], [table.select(SCHEMA.names).cast(SCHEMA)]
         self.bytes_up = self.bytes_down = self.bytes_peer = self.bytes_evaluation = 0
         for row in table.group_by(["direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
             self._count(row["direction"], row["purpose"], row["bytes_sum"])

@@ -328,6 +328,7 @@ def test_an_epoch_has_the_mini_batches_that_the_largest_client_needs(mode: str) 
     assert algorithm._in_epoch(29) == 2
 
 
+@pytest.mark.slow
 def test_epochs_are_the_same_in_both_modes() -> None:
     options: dict[str, Any] = {"epochs": 2, "epoch_share": 0.3, "server_share": 0.5, "own_reduction": True}
     loop, together = (

@@ -147,7 +147,7 @@ def test_column_scaling_of_sparse_features_and_unknown_names_are_refused(tmp_pat
         ConfigError, match=r'"standard" would fill the sparse features of cora \(2 x 11\); use "none", "row" or "scale"'
     ):
         load("cora", str(tmp_path), normalise="standard")
-    with pytest.raises(ConfigError, match=r"'unit' is not known; choose one of none, row, scale, standard, minmax"):
+    with pytest.raises(ConfigError, match="'unit' is not known; choose one of none, row, binary, scale"):
         load("cora", str(tmp_path), normalise="unit")
 
 

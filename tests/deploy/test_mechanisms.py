@@ -238,7 +238,7 @@ def test_a_journal_gives_back_what_was_spent(tmp_path: Path) -> None:
     spent = spent.after_entry(book.last)
     assert Spent.of(entries(tmp_path / "r1.jsonl")) == spent
     assert spent.account.cost == Cost(2.0, 1.0, 2)
-    assert spent.epsilon == pytest.approx(2.0 + epsilon(1.0, 1e-5))
+    assert spent.epsilon(1e-5) == pytest.approx(2.0 + epsilon(1.0, 1e-5))
     assert Journal(tmp_path / "r1.jsonl").table() == book.table()
 
 

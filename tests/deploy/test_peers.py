@@ -174,6 +174,7 @@ def test_a_receipt_is_read_as_it_was_written() -> None:
     assert Receipt.read(receipt.note(), INFO, ["b"]) == receipt
 
 
+@pytest.mark.slow
 def test_the_servers_host_relays_ciphertext(running: Path, tmp_path: Path) -> None:
     """Real processes. The tap shows all that reaches the server's processes with TLS taken off: the replies to the
     server are there word for word, of what sites sent to each other not one piece, though every message passed."""

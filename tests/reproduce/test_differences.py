@@ -16,7 +16,7 @@ from tests.reproduce.tiny import cell, finish, table
 
 
 def row(name: str, *by_seed: float | None, column: str = "data") -> Row:
-    return Row(name, column, "global", "F1", *(None,) * 5, len(by_seed), None, "measured", 2, by_seed)
+    return Row(name, column, "global", "F1", *(None,) * 7, len(by_seed), None, "measured", 2, by_seed)
 
 
 def test_by_hand() -> None:

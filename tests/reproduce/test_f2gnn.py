@@ -195,7 +195,7 @@ def test_cells_may_have_seeds_of_their_own(tmp_path: Path) -> None:
 
 
 def measured(name: str, column: str, ours: float | None, spread: float | None = None) -> Row:
-    return Row(name, column, "global", "%", None, None, ours, spread, None, 1, None, "measured", 2, (ours,))
+    return Row(name, column, "global", "%", None, None, ours, spread, None, None, None, 1, None, "measured", 2, (ours,))
 
 
 def test_pictures_have_a_panel_per_data_set_and_a_line_per_method(tmp_path: Path) -> None:

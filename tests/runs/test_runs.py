@@ -17,6 +17,7 @@ import pytest
 from fedweave import build, config
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.graph import SPLITS
+from fedweave.core.ledger import Ledger
 from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError, UserError
 from fedweave.partition.base import Partition
@@ -147,7 +148,9 @@ def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) 
         assert summary[f"bytes_{way}"] == sum(row["bytes"] for row in ledger if row["direction"] == way) > 0
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before replace", "after replace"])
+@pytest.mark.parametrize(
+    "before", [pytest.param(True, marks=pytest.mark.slow), False], ids=["before replace", "after replace"]
+)
 def test_crash_at_any_write_resumes_to_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, before: bool
 ) -> None:
@@ -299,7 +302,7 @@ def test_damage_is_named(tmp_path: Path, name: str) -> None:
 def test_undefined_metrics_are_null() -> None:
     class Fed:
         clients = ("client-0",)
-        ledger = type("Ledger", (), {"bytes_up": 1, "bytes_down": 2, "bytes_peer": 0, "bytes_evaluation": 0})
+        ledger = Ledger()
 
     data = Dataset("d", np.zeros((1, 1), np.float32), np.zeros((2, 0), np.int64), np.zeros(1, np.int64), 1)
     built = build.Built(data, Partition(()), None, cast(Any, Fed()))

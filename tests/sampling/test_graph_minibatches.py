@@ -157,7 +157,7 @@ def test_what_cannot_be_is_refused() -> None:
     nodes = make_graph(np.ones((3, 1)), np.zeros((2, 0), int), np.zeros(3, int), np.ones((3, 3), bool))
     with pytest.raises(ValueError, match="this client's are nodes"):
         GraphBatches().batches(nodes, random.key(0), 1)
-    with pytest.raises(ValueError, match="no operator 'max', only structure, sum, mean"):
+    with pytest.raises(ValueError, match="no operator 'max', only structure, sum, sum_with_self, mean"):
         BatchEdges({}, torch.float32, nodes.own_edges).operator("max")
 
 

@@ -29,7 +29,8 @@ class SecureSum(Part):
     protect an update come before it. Where nobody has an example, the mean is 0.
 
     bound:    every number of n_i / N · Δ_i, or Δ_i, is kept within ±bound.
-    fraction: binary digits of a word behind the point. bits: of a word, 32 or 64.
+    fraction: binary digits of a word behind the point.
+    bits:     of a word, 32 or 64.
     least:    the sum is of so many clients at least, or of more than half of all if that is more. If c of P clients may
               work with the server, it must be more than (P + c) / 2.
     weights:  clients count by "size", n_i training examples, or "equal".

@@ -72,7 +72,7 @@ class Sums:
         told = self.ask("advertise", INFO["advertise"], request, dict.fromkeys(here, _NOTHING))
         self._adverts = {site: own for site in told.clients if (own := self._advert(site, told[site], group))}
         if len(self._adverts) < least:
-            raise ClientsMissing(step, told.missing | self._missing(here), least, len(here))
+            raise ClientsMissing(step, self._missing(here) | told.missing, least, len(here))
         message = {"adverts": {site: told[site] for site in self._adverts}}
         dealt = self.ask("share", INFO["share"], request, dict.fromkeys(self._adverts, message))
         form = (len(self._adverts), group.slots, SHARE)
