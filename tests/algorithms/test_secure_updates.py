@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
-from fedweave.algorithms.parts import Clip, SecureSum, Uniform
+from fedweave.algorithms.parts import Clip, MemberNoise, SecureSum, Uniform
 from fedweave.core.mechanism import Clipped, read_applied
 from fedweave.core.mechanism import SecureSum as Applied
 from fedweave.core.tree import leaves
 from fedweave.errors import ClientsMissing, UserError
+from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
@@ -89,6 +90,17 @@ def test_what_changes_an_update_comes_before_it_and_reports_stay_at_home() -> No
     with pytest.raises(ValueError, match="Proximal looks at what each client sends by itself, which SecureSum hides"):
         ALGORITHMS["fedprox"](model(), adaptive=True, parts=(SecureSum(),))
     assert ALGORITHMS["fedprox"](model(), parts=(SecureSum(),)).composed.owner("aggregate") == "SecureSum"
+
+
+def test_noise_goes_into_the_sum_with_its_bound() -> None:
+    noised, equal = MemberNoise(clip=0.5, sigma=0.1), SecureSum(weights="equal", bits=64, fraction=40)
+    plain, hidden = after(Uniform(), noised), after(noised, equal)
+    assert 0 < distance(hidden[0]["w"], plain[0]["w"]) < 1e-9  # the same noise, in words
+    one, other = (bounds(fed.ledger.table()) for _, fed in (hidden, plain))
+    assert [(own.per, own.epsilon) for own in one] == [(own.per, own.epsilon) for own in other]
+    assert len(one) == 1
+    with pytest.raises(ValueError, match="MemberNoise changes an update that SecureSum has hidden"):
+        FedAvg(model(), parts=(equal, noised))
 
 
 def test_words_that_could_overflow_are_refused() -> None:
