@@ -131,6 +131,8 @@ def _made(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, Choice):
         table = value.plain()
         return value.name if len(table) == 1 else table

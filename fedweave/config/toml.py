@@ -101,4 +101,6 @@ def _inline(value: Any) -> str:
         return "[" + ", ".join(_inline(item) for item in value) + "]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if not isinstance(value, bool | int | float):
+        raise TypeError(f"{value!r} has no form in TOML")
     return str(value).lower() if isinstance(value, bool) else repr(value)

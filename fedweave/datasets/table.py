@@ -88,6 +88,8 @@ class Table:
         cells = self.data[column].combine_chunks()
         if pa.types.is_temporal(cells.type):
             refuse(self.path, f"column {column!r} holds {cells.type}", DATES)
+        if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+            self._refuse_words(column, cells)
         refuse_rows(self, _bools(cells.is_null()), lambda row: f"feature {column!r} is empty", FEATURE)
         values = self._cast(cells, pa.float64(), column, FEATURE).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
@@ -99,6 +101,15 @@ class Table:
             FEATURE,
         )
         return narrow
+
+    def _refuse_words(self, column: str, cells: pa.Array) -> None:
+        """Refuse a feature without any number at once, not row by row."""
+        words = [text for text in pc.unique(cells.drop_null()).to_pylist() if text]
+        if words and not any(re.match(form, text) for text in words for form in (NUMERIC, DATE, DECIMAL_COMMA)):
+            empty = cells.null_count + cells.to_pylist().count("")
+            more = f"{len(cells) - empty:,} rows hold text" + (f" and {empty:,} nothing" if empty else "")
+            first = np.arange(len(cells)) == cells.to_pylist().index(words[0])
+            refuse_rows(self, first, lambda row: f"{column!r} is {words[0]!r}; {more}", remedy_of(column, words))
 
     def kinds(self, column: str, names: tuple[str, ...]) -> np.ndarray:
         """int64 [rows], the places of text in `names`, -1 where empty; other text is refused."""
@@ -138,7 +149,9 @@ def remedy_of(column: str, texts: list[str]) -> str:
     names = sorted(set(texts))
     shown = ", ".join(json.dumps(name, ensure_ascii=False) for name in names[:10]) + (", …" if names[10:] else "")
     declare = f"[data] categories = {{{column} = [{shown}]}}"
-    return f"{FEATURE} Text becomes one column per value if you declare all values: {declare}."
+    return (
+        f"{FEATURE} Text becomes one column per value if you declare all values (empty cells are in none): {declare}."
+    )
 
 
 def _uncast(cell: pa.Scalar, to: pa.DataType) -> bool:

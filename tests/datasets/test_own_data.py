@@ -1,5 +1,6 @@
 """Data as members have it: owners, sub-folders, text, files of other programs, and tables in memory."""
 
+import tomllib
 from pathlib import Path
 
 import networkx as nx
@@ -84,8 +85,8 @@ REFUSED: dict[str, tuple[str | bytes, str, str]] = {
     "decimal comma": ('id,label,f\n1,0,"0,5"\n', "row 2: 'f' is '0,5'", "Write decimal points"),
     "date": ("id,label,born\n1,0,1990-12-31\n", "row 2: 'born' is '1990-12-31'", "days since another date"),
     "text": (
-        "id,label,job\n1,0,nurse\n2,0,clerk\n",
-        "row 2: 'job' is 'nurse'",
+        "id,label,job\n1,0,nurse\n2,0,clerk\n3,0,\n",
+        "row 2: 'job' is 'nurse'; 2 rows hold text and 1 nothing",
         'categories = {job = ["clerk", "nurse"]}',
     ),
     "mixed groups": ("id,label,sens,f\n1,0,f,2\n2,0,1,2\n", "row 2: sens is 'f', not a whole number", "leave the cell"),
@@ -125,7 +126,7 @@ def test_all_faults_of_the_tables_are_told_at_once(tmp_path: Path) -> None:
         "nodes.csv: row 4: feature 'g' is empty",
         "nodes.csv: row 3: split is 'dev'",
     ]  # edges are not looked at before ids are unique
-    many = "id,label,f\n" + "".join(f"{i},0,x{i}\n" for i in range(50))
+    many = "id,label,f\n" + "".join(f"{i},0,1x{i}\n" for i in range(50))
     with pytest.raises(DataError) as refusal:
         load("folder", str(folder(tmp_path, many, "source,target\n" + "a,b\n" * 3)))
     assert len(str(refusal.value).splitlines()) == 21
@@ -181,3 +182,13 @@ def test_a_data_of_pytorch_geometric() -> None:
     assert (data.classes, data.public.tolist()) == (2, np.eye(3, dtype=bool).tolist())
     with pytest.raises(DataError, match=r"the data has no x, y"):
         datasets.from_pyg(Data(edge_index=ends))
+
+
+def test_named_values_survive_in_the_config_of_a_run() -> None:
+    names = {"job": ["clerk", "nurse"], "day of week": ["Mo"]}
+    one = config.resolve({"data": {"name": "folder", "path": "mine", "categories": names}})
+    written = tomllib.loads(config.dumps(one.plain()))
+    assert written["data"]["categories"] == names
+    assert config.resolve(written) == one
+    with pytest.raises(TypeError, match="has no form in TOML"):
+        config.dumps({"x": None})
