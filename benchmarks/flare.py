@@ -15,7 +15,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +30,10 @@ from nvflare.job_config.api import FedJob
 
 from fedweave.core.federation import Client, Sends, on_client, step_info
 from fedweave.core.mechanism import SecureSum
+from fedweave.core.purposes import TRAINING
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.accounts import Accounts
-from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.federation import Flare, Link
 from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
@@ -50,6 +51,7 @@ from fedweave.engines.calls import Keys
 from fedweave.privacy.secure_sum import FixedPoint
 
 ROOT = Path(__file__).parents[1]
+RUN = "bench"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,43 @@ class Mirror:
         return {"w": map_leaves(lambda leaf: FixedPoint(32, 20).encode(leaf, 1 << 24), message["w"])}
 
 
+def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
+    """What a site holds (`participation.Participation`) that has joined a run of `Mirror`. kit: its folder."""
+    folder = Path(tempfile.mkdtemp())
+    ledger = Journal(journal_path(folder, RUN))
+    masking = Masking(kit, name, RUN, sites, ledger)
+    return SimpleNamespace(
+        algorithm=Mirror(),
+        run=RUN,
+        ready=True,
+        pin="",
+        order=SimpleNamespace(admit=lambda *call: None, purpose=TRAINING),
+        enter=lambda *call: None,
+        scores=set(),
+        graph=None,
+        store=Store(folder),
+        keys=Keys(0),
+        draws_as="site",
+        rules=Rules(),
+        accounts=Accounts(folder),
+        ledger=ledger,
+        masking=masking,
+        prepare_sum=lambda asked, told: (
+            masking.open(asked, told)
+            if isinstance(asked, Open)
+            else masking.agree(asked, step_info(Mirror().words), told)
+        ),
+        found=Holdings(graph=None, test=None, data=None, labels=()),  # type: ignore[arg-type]
+    )
+
+
+def serving(link: Link, sites: Sequence[str]) -> Flare:
+    """The server's side of that run."""
+    fed = Flare(link, sites, ledger=Journal(Path(tempfile.mkdtemp()) / "ledger.jsonl"))
+    fed._sums.run = RUN
+    return fed
+
+
 class Echo(Site):
     """A site that has joined a run of `Mirror`, and one bare function besides."""
 
@@ -75,32 +114,8 @@ class Echo(Site):
     @collab.init
     def begin(self) -> None:
         super().begin()
-        folder = Path(tempfile.mkdtemp())
-        ledger = Journal(journal_path(folder, "bench"))
         kit = Path(collab.workspace.get_root_dir())
-        masking = Masking(kit, collab.site_name, "bench", self.sites, ledger)
-        self._member._job = SimpleNamespace(  # type: ignore[union-attr]
-            algorithm=Mirror(),
-            ready=True,
-            pin="",
-            order=SimpleNamespace(admit=lambda *call: None),
-            enter=lambda *call: None,
-            scores=set(),
-            graph=None,
-            store=Store(folder),
-            keys=Keys(0),
-            draws_as="site",
-            rules=Rules(),
-            accounts=Accounts(folder),
-            ledger=ledger,
-            masking=masking,
-            prepare_sum=lambda asked, told: (
-                masking.open(asked, told)
-                if isinstance(asked, Open)
-                else masking.agree(asked, step_info(Mirror().words), told)
-            ),
-            found=Holdings(graph=None, test=None, data=None, labels=()),  # type: ignore[arg-type]
-        )
+        self._member._job = taking_part(kit, collab.site_name, self.sites)  # type: ignore[union-attr]
 
     @collab.publish
     def bare(self, blob: bytes) -> bytes:
@@ -120,8 +135,7 @@ class Bench:
 
     @collab.main
     def main(self) -> None:
-        fed = Flare(CollabLink(600), self.sites, ledger=Journal(Path(tempfile.mkdtemp()) / "ledger.jsonl"))
-        fed._sums.run = "bench"
+        fed = serving(CollabLink(600), self.sites)
         rows = [self._measure(fed, size) for size in self.megabytes]
         results = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id())) / RESULT
         results.mkdir()
