@@ -21,3 +21,12 @@ def running(provisioned: Path) -> Iterator[Path]:
 
     with processes(provisioned) as project:
         yield project
+
+
+@pytest.fixture
+def owned(running: Path) -> Iterator[Path]:
+    """The running project, whose data and site files a test may change."""
+    before = {path: path.read_bytes() for path in running.glob("*/*") if path.suffix in (".npz", ".toml")}
+    yield running
+    for path, content in before.items():
+        path.write_bytes(content)

@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,17 @@ from fedweave.cli import app
 from fedweave.config import load, resolve
 from fedweave.core.tree import decode
 from fedweave.deploy.flare.journal import entries, journal_path
-from fedweave.deploy.flare.sitefile import SITE_FILE
 from fedweave.deploy.sites.processes import SiteProcess, descendants, wait_until_open
 from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import FILES, run
 from fedweave.errors import FedweaveError
+from fedweave.privacy.gaussian import epsilon
 from fedweave.rounds import train
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, LEDGER, METRICS, PARTITION, read_table
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, bring, experiment, tables
+from tests.deploy.test_in_process import cut_again, deny, renamed
 
 
 class Watcher:
@@ -152,6 +152,35 @@ def test_a_killed_server_resumes_with_nothing_lost(running: Path, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_secure_sums_where_a_policy_asks_for_them(owned: Path, tmp_path: Path) -> None:
+    config = experiment("fedavg", rounds=3, algorithm_settings={"parts": ["secure_sum"]})
+    deny(owned, 'secure_sum = ["update", "n"]')
+    summary = run(config, owned, tmp_path / "out", False, Watcher())
+    expected, _ = simulated(config)
+    assert distance(Checkpoint.load(tmp_path / "out" / CHECKPOINT).state, expected.state) == 0
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+    assert noted(tmp_path / "out") == {}
+    for name, about in (("audit", owned / "bank-b"), ("ledger", owned / "bank-b"), ("ledger", tmp_path / "out")):
+        told = CliRunner().invoke(app, [name, str(about)], env={"COLUMNS": "300"})
+        assert told.exit_code == 0, told.output
+        assert "secure sum" in told.output
+
+
+@pytest.mark.slow
+def test_noised_updates_leave_until_a_sites_cap_is_reached(owned: Path, tmp_path: Path) -> None:
+    """σ = 8: a round has μ = 1/4, and three fit under ε = epsilon(√3 / 4)."""
+    config = experiment("dp_fedavg", rounds=5, algorithm_settings={"clip": 0.5, "sigma": 8.0})
+    cap = epsilon(3**0.5 / 4, 1e-5)
+    deny(owned, f'algorithms = ["dp_fedavg"]\nepsilon = {cap + 1e-9}\nunbounded = ["own", "trained"]')
+    heard = Watcher()
+    with pytest.raises(FedweaveError, match=rf"bank-b: .*policy\.epsilon: ε = {cap:g} is spent.*; 3 such messages fit"):
+        run(config, owned, tmp_path / "out", False, heard)
+    assert max(now.get("round", 0) for now in heard.heard) == 3
+    told = CliRunner().invoke(app, ["audit", str(owned / "bank-b")], env={"COLUMNS": "300"})
+    assert "policy.epsilon" in told.output
+
+
+@pytest.mark.slow
 def test_fedego_whose_server_trains_and_tells_every_site_something_else(running: Path, tmp_path: Path) -> None:
     config = experiment("fedego", rounds=2, algorithm_settings={"batches": 2, "epochs": 1, "server_epochs": 1})
     summary = run(config, running, tmp_path / "out", False, Watcher())
@@ -167,13 +196,10 @@ def test_fedego_whose_server_trains_and_tells_every_site_something_else(running:
 
 
 @pytest.fixture
-def parties(running: Path, tmp_path: Path) -> Iterator[Path]:
+def parties(owned: Path, tmp_path: Path) -> Path:
     """The running project, whose sites bring tables of their own (`projects.tables`) for as long as a test lasts."""
-    before = {site: (running / site / SITE_FILE).read_text() for site in SITES}
     tables(tmp_path / "data")
-    yield bring(running, tmp_path / "data")
-    for site, text in before.items():
-        (running / site / SITE_FILE).write_text(text)
+    return bring(owned, tmp_path / "data")
 
 
 @pytest.mark.slow
@@ -203,3 +229,11 @@ def test_glasu_between_parties_with_tables_of_their_own(parties: Path, tmp_path:
     refused = CliRunner().invoke(app, ["sites", "predict", str(tmp_path), "--sites", str(parties)])
     assert refused.exit_code == 2
     assert "holds no finished run" in refused.stderr
+
+
+@pytest.mark.slow
+def test_glasu_whose_layers_are_added_up_in_secure_sums(owned: Path, tmp_path: Path) -> None:
+    config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5, "secure_sum": True})
+    run(config, cut_again(owned, config), tmp_path / "out", False, Watcher())
+    expected, sim = simulated(config)
+    assert distance(Checkpoint.load(tmp_path / "out" / CHECKPOINT).state, renamed(expected.state, sim)) == 0
