@@ -1,4 +1,4 @@
-"""The command `fedweave sites status`: what runs, how far the run is, and who is there, within two seconds."""
+"""The command `fedweave sites status`: what runs, how far the run is, and who is there, within some seconds."""
 
 import json
 import socket
@@ -15,7 +15,7 @@ from fedweave.deploy.sites.processes import found
 from fedweave.deploy.sites.project import Project
 from fedweave.errors import FedweaveError
 
-SECONDS = 2.0  # that the server has to answer
+SECONDS = 5.0  # that the server has to answer, of which its login takes more than one
 THERE, AWAY, UNKNOWN = "●", "○", "?"
 
 
