@@ -41,7 +41,7 @@ def flow_table(found: Sequence[Flow], everyone: int, delta: float = DELTA) -> Ta
     """A line for each kind of message; ε of Gaussian noise is stated at `delta`."""
     table = Table("what for", "from → to", box=SIMPLE_HEAD)
     table.add_column("call and key")
-    table.add_column("what the receiver learns", min_width=36)
+    table.add_column("what the receiver learns", min_width=16)
     table.add_column("mechanism")
     for heading in ("messages", "bytes"):
         table.add_column(heading, justify="right", no_wrap=True)
