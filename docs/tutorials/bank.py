@@ -82,13 +82,16 @@ show("between", between)
 
 # %% [markdown]
 # And what left the banks? No customer's row; but some numbers about their customers as a group. The ledger lists each
-# with what its receiver learns, and a step cannot send what it does not declare.
+# with what its receiver learns, and a step cannot send what it does not declare. Keys that begin with `own` are scores,
+# sent when the models are judged. They reveal most: how many customers of each group have which outcome and which
+# prediction.
 
 # %%
 rows = fed.ledger.table().to_pylist()
-told = {row["key"].split("/")[0]: row["reveals"] for row in rows if row["direction"] == "up" and row["reveals"]}
-for key, reveals in told.items():
-    print(f"{key:8} {reveals}")
+told = dict.fromkeys((row["key"].split("/")[0], row["reveals"]) for row in rows if row["direction"] == "up")
+for key, reveals in told:
+    if reveals:
+        print(f"{key:8} {reveals}")
 
 # %% [markdown]
 # Where to go from here: [F²GNN's settings and results on real data](../f2gnn.md), fairness [in plain
