@@ -47,7 +47,7 @@ def on_post_build(config: Any) -> None:
 
 def relinked(markdown: str, page: str) -> str:
     """The text of a page with its links, which are relative to its place in the repository, relative to its place in
-    the site; of files that the site has not, the words alone."""
+    the site, and to tutorials' files as links to their pages; of files that the site has not, the words alone."""
     source = ELSEWHERE.get(page, f"docs/{page}")
     pages = {there: here for here, there in ELSEWHERE.items()}
 
@@ -55,7 +55,9 @@ def relinked(markdown: str, page: str) -> str:
         words, target, part = match[1], match[2], match[3] or ""
         there = os.path.normpath(os.path.join(os.path.dirname(source), target))
         if "://" in target or (there.startswith("docs/") and there not in pages):
-            target = target if "://" in target else os.path.relpath(there.removeprefix("docs/"), os.path.dirname(page))
+            if "://" not in target:
+                there = re.sub(r"^docs/(tutorials/[^/]+)\.py$", r"docs/\1.md", there)
+                target = os.path.relpath(there.removeprefix("docs/"), os.path.dirname(page))
             return f"[{words}]({target}{part})"
         if there in pages:
             return f"[{words}]({os.path.relpath(pages[there], os.path.dirname(page))}{part})"

@@ -37,7 +37,7 @@ print(
 )
 
 # %% [markdown]
-# A tenth of the molecules is kept at the server to judge by. The rest goes to six laboratories.
+# A fifth of the molecules, 72, is kept at the server to judge by. The rest goes to six laboratories.
 
 # %%
 cut = fedweave.partition.GraphsIID(clients=6, global_test=0.2).cut(data, seed=0)

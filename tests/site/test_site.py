@@ -86,6 +86,8 @@ def test_lines_that_name_parameters_become_a_list() -> None:
         ("index.md", "[how](ARCHITECTURE.md)", "[how](architecture.md)"),
         ("vertical.md", "[b](../benchmarks/README.md)", "[b](benchmarks.md)"),
         ("examples/credit.md", "[f](../../docs/f2gnn.md)", "[f](../f2gnn.md)"),
+        ("first-steps.md", "[b](tutorials/bank.py)", "[b](tutorials/bank.md)"),
+        ("index.md", "[b](docs/tutorials/bank.py)", "[b](tutorials/bank.md)"),
         ("contributing.md", "[Apache](LICENSE)", "Apache"),
         ("f2gnn.md", "[x](https://example.org/a)", "[x](https://example.org/a)"),
         ("f2gnn.md", "[x](nowhere/at-all.md)", "[x](nowhere/at-all.md)"),  # left for the build to refuse
