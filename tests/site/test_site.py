@@ -142,7 +142,7 @@ def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
 
 def test_there_is_a_tutorial_for_each_system_and_it_is_short() -> None:
     tutorials = module("tutorials")
-    systems = {"bank": "F²GNN", "drugs": "FairGraphFL", "hospitals": "GLASU", "platform": "FairGFL", "shops": "FedEgo"}
+    systems = {"bank": "F²GNN", "drugs": "FairGraphFL", "hospitals": "GLASU", "marketplace": "FairGFL", "shops": "FedEgo"}
     assert [path.stem for path in TUTORIALS] == [*systems]
     for path in TUTORIALS:
         found = tutorials.cells(path.read_text())
@@ -168,9 +168,9 @@ def test_a_tutorial_runs() -> None:
 def test_all_tutorials_run_and_show_what_they_tell() -> None:
     out = {path.stem: ran(path) for path in TUTORIALS}
     check_bank(out["bank"])
-    spread = [float(number) for number in re.findall(r"variance of losses ([\d.]+)", out["platform"])]
+    spread = [float(number) for number in re.findall(r"variance of losses ([\d.]+)", out["marketplace"])]
     assert spread[2] < spread[0]
-    assert "ε = 300" in out["platform"]
+    assert "ε = 300" in out["marketplace"]
     found = [float(number) for number in re.findall(r"0\.\d+", out["hospitals"])]
     assert min(found[4:7]) > max(found[:3])  # together, each clinic alone
     values = re.findall(r"value [\d.]+ before, ([\d.]+) now", out["drugs"])
