@@ -36,6 +36,7 @@ VALIDATION = f"{BEST}/val/accuracy"
 FAIREST = "best_fair"
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
+_OF_FAIREST = ("global/accuracy", "global/auc", "global/classes_predicted", "local/accuracy", "local/auc")
 
 
 class Summary(dict[str, float]):
@@ -205,8 +206,9 @@ def fairest(
 ) -> dict[str, float]:
     """The test accuracies, AUC and "best_fair/groups/…" of the round "best_fair/round" with the lowest
     "best_fair/val/gaps", SP + EO of all clients' validation examples together, among those whose "best_fair/val/
-    accuracy" there lies more than `margin` above "best_fair/val/constant", that of the better constant prediction; of
-    the round with the best such accuracy while there is none (see `between_groups.fairer`). Empty without groups.
+    accuracy" there lies more than `margin`, "best_fair/val/margin", above "best_fair/val/constant", that of the better
+    constant prediction; of the round with the best such accuracy while there is none (see
+    `between_groups.fairer`). Empty without groups.
 
     metrics, summary, before: as in `best_validated`.
     """
@@ -216,11 +218,8 @@ def fairest(
     first = f"{FAIREST}/round" not in before
     if "accuracy" not in found or not (first or between_groups.fairer(found, last, margin)):
         return {name: value for name, value in before.items() if name.startswith(f"{FAIREST}/")}
-    test = {
-        name: value
-        for name, value in summary.items()
-        if name in ("global/accuracy", "global/auc", "local/accuracy", "local/auc") or name.startswith("groups/")
-    }
+    test = {name: value for name, value in summary.items() if name in _OF_FAIREST or name.startswith("groups/")}
+    found["margin"] = margin
     val = {f"{FAIREST}/val/{name}": value for name, value in found.items() if not math.isnan(value)}
     return {f"{FAIREST}/round": round} | val | {f"{FAIREST}/{name}": value for name, value in test.items()}
 

@@ -121,7 +121,7 @@ def split(run: Run) -> Figure | None:
     told = run.partition["labels"].to_pylist()  # a site may keep its own back
     classes = max(len(counts or ()) for counts in told)
     labels = np.array([counts or [0] * classes for counts in told], np.int64).reshape(len(names), -1)
-    return _stacked(run, names, labels) if len(names) <= BARS else Figure((_shares(labels),))
+    return _stacked(run, names, labels) if len(names) <= BARS else Figure((_shares(run, labels),))
 
 
 def pairs(run: Run) -> Figure | None:
@@ -190,8 +190,8 @@ def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
     graphs = run.partition is not None and "graphs" in run.partition.column_names
     tones = colours.of_classes(labels.shape[1])
     classes = tuple(
-        Bars(f"class {number}", counts, tone)
-        for number, (counts, tone) in enumerate(zip(labels.T.tolist(), tones, strict=True))
+        Bars(name, counts, tone)
+        for name, counts, tone in zip(run.named(labels.shape[1]), labels.T.tolist(), tones, strict=True)
     )
     below = "" if len(names) <= NAMED else "clients"
     panels = [Panel(f"Labelled {'graphs' if graphs else 'nodes'}, by class", classes, names, below, stacked=True)]
@@ -206,11 +206,11 @@ def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
     return Figure(tuple(panels), legend)
 
 
-def _shares(labels: np.ndarray) -> Heat:
+def _shares(run: Run, labels: np.ndarray) -> Heat:
     """Share of each class at each client, clients ordered by their most frequent class and then its share."""
     share = labels / np.maximum(labels.sum(axis=1, keepdims=True), 1)
     order = np.lexsort((-share.max(axis=1), share.argmax(axis=1)))
     kept = order[_some(len(order))]
     some = "" if len(kept) == len(order) else f", some of {len(order):,}"
-    rows = tuple(f"class {number}" for number in range(labels.shape[1]))
-    return Heat(f"Share of each class at clients{some}", share[kept].T, 1.0, rows, below="clients, by frequent class")
+    rows, below = run.named(labels.shape[1]), "clients, by frequent class"
+    return Heat(f"Share of each class at clients{some}", share[kept].T, 1.0, rows, below=below)

@@ -47,17 +47,25 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
 
 
 def sentences(found: Sequence[Gain]) -> list[str]:
-    """For every group of runs, how many members joining helps, and by how much; all its seeds together."""
+    """For every group of runs, what joining brings or costs on average, how many members gain and lose, and how much;
+    all its seeds together, where a member counts once for each."""
     said = []
     for group in distinct(found, lambda one, other: one.group is other.group):
         values = [value for gain in group for value in gain.of_clients.values()]
         up, down = [value for value in values if value > 0], [value for value in values if value < 0]
-        seeds = f" (all {len(group)} seeds)" if len(group) > 1 else ""
-        words = f"With {group[0].group.label}, joining helps {len(up)} of {len(values)} members{seeds}"
-        words += f", by {spread(up)[0]:.3f} of accuracy on average" if up else ""
-        words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'} {-spread(down)[0]:.3f}" if down else ""
+        who = f"pairs of a member and a seed ({len(group)} seeds)" if len(group) > 1 else "members"
+        words = f"With {group[0].group.label}, joining {_effect(spread(values)[0])} on average"
+        words += f"; {len(up)} of {len(values)} {who} {'gains' if len(up) == 1 else 'gain'}"
+        words += f", by {spread(up)[0]:.3f} on average" if up else ""
+        words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {-spread(down)[0]:.3f}" if down else ""
         said.append(f"{words}.")
     return said
+
+
+def _effect(mean: float) -> str:
+    if abs(mean) < 0.0005:
+        return "changes accuracy by less than 0.0005"
+    return f"{'brings' if mean > 0 else 'costs'} {abs(mean):.3f} of accuracy"
 
 
 def table(found: Sequence[Gain]) -> Table:

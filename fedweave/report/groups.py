@@ -31,6 +31,13 @@ FAMILIES = {
 }
 
 
+def favourable(groups: Sequence[Group]) -> str:
+    """What the class is called whose prediction counts as favourable, the second of two; "class 1" where it has no name
+    or runs have different ones."""
+    [name, *others] = dict.fromkeys(group.first.named(2)[1] for group in groups)
+    return "class 1" if others or name == "class 1" else f"class “{name}” (1)"
+
+
 def between_groups(groups: Sequence[Group]) -> Table:
     """A row per metric and kind of value, a column per group of runs; without rows where nothing was measured."""
     rows = []

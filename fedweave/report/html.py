@@ -12,9 +12,9 @@ from fedweave.report import figures, gain, svg, tables, traffic
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
 from fedweave.report.disclosure import disclose
-from fedweave.report.groups import between_groups
+from fedweave.report.groups import between_groups, favourable
 from fedweave.report.motifs import drawing
-from fedweave.report.notes import notes
+from fedweave.report.notes import notes, of_fairest
 from fedweave.report.panels import Figure
 from fedweave.report.reading import Group, Run, distinct, grouped
 from fedweave.report.template import FIGURE, PAGE, STYLE
@@ -36,7 +36,7 @@ def render(runs: Sequence[Run]) -> str:
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else gain.sentences(gained),
         warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished]
-        + [warning for group in groups for warning in _constant(group)],
+        + [warning for group in groups for warning in _noted(group, notes)],
         style=STYLE,
         version=version("fedweave"),
         facts=tables.facts(groups),
@@ -46,6 +46,8 @@ def render(runs: Sequence[Run]) -> str:
         paired_note=NOTE,
         fairness=tables.metrics(groups, ("fairness",)),
         between=between_groups(groups),
+        favourable=favourable(groups),
+        fairest=[warning for group in groups for warning in _noted(group, of_fairest)],
         alone=tables.reward_fairness(groups),
         seeds=seeds,
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
@@ -76,8 +78,8 @@ def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], nam
     ]
 
 
-def _constant(group: Group) -> list[str]:
-    """Where models are no better than a constant prediction: a sentence for each way, once for all seeds."""
+def _noted(group: Group, notes: Callable[[dict[str, Any]], dict[str, str]]) -> list[str]:
+    """What must not be overlooked in a group's metrics: a sentence for each thing, once for all seeds."""
     found: dict[str, list[str]] = {}
     for run in group.runs:
         for what, sentence in notes(run.summary["metrics"]).items():

@@ -1,4 +1,5 @@
-"""What must not be overlooked in a result: a model that is no better than a constant prediction."""
+"""What must not be overlooked in a result: a model that is no better than a constant prediction, and a fairest round
+that is not one."""
 
 from collections.abc import Mapping
 
@@ -20,4 +21,31 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         reached, constant = metrics.get(f"{kind}/accuracy"), metrics.get(f"{kind}/majority")
         if reached is not None and constant is not None and reached < constant:
             found[kind] = words.format(reached, constant)
+    return found
+
+
+def fallen_back(metrics: Mapping[str, float | None]) -> str:
+    """Why "best_fair/…" is of the round with the best validation accuracy and not of the one with the lowest gaps
+    (`rounds.fairest`); "" where it is of that."""
+    accuracy, constant, margin = (metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "margin"))
+    if accuracy is None or constant is None or margin is None:
+        return ""
+    shown = "shown is the round of best validation accuracy"
+    if not accuracy > constant + margin:
+        far = f"more than {margin:g} above" if margin else "above"
+        why = f"no round's accuracy on validation is {far} that of the better constant prediction, {constant:.3f}"
+        return f"{why}; {shown}"
+    return "" if "best_fair/val/gaps" in metrics else f"the gaps are not defined on the validation examples; {shown}"
+
+
+def of_fairest(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """{what: a sentence} on the fairest round: that none was fair, and that its model predicts one class."""
+    found = {}
+    if why := fallen_back(metrics):
+        found["fallen back"] = f"there is no fairest round: {why}."
+    if metrics.get("best_fair/global/classes_predicted") == 1:
+        found["one class"] = (
+            f"the model of round {metrics['best_fair/round']} predicts one class for all test examples, so that its "
+            "gaps are 0 and say nothing."
+        )
     return found

@@ -66,6 +66,15 @@ class Run:
         """The last round that was evaluated."""
         return int(pc.max(_evaluations(self.metrics)["round"]).as_py())
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the classes are called, in order; () where they are numbers."""
+        return tuple(self.summary.get("classes") or self.section("data").get("labels") or ())
+
+    def named(self, count: int) -> tuple[str, ...]:
+        """What each of so many classes is called in a legend: its name, or "class 2"."""
+        return self.classes if len(self.classes) == count else tuple(f"class {number}" for number in range(count))
+
     def section(self, name: str) -> Document:
         """A section of the configuration, empty if it is absent."""
         found = self.config.get(name, {})

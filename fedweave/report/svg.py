@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave.report.axis import Axis
 from fedweave.report.colours import contrast, shade
-from fedweave.report.panels import Bars, Dots, Heat, Key, Line, Panel
+from fedweave.report.panels import Bars, Dots, Heat, Key, Line, Panel, plainly
 
 WIDTH, HEIGHT = 364, 250  # a telephone's 400 pixels less the page's margins
 SIZE, LETTER = 11, 0.6  # of text; a letter's width to it, on the safe side
@@ -58,7 +58,7 @@ def _panel(shown: Panel) -> Iterator[str]:
     yield from _bars(shown, across, up)
     for mark in shown.marks:
         if isinstance(mark, Line):
-            yield from _line(mark, across, up)
+            yield from _line(mark, shown, across, up)
         elif isinstance(mark, Dots):
             yield from _dots(mark, shown, across, up)
 
@@ -175,7 +175,7 @@ def _bars(shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
             base = base + np.nan_to_num(np.asarray(bar.y, float))
 
 
-def _line(mark: Line, across: Axis, up: Axis) -> Iterator[str]:
+def _line(mark: Line, shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
     points = [(across.place(x), up.place(y)) for x, y in zip(mark.x, mark.y, strict=True) if math.isfinite(y)]
     if not points:
         return
@@ -183,7 +183,8 @@ def _line(mark: Line, across: Axis, up: Axis) -> Iterator[str]:
         edge = [*zip(mark.x, mark.high, strict=True), *[*zip(mark.x, mark.low, strict=True)][::-1]]
         around = _path([(across.place(x), up.place(y)) for x, y in edge])
         yield f'<path class="band" style="--c:{mark.tone}" d="{around}Z"/>'
-    said = _title(f"{mark.name}: {mark.y[-1]:.4g} at {mark.x[-1]:g}")
+    last = f"{mark.y[-1]:.4g}" if shown.form is plainly else shown.form(mark.y[-1])
+    said = _title(f"{mark.name}: {last} at {mark.x[-1]:g}")
     if len(points) == 1:
         yield f'<g style="--c:{mark.tone}">{_mark("circle", *points[0])}{said}</g>'
     else:

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -211,7 +212,8 @@ def splits(parts: Iterable[tuple[str, Any]]) -> Table:
         kept, cut = (_total(table[name].to_pylist()) for name in ("edges_kept", "edges_cut"))
         ends = 0 if kept is None or cut is None else 2 * kept + cut
         share = f"{(cut or 0) / ends:.1%}" if ends else NONE
-        sizes = map(_count, (nodes[0], nodes[len(nodes) // 2], nodes[-1]) if nodes else (None,) * 3)
+        middle = f"{statistics.median(nodes):,.1f}".removesuffix(".0") if nodes else NONE
+        sizes = (_count(nodes[0] if nodes else None), middle, _count(nodes[-1] if nodes else None))
         rows.append(tuple(map(Cell, (whose, f"{len(table):,}", *sizes, _count(kept), _count(cut), share))))
     head = ("split of", "clients", "fewest nodes", "median", "most", "edges kept", "edge ends cut", "share cut")
     return Table(head, tuple(rows))

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.config import Config
-from fedweave.report.notes import notes
+from fedweave.report.notes import fallen_back, notes, of_fairest
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
@@ -121,17 +121,31 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     cost = f"{summary['rounds']} rounds in {summary['seconds']:.1f} s ({summary['seconds_per_round']:.3g} s each)"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
-    traffic += (
-        f" ({decimal(summary['bytes_evaluation'])} of it for evaluation)" if "bytes_evaluation" in summary else ""
-    )
+    traffic += _for_evaluation(summary)
     if "best_val/round" in metrics:
         console.print(f"best mean validation accuracy after round {metrics['best_val/round']}", highlight=False)
     if "best_fair/round" in metrics:
-        fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
-        words = "validation: after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
-        console.print(f"fairest by {words}", highlight=False)
+        _show_fairest(console, metrics)
     console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
     console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _show_fairest(console: Console, metrics: Mapping[str, Any]) -> None:
+    """The test result of the fairest round, or of the one shown in its place, and what to know of it."""
+    fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
+    words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
+    by = "best by validation accuracy" if fallen_back(metrics) else "fairest by validation"
+    console.print(f"{by}: {words}", highlight=False)
+    for note in of_fairest(metrics).values():
+        console.print(f"[bold yellow]note: {note}[/]", highlight=False, soft_wrap=True)
+
+
+def _for_evaluation(summary: Mapping[str, Any]) -> str:
+    """How much of all directions together evaluation took; "" where that is not known."""
+    if "bytes_evaluation" not in summary:
+        return ""
+    every = "all three" if "bytes_peer" in summary else "both"
+    return f" ({decimal(summary['bytes_evaluation'])} of {every} for evaluation)"
 
 
 def _between_groups(found: Mapping[str, Any]) -> Table:

@@ -236,6 +236,7 @@ def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
     return {
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
+        **({"classes": list(built.data.labels)} if built.data.labels else {}),
         "clients": len(built.fed.clients),
         "rounds": last.round,
         "seed": config.general.seed,

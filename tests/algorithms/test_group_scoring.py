@@ -138,7 +138,8 @@ def test_the_fairest_round_is_kept_with_its_test_results() -> None:
     end = steps[-1].summary
     assert end["best_fair/round"] == best.round
     assert end["best_fair/val/gaps"] == min(gaps)
-    for name in ("global/accuracy", "groups/global/sp", "groups/median/eo"):
+    assert end["best_fair/val/margin"] == -1.0
+    for name in ("global/accuracy", "global/classes_predicted", "groups/global/sp", "groups/median/eo"):
         assert end[f"best_fair/{name}"] == best.summary[name]
     strict = [*train(ALGORITHMS["fedavg"](net()), federation(), 6, fair_margin=1.0)]
     accuracies = [rows(step, GLOBAL, "val")["groups/selection/accuracy"] for step in strict]

@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.filesize import decimal
 from typer.testing import CliRunner
 
 from fedweave.cli import app
@@ -189,6 +190,8 @@ def test_bytes_and_epsilon_add_up_over_rounds() -> None:
     assert (list(sent.marks[0].x), list(sent.marks[0].y)) == ([1, 2, 3], [each, 2 * each, 3 * each])  # type: ignore[union-attr]
     assert list(cost.marks[0].y) == pytest.approx([1.5, 3.0, 4.5])
     assert "per row" in cost.title
+    assert f"one: {decimal(ledger.bytes_up)} at 3" in svg.panel(sent)
+    assert "one: 4.5 at 3" in svg.panel(cost)
     assert traffic.figure([Group("one", (run(ledger=Ledger().table()),))]) is None
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.report import terminal
 from fedweave.report.html import render
+from fedweave.report.notes import of_fairest
 from fedweave.report.reading import read_run, read_runs
 
 PEOPLE = """
@@ -106,3 +108,67 @@ def test_the_terminal_shows_gaps_and_floors(runs: list[Path]) -> None:
     words = f"SP {found['best_fair/groups/global/sp']:.4f}, EO {found['best_fair/groups/global/eo']:.4f}"
     assert f"fairest by validation: after round {found['best_fair/round']}, " in text
     assert words in text
+
+
+def test_classes_that_have_names_are_called_by_them(runs: list[Path]) -> None:
+    """By the summary's names or, before there is a summary, by the configuration's; a number is none."""
+    plain = read_run(runs[0])
+    text = render([plain])
+    assert "a prediction of class 1 counts as favourable" in text
+    assert "class 0" in text
+    names = ["default", "<repaid>"]
+    told = replace(plain, summary=plain.summary | {"classes": names})
+    configured = replace(plain, config=plain.config | {"data": plain.section("data") | {"labels": names}})
+    for one in (told, configured):
+        text = render([one])
+        assert "a prediction of class “&lt;repaid&gt;” (1) counts as favourable" in text
+        assert "class 0" not in text
+        assert "class 1" not in text
+    assert "a prediction of class 1 counts" in render([plain, told])
+
+
+CONSTANT = {
+    "best_fair/round": 2,
+    "best_fair/global/accuracy": 0.8,
+    "best_fair/global/classes_predicted": 1.0,
+    "best_fair/groups/global/sp": 0.0,
+    "best_fair/val/accuracy": 0.8,
+    "best_fair/val/constant": 0.8,
+    "best_fair/val/gaps": 0.0,
+    "best_fair/val/margin": 0.0,
+}
+
+
+def test_a_fairest_round_that_is_none_is_not_called_so() -> None:
+    summary = {"metrics": CONSTANT, "rounds": 3, "seconds": 1.0, "seconds_per_round": 0.3, "peak_rss_mb": 1.0}
+    console = Console(width=100, file=io.StringIO(), record=True)
+    terminal.show_result(console, summary | {"bytes_up": 1, "bytes_down": 1}, Path("one"))
+    text = console.export_text()
+    assert "fairest by validation" not in text
+    assert "best by validation accuracy: after round 2, test accuracy 0.8000, SP 0.0000" in text
+    why = "no round's accuracy on validation is above that of the better constant prediction, 0.800"
+    assert f"{why}; shown is the round of best validation accuracy." in text
+    assert "the model of round 2 predicts one class for all test examples" in text
+
+
+def test_a_fairest_round_is_one_where_the_margin_and_the_gaps_allow_it() -> None:
+    above = CONSTANT | {"best_fair/val/accuracy": 0.85, "best_fair/global/classes_predicted": 2.0}
+    assert of_fairest(above) == {}
+    [said] = of_fairest(above | {"best_fair/val/margin": 0.1}).values()
+    assert "more than 0.1 above that of the better constant prediction" in said
+    del above["best_fair/val/gaps"]
+    assert "gaps are not defined" in of_fairest(above)["fallen back"]
+    assert of_fairest({"best_fair/round": 1}) == of_fairest({}) == {}
+
+
+def test_the_page_says_that_no_round_was_fair(runs: list[Path], tmp_path: Path) -> None:
+    """By a margin that no round reaches; of a finished run, and of one that is not."""
+    config = tmp_path / "people.toml"
+    config.write_text(PEOPLE.replace("fair_margin = -1.0", "fair_margin = 1.0"))
+    result = CliRunner().invoke(app, ["run", str(config), "--out", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    why = "no round&#39;s accuracy on validation is more than 1 above that of the better constant prediction"
+    assert why in render([read_run(tmp_path / "run")])
+    (tmp_path / "run" / "summary.json").unlink()
+    assert why in render([read_run(tmp_path / "run")])
+    assert "there is no fairest round" not in render([read_run(runs[0])])

@@ -7,6 +7,7 @@ import re
 import shutil
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -240,7 +241,8 @@ def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Pa
     assert found.of_clients == {client: one[client] - alone[client] for client in alone}
     assert compared.row("gain", "fedavg")[0] == "0"
     helped = [value for value in found.of_clients.values() if value > 0]
-    assert f"With fedavg, joining helps {len(helped)} of 3 members" in " ".join(compared.texts)
+    [said] = [text for text in compared.texts if text.startswith("With fedavg, joining ")]
+    assert f" on average; {len(helped)} of 3 members gain" in said
     assert compared.row("gain", "fedavg")[1] == f"{len(helped)} of 3"
     assert gain.gains(groups[:1]) == []
 
@@ -260,10 +262,24 @@ def test_members_stand_in_one_order_for_every_run() -> None:
     assert panel.names == ("a", "b", "c")  # type: ignore[union-attr]  # sums -.2, -.1, .15
     assert [list(dots.y) for dots in panel.marks] == [[0.2, -0.1, 0.05], [-0.4, 0.0, 0.1]]  # type: ignore[union-attr]
     assert gain.sentences(found) == [
-        "With one, joining helps 2 of 3 members, by 0.125 of accuracy on average; 1 loses 0.100.",
-        "With two, joining helps 1 of 3 members, by 0.100 of accuracy on average; 1 loses 0.400.",
+        "With one, joining brings 0.050 of accuracy on average; 2 of 3 members gain, by 0.125 on average; "
+        "1 loses, by 0.100.",
+        "With two, joining costs 0.100 of accuracy on average; 1 of 3 members gains, by 0.100 on average; "
+        "1 loses, by 0.400.",
     ]
     assert [cell.text for cell in gain.table(found).rows[0]] == ["one", "0", "2 of 3", "-0.1000", "+0.0500", "+0.2000"]
+
+
+def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
+    """Most members may lose where those that gain are told of."""
+    found = [gained("one", a=0.05, b=-0.2, c=0.0), gained("one", a=-0.1, b=-0.1, c=-0.05)]
+    found = [replace(one, group=found[0].group) for one in found]
+    assert gain.sentences(found) == [
+        "With one, joining costs 0.067 of accuracy on average; 1 of 6 pairs of a member and a seed (2 seeds) gains, "
+        "by 0.050 on average; 4 lose, by 0.113.",
+    ]
+    [none] = gain.sentences([gained("two", a=0.1, b=-0.1)])
+    assert none.startswith("With two, joining changes accuracy by less than 0.0005 on average; 1 of 2 members gains")
 
 
 def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> None:
@@ -564,6 +580,12 @@ def test_what_sites_do_not_know_or_keep_back_is_left_open(copied: Callable[..., 
     assert clients.rows[1][1].text != "-"
     assert [cell.text for cell in split.rows[0]][-2:] == ["-", "-"]
     assert split.rows[0][1].text == f"{len(clients.rows)}"
+
+
+def test_the_median_of_an_even_number_of_clients_lies_between_the_middle_two() -> None:
+    for sizes, wanted in (([28, 32], "30"), ([32, 28, 1, 90], "30"), ([27, 28], "27.5"), ([5, 9, 1_200_000], "9")):
+        part = pa.table({"nodes": sizes, "edges_kept": [0] * len(sizes), "edges_cut": [0] * len(sizes)})
+        assert tables.splits([("it", part)]).rows[0][3].text == wanted
 
 
 def test_numbers_are_written_so_that_they_can_be_compared() -> None:

@@ -80,4 +80,7 @@ def test_what_passed_between_clients_is_said_where_anything_did() -> None:
 def test_what_was_for_evaluation_is_said() -> None:
     shown = io.StringIO()
     terminal.show_result(Console(width=80, file=shown), SUMMARY | {"bytes_evaluation": 900_000}, Path("runs/one"))
-    assert "clients sent 629.8 kB, received 1.2 MB (900.0 kB of it for evaluation)" in shown.getvalue()
+    assert "clients sent 629.8 kB, received 1.2 MB (900.0 kB of both for evaluation)" in shown.getvalue()
+    told = SUMMARY | {"bytes_evaluation": 900_000, "bytes_peer": 2_000}
+    terminal.show_result(Console(width=120, file=shown), told, Path("runs/one"))
+    assert "sent 2.0 kB to each other (900.0 kB of all three for evaluation)" in shown.getvalue()
