@@ -142,7 +142,13 @@ def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
 
 def test_there_is_a_tutorial_for_each_system_and_it_is_short() -> None:
     tutorials = module("tutorials")
-    systems = {"bank": "F²GNN", "drugs": "FairGraphFL", "hospitals": "GLASU", "marketplace": "FairGFL", "shops": "FedEgo"}
+    systems = {
+        "bank": "F²GNN",
+        "drugs": "FairGraphFL",
+        "hospitals": "GLASU",
+        "marketplace": "FairGFL",
+        "shops": "FedEgo",
+    }
     assert [path.stem for path in TUTORIALS] == [*systems]
     for path in TUTORIALS:
         found = tutorials.cells(path.read_text())
