@@ -20,7 +20,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-test: install  ## The whole suite, on two cores
+test: install  ## The whole suite, eleven minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: install  ## The longer checks

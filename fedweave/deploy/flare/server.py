@@ -165,7 +165,7 @@ class Server:
         fed.classes = _agreed(replies, "classes")
         check_names(replies)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
-        return Joined(algorithm, fed, replies, SimpleNamespace(name=config.data.name))
+        return Joined(algorithm, fed, replies, SimpleNamespace(name=config.data.name, labels=()))
 
 
 def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
