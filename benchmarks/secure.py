@@ -14,25 +14,15 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 
-from benchmarks.flare import Mirror
-from fedweave.core.federation import step_info
+from benchmarks.flare import RUN, Mirror, taking_part
 from fedweave.core.ledger import Ledger
-from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import Holdings
-from fedweave.deploy.flare.journal import Journal, journal_path
-from fedweave.deploy.flare.masking import Masking
 from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.flare.requests import Open
-from fedweave.deploy.flare.sitefile import Rules
-from fedweave.deploy.flare.store import Store
-from fedweave.engines.calls import Keys
 
 
 class Here:
@@ -57,31 +47,8 @@ class Here:
 
 def member(folder: Path, sites: list[str]) -> Member:
     """A site that has joined a run of `Mirror`."""
-    made, ledger = Member(folder, folder.name, None), Journal(journal_path(folder, "bench"))  # type: ignore[arg-type]
-    masking = Masking(folder, folder.name, "bench", sites, ledger)
-    made._job = SimpleNamespace(  # type: ignore[assignment]
-        algorithm=Mirror(),
-        ready=True,
-        pin="",
-        run="bench",
-        order=SimpleNamespace(admit=lambda *call: None),
-        enter=lambda *call: None,
-        scores=set(),
-        graph=None,
-        store=Store(folder / "runs"),
-        keys=Keys(0),
-        draws_as=folder.name,
-        rules=Rules(),
-        accounts=Accounts(folder),
-        ledger=ledger,
-        masking=masking,
-        prepare_sum=lambda asked, told: (
-            masking.open(asked, told)
-            if isinstance(asked, Open)
-            else masking.agree(asked, step_info(Mirror().words), told)
-        ),
-        found=Holdings(graph=None, test=None, data=None, labels=()),  # type: ignore[arg-type]
-    )
+    made = Member(folder, folder.name, None)  # type: ignore[arg-type]
+    made._job = taking_part(folder, folder.name, sites)
     return made
 
 
@@ -92,7 +59,7 @@ def measure(count: int, megabytes: float, repeats: int) -> None:
         provision(project, sites, "localhost", 8002)
         link = Here({site: member(project / site, sites) for site in sites})
         fed = Flare(link, sites, ledger=Ledger())
-        fed._sums.run = "bench"
+        fed._sums.run = RUN
         tree = {"w": {str(i): torch.randn(int(megabytes * 1e6 / 16)) for i in range(4)}}
         seconds: dict[tuple[str, str], list[float]] = {}
         for repeat in range(repeats + 1):
