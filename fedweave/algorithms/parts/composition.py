@@ -59,13 +59,8 @@ class Composition(dict[str, Part]):
             meanings = {self[name].sends[key]: name for name in self if key in self[name].sends}
             if len(meanings) > 1:
                 raise ValueError(f"parts: {' and '.join(meanings.values())} both report {key!r} with other meanings")
-        *earlier, last = [name for name, part in self.items() if has(part, "release")] or [""]
-        if owners := [name for name in earlier if bounding(self[name]) and not self[last].hides]:
-            raise ValueError(
-                f"parts: {last} would make something else of an update after {owners[0]} has protected it; list "
-                f"{owners[0]} last"
-            )
         self._check_hidden()
+        self._check_bounded()
         for name, part in self.items():
             if missing := [DECIDES[hook] for hook in part.requires if not self.owner(hook)]:
                 raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
@@ -82,6 +77,16 @@ class Composition(dict[str, Part]):
         names = list(self)
         if after := [name for name in names[names.index(hider) + 1 :] if has(self[name], "release")] if hider else []:
             raise ValueError(f"parts: {after[0]} changes an update that {hider} has hidden; put {hider} behind it")
+
+    def _check_bounded(self) -> None:
+        """Refuse parts that change what a part before them has bounded; one that hides it may come behind."""
+        changing = [name for name, part in self.items() if has(part, "release") and not part.hides]
+        for at, name in enumerate(changing[:-1]):
+            if bounding(self[name]):
+                raise ValueError(
+                    f"parts: {changing[at + 1]} would make something else of an update after {name} has protected it; "
+                    f"list {name} last"
+                )
 
     @classmethod
     def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part]) -> "Composition":
