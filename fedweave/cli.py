@@ -4,7 +4,7 @@ A further command lives in a module of its own and is added at the end of this o
 """
 
 import shlex
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -128,12 +128,11 @@ def run(
         console.print(f"this run is finished: all its {done['rounds']} rounds are done", highlight=False)
         show_result(console, done, directory)
         return
-    from fedweave.report.serving import shown
     from fedweave.report.tracking import Observers, tracked
 
     observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
     try:
-        with shown(directory, say) if live else nullcontext():
+        with _live_page(directory) if live else nullcontext():
             summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
     except runs.Interrupted as error:
         again = [
@@ -145,6 +144,12 @@ def run(
         say(f"{_escaped(error)} Continue with: {_escaped(shlex.join(words))}")
         raise typer.Exit(128 + error.signal) from error
     show_result(console, summary, directory)
+
+
+def _live_page(directory: Path) -> AbstractContextManager[Any]:
+    from fedweave.report.serving import shown  # with the report, which other runs need not load
+
+    return shown(directory, say)
 
 
 @app.command("list")

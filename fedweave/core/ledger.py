@@ -113,8 +113,7 @@ class Ledger:
         """
         size = encoded_size(message)
         keys = tuple(line(path, *_measure(leaf), info) for path, leaf in leaves(message))
-        now = time.time()
-        self.add(Entry(round, call, step, tuple(clients), direction, keys, size, seconds, tuple(to), now, self.purpose))
+        self.enter(Entry(round, call, step, tuple(clients), direction, keys, size, seconds, tuple(to)))
 
     def enter(self, entry: Entry) -> None:
         """Note messages that were measured elsewhere and are sent now, for the present purpose."""
