@@ -41,7 +41,7 @@ def state(directory: Path) -> dict[str, Any]:
     """All that the page shows, as JSON; "waiting" says why there is nothing yet, or no more.
 
     "members" are rows of the last evaluation: name, test accuracy, test loss, and how often it was missing, refused or
-    late.
+    late. "figures" is HTML.
     """
     try:
         run = read_run(followed(directory))
@@ -56,15 +56,13 @@ def state(directory: Path) -> dict[str, Any]:
         "rounds": rounds,
         "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
         "members": _members(run),
+        "figures": _figures(run),
     }
 
 
-def figures_of(directory: Path) -> str:
-    """Curves, and bytes and ε over the rounds so far, as the report draws them, in HTML; "" while there is nothing."""
-    try:
-        groups = grouped([read_run(followed(directory))])
-    except FedweaveError:
-        return ""
+def _figures(run: Run) -> str:
+    """Curves, and bytes and ε over the rounds so far, as the report draws them."""
+    groups = grouped([run])
     return drawn(figures.curves(groups), "curves") + drawn(traffic.figure(groups), "traffic")
 
 

@@ -1,4 +1,4 @@
-"""The live page: one HTML document that asks its server for the run's state and for its figures."""
+"""The live page: one HTML document that asks its server for the run's state and its figures."""
 
 from fedweave.report.template import STYLE
 
@@ -42,6 +42,8 @@ function show(now) {
   byId("done").max = Math.max(1, now.rounds); byId("done").value = now.round;
   const since = now.finished ? "." : "; rounds since then are not in it.";
   byId("saved").textContent = now.directory + ", as saved at " + now.saved + since;
+  const drawn = new DOMParser().parseFromString(now.figures, "text/html");
+  byId("plots").replaceChildren(...drawn.body.childNodes);
   const [head, body] = [byId("members").querySelector("thead"), byId("members").querySelector("tbody")];
   head.replaceChildren(document.createElement("tr")); body.replaceChildren();
   cells(head.firstChild, "th", ["member", "accuracy", "loss", "missing", "refused", "late"]);
@@ -57,8 +59,6 @@ async function ask() {
     const answer = await fetch("state.json", {cache: "no-store"});
     const now = await answer.json();
     show(now);
-    const figures = await (await fetch("figures", {cache: "no-store"})).text();
-    byId("plots").replaceChildren(...new DOMParser().parseFromString(figures, "text/html").body.childNodes);
     if (now.finished) return;
   } catch (error) {
     byId("state").textContent =

@@ -1,4 +1,4 @@
-"""The server of the live page: Python's own, on the loopback interface, with three answers and no other."""
+"""The server of the live page: Python's own, on the loopback interface, with two answers and no other."""
 
 import json
 import threading
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import UserError
-from fedweave.report.live import figures_of, stamp, state
+from fedweave.report.live import stamp, state
 from fedweave.report.live_page import PAGE
 
 HOST = "127.0.0.1"
@@ -29,7 +29,6 @@ class LivePage:
         self._directory, self._lock = directory, threading.Lock()
         self._stamp: tuple[float, ...] | None = None
         self._state: dict[str, Any] = {}
-        self._drawn: tuple[tuple[float, ...] | None, str] = None, ""
         self._asked, self._over = 0.0, threading.Event()
         page = self
 
@@ -59,16 +58,8 @@ class LivePage:
             self._asked = time.monotonic()
             return self._state
 
-    def figures(self) -> str:
-        """The run's figures; drawn anew where a file has changed."""
-        with self._lock:
-            found = stamp(self._directory)
-            if found != self._drawn[0]:
-                self._drawn = found, figures_of(self._directory)
-            return self._drawn[1]
-
     def told(self, now: dict[str, Any]) -> None:
-        """A page has got all of `now`, its figures last."""
+        """A page has got `now`."""
         if now.get("finished"):
             self._over.set()
 
@@ -95,16 +86,15 @@ class _Handler(BaseHTTPRequestHandler):
     live: LivePage
 
     def do_GET(self) -> None:
-        """The page, its figures, or the run's state; to nobody who was sent here under another name."""
+        """The page, or the run's state; to nobody who was sent here under another name."""
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
             return self.send_error(403)
         if self.path == "/":
             return self._send("text/html; charset=utf-8", PAGE.encode())
-        if self.path == "/figures":
-            self._send("text/html; charset=utf-8", self.live.figures().encode())
-            return self.live.told(self.live.now())
         if self.path == "/state.json":
-            return self._send("application/json", json.dumps(self.live.now(), allow_nan=False).encode())
+            now = self.live.now()
+            self._send("application/json", json.dumps(now, allow_nan=False).encode())
+            return self.live.told(now)
         return self.send_error(404)
 
     def _send(self, kind: str, body: bytes) -> None:

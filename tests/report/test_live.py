@@ -83,7 +83,7 @@ def test_the_page_follows_the_run_and_says_when_it_is_over(watched: tuple[LivePa
     assert not any(now["finished"] for now in looking.heard)
     last = ask(page)
     assert (last["finished"], last["round"], last["rounds"]) == (True, 3, 3)
-    drawn = get(page, "/figures")[1].decode()
+    drawn = last["figures"]
     assert drawn.count("<svg") == 5  # two accuracies, a loss, bytes up and down
     assert "Global test accuracy" in drawn
     assert "Sent by all clients" in drawn
