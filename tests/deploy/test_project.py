@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
@@ -96,6 +98,61 @@ def test_only_the_projects_own_valid_certificates_pass(running: Path, tmp_path: 
     with pytest.raises(UserError, match=r"bank-x\.crt is valid from .* not now"):
         check_certificate(expired[0])
     check_certificate(fresh[0])
+
+
+INTRUDER = """
+import json, os, sys, time
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell, Message, MessageHeaderKey
+files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
+found = []
+for number, (port, startup, member) in enumerate(json.loads(sys.argv[1])):
+    credentials = {key: f"{startup}/{file}" for key, file in files.items()} if startup else {}
+    url = f"{'stcp' if startup else 'tcp'}://localhost:{port}"
+    cell = CoreCell(f"{member}.j{number}", "", bool(startup), credentials, parent_url=url)
+    cell.start()
+    deadline = time.monotonic() + 2
+    while not cell.is_backbone_ready() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    connected = cell.is_backbone_ready()
+    reply = cell.send_request("_net_manager", "echo", member, Message(payload="?"), timeout=2) if connected else None
+    found.append([connected, reply is not None and reply.get_header(MessageHeaderKey.RETURN_CODE) == "ok"])
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+
+
+def inner_ports(project: Path, member: str) -> list[int]:
+    """The ports that the server or a site listens on for its own jobs."""
+    process, outer = psutil.Process(SiteProcess(project / member).pid()), read_project(project).port
+
+    def listening() -> list[int]:
+        found = (each.laddr.port for each in process.net_connections("tcp") if each.status == "LISTEN")
+        return [port for port in found if port != outer]
+
+    return until(listening)
+
+
+def as_jobs(project: Path, attempts: list[tuple[str, str]]) -> list[list[bool]]:
+    """Whether a process that says that it is a job of a member is connected to it, and gets an answer. attempts: (the
+    member, whose certificate the process has, if any)."""
+    told = [
+        (port, startup and str(project / startup / "startup"), member)
+        for member, startup in attempts
+        for port in inner_ports(project, member)
+    ]
+    code = [sys.executable, "-c", INTRUDER, json.dumps(told)]
+    done = subprocess.run(code, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_what_a_member_listens_on_for_its_jobs_takes_its_own_certificate_alone(running: Path) -> None:
+    """A process without one could have a site execute calls, on any machine that more people use."""
+    attempts = [("bank-a", "bank-a"), ("bank-a", "bank-b"), ("bank-a", ""), ("server", "")]
+    own, others, *without = as_jobs(running, attempts)
+    assert own == [True, True]
+    assert not others[1]
+    assert without == [[False, False]] * 2
 
 
 def test_a_site_refuses_jobs_that_carry_code(provisioned: Path) -> None:
@@ -185,7 +242,7 @@ def test_a_submitted_job_that_carries_code_is_refused_and_the_next_one_runs(runn
     assert not marker.exists()
 
 
-def until(answer: Callable[[], str | None], seconds: float = 60.0) -> str | None:
+def until(answer: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What `answer` gives, once it gives something."""
     deadline = time.monotonic() + seconds
     while not (found := answer()) and time.monotonic() < deadline:

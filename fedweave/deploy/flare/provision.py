@@ -39,6 +39,8 @@ _RIGHTS = {
     "byoc": "none",
     "server-predeployed-flwr": "none",
 }
+# The connection between a member's own processes, which NVFlare leaves in clear: with certificates, on loopback alone.
+_INSIDE = {"internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}}}
 
 
 def check_names(sites: Sequence[str]) -> None:
@@ -134,6 +136,7 @@ def _restrict(folder: Path, name: str) -> None:
         *_component_paths(resources["components"]),
     ]
     _write(folder / "local/resources.json", resources)
+    _write(folder / "local/comm_config.json", _INSIDE)
     (folder / "startup").chmod(0o700)
 
 
