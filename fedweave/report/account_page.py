@@ -22,6 +22,7 @@ _PAGE = """<!DOCTYPE html>
 <style>{{ style | safe }}
 .sum td, .sum th { font-weight: 700; border-top: 1.5px solid var(--ink); }
 .fine { color: var(--alarm); }
+#rounds td.word:last-child { min-width: 14rem; }
 </style>
 </head>
 <body>

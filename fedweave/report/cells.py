@@ -54,15 +54,20 @@ def number(value: float) -> str:
     return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.2e}"
 
 
+def signed(value: float) -> str:
+    """A difference with its sign."""
+    return ("+" if value >= 0 else "\N{MINUS SIGN}") + number(abs(value))
+
+
 def marked(cells: list[Cell], values: Sequence[Mapping[Any, float]], last: str) -> list[Cell]:
     """Mark what is better than every other by a paired test over seeds (`metrics.paired.surely_above`); nothing of one
     seed. values: {seed: value} of each cell."""
     if last not in HIGHER + LOWER:
         return cells
     sign = 1 if last in HIGHER else -1
-    signed = [{seed: sign * value for seed, value in own.items()} for own in values]
+    oriented = [{seed: sign * value for seed, value in own.items()} for own in values]
     best = [
-        len(signed) > 1 and all(surely_above(own, other) for j, other in enumerate(signed) if j != i)
-        for i, own in enumerate(signed)
+        len(oriented) > 1 and all(surely_above(own, other) for j, other in enumerate(oriented) if j != i)
+        for i, own in enumerate(oriented)
     ]
     return [replace(cell, best=is_best) for cell, is_best in zip(cells, best, strict=True)]

@@ -19,6 +19,11 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def ink(paper: str) -> str:
+    """Black or white, whichever stands out more."""
+    return max(("#000000", "#ffffff"), key=lambda colour: contrast(colour, paper))
+
+
 def legible(colour: str, paper: str, least: float = DRAWN) -> str:
     """The colour, made lighter or darker until it has this contrast to the paper; its hue stays."""
     dark = _luminance(paper) < 0.5

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from fedweave.metrics.paired import differences, interval
-from fedweave.report.cells import HIGHER, LOWER, NONE, Cell, Table, number
+from fedweave.report.cells import HIGHER, LOWER, NONE, Cell, Table, signed
 from fedweave.report.reading import Group
 from fedweave.report.tables import readable
 
@@ -42,8 +42,3 @@ def mark(name: str, low: float | None, high: float | None) -> str:
     if low is None or high is None or last not in HIGHER + LOWER or low <= 0 <= high:
         return ""
     return "★ " if (low > 0) == (last in HIGHER) else "▽ "
-
-
-def signed(value: float) -> str:
-    """A difference with its sign."""
-    return ("+" if value >= 0 else "−") + number(abs(value))  # noqa: RUF001

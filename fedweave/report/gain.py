@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedweave.report.cells import NONE, Cell, Table
+from fedweave.report.cells import NONE, Cell, Table, signed
 from fedweave.report.colours import of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.panels import Dots, Figure, Panel, legend_of
@@ -74,11 +74,11 @@ def table(found: Sequence[Gain]) -> Table:
     for gain in found:
         own = gain.of_clients
         ends = (end(own, key=own.__getitem__) for end in (min, max))
-        named = [Cell(f"{own[client]:+.4f}", repr(own[client]), client) for client in ends]
+        named = [Cell(signed(own[client]), repr(own[client]), client) for client in ends]
         mean = spread(own.values())[0]
         helped = f"{sum(value > 0 for value in own.values())} of {len(own)}"
         about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
-        rows.append((*about, Cell(helped), named[0], Cell(f"{mean:+.4f}", repr(mean)), named[1]))
+        rows.append((*about, Cell(helped), named[0], Cell(signed(mean), repr(mean)), named[1]))
     return Table(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
 
 

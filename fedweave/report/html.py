@@ -1,11 +1,12 @@
 """The report: one HTML page that holds all it needs."""
 
+import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from fedweave.config import dumps
 from fedweave.report import figures, gain, svg, tables, traffic
@@ -32,6 +33,7 @@ def render(runs: Sequence[Run]) -> str:
     accuracies = [[run.clients("accuracy") for run in group.runs] for group in groups]
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
     environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters["coded"] = coded
     return environment.from_string(PAGE).render(
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else gain.sentences(gained),
@@ -115,6 +117,11 @@ def drawn(figure: Figure | None, name: str) -> Markup:
     if figure is None:
         return Markup("")
     return Markup(_FIGURES.render(figure=figure, name=name))
+
+
+def coded(words: str) -> Markup:
+    """A sentence as HTML; what stands in it between backticks is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
 
 
 def _accuracy_caption(groups: Sequence[Sequence[dict[str, float]]]) -> str:

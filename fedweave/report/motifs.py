@@ -4,7 +4,7 @@ import math
 import re
 
 from fedweave.errors import FedweaveError
-from fedweave.report.colours import CLASSES
+from fedweave.report.colours import CLASSES, ink
 
 _MOTIF = re.compile(r"(?:bond (?P<bond>-?\d+ -?\d+)|ring (?P<ring>-?\d+(?: -?\d+){2,}))(?: edge (?P<edge>-?\d+))?")
 SIZE, RADIUS = 64, 8  # of a drawing and of a vertex
@@ -45,5 +45,5 @@ def _vertex(place: tuple[float, float], label: int) -> str:
     x, y = place
     colour = CLASSES[label % len(CLASSES)]
     circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}" stroke="#fff"/>'
-    style = 'text-anchor="middle" font-size="9" fill="#fff" stroke="#000" stroke-width="1.6" paint-order="stroke"'
+    style = f'text-anchor="middle" font-size="10" fill="{ink(colour)}"'
     return f'{circle}<text x="{x:.1f}" y="{y + 3:.1f}" {style}>{label}</text>'

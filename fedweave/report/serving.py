@@ -90,14 +90,17 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
             return self.send_error(403)
         if self.path == "/":
-            return self._send("text/html; charset=utf-8", PAGE.encode())
+            self._send("text/html; charset=utf-8", PAGE.encode())
+            return None
         if self.path == "/state.json":
             now = self.live.now()
-            self._send("application/json", json.dumps(now, allow_nan=False).encode())
-            return self.live.told(now)
+            if self._send("application/json", json.dumps(now, allow_nan=False).encode()):
+                self.live.told(now)
+            return None
         return self.send_error(404)
 
-    def _send(self, kind: str, body: bytes) -> None:
+    def _send(self, kind: str, body: bytes) -> bool:
+        """Whether the page took it: one may be closed, or drawn anew, while it waits."""
         self.send_response(200)
         for name, value in (
             ("Content-Type", kind),
@@ -107,8 +110,12 @@ class _Handler(BaseHTTPRequestHandler):
             ("Cache-Control", "no-store"),
         ):
             self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        try:
+            self.end_headers()
+            self.wfile.write(body)
+        except ConnectionError:
+            return False
+        return True
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing: the terminal is the run's."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from fedweave.report.axis import Axis
-from fedweave.report.colours import contrast, shade
+from fedweave.report.colours import ink, shade
 from fedweave.report.panels import Bars, Dots, Heat, Key, Line, Panel, plainly
 
 WIDTH, HEIGHT = 364, 250  # a telephone's 400 pixels less the page's margins
@@ -110,7 +110,7 @@ def _below(names: Sequence[str], words: str) -> float:
     else:
         longest = max(map(_wide, _shortened(names)))
         tall = longest * math.sin(math.radians(TURN)) + SIZE if _turned(names) else 16.0
-    return tall + (16 if words else 4)
+    return tall + (18 if words else 4)
 
 
 def _turned(names: Sequence[str]) -> bool:
@@ -262,10 +262,9 @@ def _squares(shown: Heat, left: float, top: float, across: float, down: float) -
         return
     for r, row in enumerate(shown.written):
         for c, text in enumerate(row):
-            back = shade(level[r, c] / (LEVELS - 1))
-            ink = max(("#000000", "#ffffff"), key=lambda colour: contrast(colour, back))
+            written = ink(shade(level[r, c] / (LEVELS - 1)))
             x, y = left + (c + 0.5) * across, top + (r + 0.5) * down + 4
-            yield _text(x, y, text, "middle", f' style="fill:{ink}"')
+            yield _text(x, y, text, "middle", f' style="fill:{written}"')
 
 
 def _scale(shown: Heat, left: float, y: float) -> Iterator[str]:

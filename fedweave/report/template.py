@@ -5,7 +5,7 @@ STYLE = """
   --grey: light-dark(#666666, #a3a8ae); --line: light-dark(#d9d9d9, #3a3f46); --pale: light-dark(#f6f7f8, #20242a);
   --blue: light-dark(#0072B2, #56B4E9); --warn: light-dark(#fdf3ec, #33241a); --alarm: light-dark(#B00020, #ff8a94); }
 * { box-sizing: border-box; }
-body { max-width: 1000px; margin: 0 auto; padding: 2.5rem 1.5rem 4rem; color: var(--ink); background: var(--paper);
+body { max-width: 1180px; margin: 0 auto; padding: 2.5rem 1.5rem 4rem; color: var(--ink); background: var(--paper);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; letter-spacing: -.01em; overflow-wrap: anywhere; }
 h2 { font-size: 1.25rem; margin: 2.8rem 0 .7rem; padding-top: .9rem; border-top: 2px solid var(--ink); }
@@ -18,7 +18,9 @@ li { margin: .2rem 0; }
 .note { display: block; font-weight: 400; }
 tbody th:not(.dense *) .note { display: inline; margin-left: .5em; }
 .warn { border-left: 4px solid #D55E00; padding: .4rem .8rem; background: var(--warn); }
-.scroll { overflow-x: auto; max-width: 100%; }
+.scroll { overflow-x: auto; max-width: 100%; /* a shade at the right edge while there is more */
+  background: linear-gradient(to left, var(--paper) 45%, transparent) right / 3rem 100% no-repeat local,
+    linear-gradient(to left, var(--line), transparent) right / 1rem 100% no-repeat scroll; }
 .side { display: flex; flex-wrap: wrap; gap: 0 3.5rem; align-items: start; }
 .side > * { min-width: 0; }
 table.narrow { width: auto; min-width: min(24rem, 100%); }
@@ -40,9 +42,11 @@ td.word { white-space: normal; }
 .dense th { white-space: nowrap; }
 .best { font-weight: 700; }
 .best::before { content: "★ "; color: var(--blue); font-size: .75em; vertical-align: .1em; }
-figure { margin: .8rem 0 0; }
-.panels { display: flex; flex-wrap: wrap; gap: .6rem 1rem; align-items: end; }
-.panels > div { flex: 1 1 300px; min-width: min(300px, 100%); max-width: 470px; }
+figure { margin: .8rem 0 1rem; }
+figcaption { margin-top: .4rem; }
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: .9rem 1rem;
+  align-items: end; }
+.panels > div { max-width: 470px; }
 .panels p { margin: 0 0 .1rem; font-size: .84rem; font-weight: 600; }
 .legend { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; margin: 0 0 .5rem; padding: 0; list-style: none;
   font-size: .84rem; max-width: none; }
@@ -70,6 +74,9 @@ footer { margin-top: 3rem; padding-top: .8rem; border-top: 1px solid var(--line)
   table.narrow { width: 100%; }
   th, td { padding: .35rem .4rem; }
   tbody th:not(.dense *) .note { display: block; margin-left: 0; }
+  tbody th:not(.dense *, .facts *) { min-width: 5rem; }
+  tbody th:has(.note):not(.dense *) { min-width: 8.2rem; }
+  td:not(.dense *) .note { white-space: normal; max-width: 7.5rem; margin-left: auto; }
   .scroll > table:not(.facts) th:first-child { position: sticky; left: 0; background: var(--paper); }
 }
 @media print {
@@ -127,7 +134,7 @@ PAGE = """<!DOCTYPE html>
 </tbody></table></div>
 {%- endmacro %}
 {%- macro figure(drawn, caption) %}
-{%- if drawn %}<figure>{{ drawn | safe }}<figcaption>{{ caption }}</figcaption></figure>{% endif %}
+{%- if drawn %}<figure>{{ drawn | safe }}<figcaption>{{ caption | coded }}</figcaption></figure>{% endif %}
 {%- endmacro %}
 
 <header>
@@ -136,7 +143,7 @@ PAGE = """<!DOCTYPE html>
 <p class="lead">{{ sentence }}</p>
 {%- endfor %}
 {%- for warning in warnings %}
-<p class="warn">{{ warning }}</p>
+<p class="warn">{{ warning | coded }}</p>
 {%- endfor %}
 {{ grid(facts, "facts") }}
 </header>
@@ -195,7 +202,7 @@ are shares of a row.") }}
 seed and split; the first split given. Members stand in the same order for every run, by their mean gain.") }}
 {{ grid(gains) }}
 {%- else %}
-<p>Give a run of `local` with the same seed and split as well, to see what joining brings each member.</p>
+<p>Give a run of <code>local</code> with the same seed and split as well, to see what joining brings each member.</p>
 {%- endif %}
 </section>
 
@@ -224,7 +231,7 @@ group is empty; such clients are left out of the median and counted. “Fairest 
 on the validation examples of all clients whose accuracy there exceeds that of the better constant prediction by more
 than fair_margin, else the one with the best such accuracy.</p>
 {%- for warning in fairest %}
-<p class="warn">{{ warning }}</p>
+<p class="warn">{{ warning | coded }}</p>
 {%- endfor %}
 {{ grid(between) }}
 </section>
@@ -234,7 +241,8 @@ than fair_margin, else the one with the best such accuracy.</p>
 <section id="incentives">
 <h2>Contributions and what was given for them</h2>
 <p class="small">Alignment is the cosine of a client's update with the joint one, diversity its share of all known
-motifs, density the share of the joint update's entries that it got. `fedweave statement` writes the accounts.</p>
+motifs, density the share of the joint update's entries that it got.
+<code>fedweave statement</code> writes the accounts.</p>
 {%- for one in incentives %}
 {%- if one.whose %}<h3>{{ one.whose }}</h3>{% endif %}
 {{ figure(one.figure, "By round, a line per client.") }}
@@ -294,7 +302,7 @@ is known in simulations alone; estimated is what the server made of what it rece
 {%- if disclosures | length > 1 %}<h3>{{ one.whose }}</h3>{% endif %}
 <ul>
 {%- for sentence in one.sentences %}
-<li>{{ sentence }}</li>
+<li>{{ sentence | coded }}</li>
 {%- endfor %}
 </ul>
 {%- if one.spent.rows %}

@@ -1,11 +1,7 @@
 """How the page looks, by arithmetic: contrast in light and dark, room for every text, widths of a telephone."""
 
-import json
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
-from html import unescape
 from itertools import combinations
 from math import cos, radians, sin
 from pathlib import Path
@@ -18,16 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.filesize import decimal
-from typer.testing import CliRunner
 
-from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
 from fedweave.report import colours, figures, svg, traffic
-from fedweave.report.html import render
 from fedweave.report.panels import Bars, Dots, Heat, Line, Panel, percent
-from fedweave.report.reading import Group, Run, read_runs
+from fedweave.report.reading import Group, Run
 from fedweave.report.template import STYLE
 
 LIGHT, DARK = colours.PAPER
@@ -218,43 +211,3 @@ def test_the_confusion_matrix_counts_test_examples() -> None:
     assert own.values.tolist() == [[0, 1], [0.5, 0.5]]
     assert figures.confusions(run(predictions=table.drop_columns(["true"]))) is None
     assert figures.confusions(run()) is None
-
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-MEASURE = """<script>addEventListener("load", () => {
-  const overlap = [];
-  for (const plot of document.querySelectorAll("svg.plot")) {
-    const level = [...plot.querySelectorAll("text:not([transform])")];
-    const texts = level.map(one => [one.textContent, one.getBoundingClientRect()]);
-    texts.forEach(([one, a], i) => texts.slice(i + 1).forEach(([other, b]) => {
-      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-      if (wide > 1 && high > 3) overlap.push(`${one} on ${other}`);
-    }));
-  }
-  const root = document.documentElement;
-  document.title = JSON.stringify({page: root.scrollWidth, window: innerWidth, overlap});
-});</script>"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 400])
-def test_a_browser_shows_the_page_within_its_window(width: int, scheme: str, tmp_path: Path) -> None:
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip(f"no browser here: none of {', '.join(BROWSERS)}")
-    config = tmp_path / "small.toml"
-    config.write_text('rounds = 4\n[data]\nname = "synthetic"\nnodes = 300\n[partition]\nclients = 12\n')
-    for algorithm in ("local", "fedavg"):
-        words = ["run", str(config), "--algorithm", algorithm, "--out", str(tmp_path / algorithm), "-q"]
-        assert CliRunner().invoke(app, words).exit_code == 0
-    page = render(read_runs([tmp_path / "local", tmp_path / "fedavg"]))
-    page = re.sub(r"<meta http-equiv[^>]+>", "", page).replace("</head>", f"{MEASURE}</head>")
-    shown = tmp_path / "page.html"
-    shown.write_text(page.replace("color-scheme: light dark", f"color-scheme: {scheme}"))
-    options = ("--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},2000", "--dump-dom")
-    dom = subprocess.run([browser, *options, shown.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    found = json.loads(unescape(re.findall(r"<title>(\{.*?)</title>", dom.stdout)[0]))
-    assert found["page"] <= found["window"]
-    assert found["overlap"] == []
