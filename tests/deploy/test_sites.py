@@ -216,7 +216,7 @@ def test_glasu_between_parties_with_tables_of_their_own(parties: Path, tmp_path:
     assert (held["nodes"], held["features"]) == ([60] * 3, [1, 2, 3])
     ledger, report = (CliRunner().invoke(app, [name, str(tmp_path / "out")]) for name in ("ledger", "report"))
     assert "(align)" in ledger.output
-    assert "keyed hashes" in (tmp_path / "out/report.html").read_text(), report.output
+    assert "blinded ids" in (tmp_path / "out/report.html").read_text(), report.output
     refused = CliRunner().invoke(app, ["predict", str(tmp_path / "out")])
     assert refused.exit_code == 2
     assert "trained between sites, where its models are" in refused.stderr

@@ -15,7 +15,6 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.datasets import npz
-from fedweave.deploy.flare.alignment import hashes, rows_of
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.server import Server, check_names
@@ -28,7 +27,6 @@ from tests.deploy.test_in_process import cut_again, deny, joined, private, proje
 
 __all__ = ["project"]
 INFO = StepInfo.of({"h": "representations"})
-KEY = bytes(range(32))
 
 
 @pytest.mark.parametrize(
@@ -63,10 +61,10 @@ def test_sites_that_bring_their_own_tables_are_the_parties_of_the_simulation(pro
     told = {(row["step"], row["client"], row["direction"], row["key"]): row["shape"] for row in rows}
     held = dict(zip(SITES, (80, 75, 80), strict=True))
     for site in SITES:
-        assert told["(join)", site, "up", "ids"] == f"[{held[site]}, 2] int64"
-        assert told["(align)", site, "down", "ids"] == "[60, 2] int64"
+        assert told["(join)", site, "up", "ids"] == f"[{held[site]}, 32] uint8"
+        assert told["(align)", site, "down", "common"] == "[60] int64"
     [seen] = {row["reveals"] for row in rows if row["key"] == "ids" and row["direction"] == "up"}
-    assert "keyed hashes" in seen
+    assert "blinded ids" in seen
 
 
 def test_a_restarted_server_finds_the_parties_as_they_were(project: Path, tmp_path: Path) -> None:
@@ -97,18 +95,6 @@ def test_a_site_gets_its_own_columns_edges_and_labels_alone(project: Path) -> No
         np.testing.assert_array_equal(own.y, data.y if site == SITES[0] else np.full_like(data.y, -1))
 
 
-def test_hashes_name_ids_only_to_who_has_the_key() -> None:
-    ids = ["ben", "anna", "dora", "émile"]
-    own = hashes(ids, KEY, "r1")
-    assert own.shape == (4, 2)
-    everywhere = torch.cat([own, hashes(ids, KEY, "r2"), hashes(ids, KEY[::-1], "r1")])
-    assert len(everywhere.unique(dim=0)) == 12
-    theirs = hashes(["émile", "ben", "anna"], KEY, "r1")
-    assert rows_of(theirs, ids, own).tolist() == [1, 0, 3]
-    with pytest.raises(FedweaveError, match="does not have"):
-        rows_of(hashes(["stranger"], KEY, "r1"), ids, own)
-
-
 def met(project: Path) -> tuple[InProcess, dict[str, bytes]]:
     """The link of a join, and what each site said when asked to."""
     link, said = InProcess(project), {}  # type: ignore[var-annotated]
@@ -118,14 +104,12 @@ def met(project: Path) -> tuple[InProcess, dict[str, bytes]]:
     return link, said
 
 
-def test_the_server_hears_no_id_and_no_order(project: Path, tmp_path: Path) -> None:
+def test_the_server_hears_no_id(project: Path, tmp_path: Path) -> None:
     tables(tmp_path / "data")
     _, said = met(bring(project, tmp_path / "data"))
     for site in SITES:
         ids = [line.split(",")[0] for line in (project / site / "data/nodes.csv").read_text().splitlines()[1:]]
         assert not any(node.encode() in said[site] for node in ids)
-        order = decode(said[site])["ids"].tolist()
-        assert order == sorted(order)
     assert len({(project / site / "ids.key").read_text() for site in SITES}) == 1
     assert not [*project.glob("server/**/ids.key"), *project.glob("admin/**/ids.key")]
 
@@ -189,7 +173,7 @@ def test_names_of_classes_can_be_kept_back(project: Path, tmp_path: Path) -> Non
     check_names(fed.join(config.plain(), "r1", -1, vertical=True))
 
 
-def test_what_is_no_hash_is_not_counted_as_one(project: Path, tmp_path: Path) -> None:
+def test_what_is_no_blinded_id_is_not_counted_as_one(project: Path, tmp_path: Path) -> None:
     tables(tmp_path / "data")
     bring(project, tmp_path / "data")
     for change in (lambda ids: ids[:, :1], lambda ids: ids.double()):
@@ -201,7 +185,7 @@ def test_what_is_no_hash_is_not_counted_as_one(project: Path, tmp_path: Path) ->
                 return answer._replace(blob=encode(told | {"ids": change(told["ids"])}))
 
             link.spoil[site] = spoil
-        with pytest.raises(FedweaveError, match="bank-a, bank-b, bank-c: what came from there are no hashes"):
+        with pytest.raises(FedweaveError, match="bank-a: what came from there are no blinded ids"):
             Flare(link, SITES, ledger=Ledger()).join(experiment("glasu").plain(), "r1", -1, True)
 
 
@@ -240,18 +224,18 @@ def test_a_server_cannot_ask_a_party_for_what_is_not_its_turn(project: Path, tmp
     tables(tmp_path / "data")
     bring(project, tmp_path / "data")
     config = experiment("glasu")
-    stranger = hashes(["stranger"], KEY, "r1")
+    stranger = torch.zeros(1, dtype=torch.int64)
     for kind, message in (
         ("step", {}),
-        ("align", {"width": 3, "ids": stranger}),
-        ("align", {"width": 0, "ids": stranger}),
+        ("align", {"width": 3, "common": stranger}),
+        ("align", {"width": 0, "common": stranger}),
         ("align", {}),
     ):
         link = InProcess(project)
         assert not link.members["bank-a"].answer(join_request(config), b"").refusal
         assert ask(link, kind, message, config).refusal
     link, _ = met(project)
-    assert ask(link, "align", {"width": 3, "ids": stranger}, config).refusal  # once it has begun
+    assert ask(link, "align", {"width": 3, "common": stranger}, config).refusal  # once it has begun
 
 
 def test_every_party_is_needed_and_nobody_holds_all(project: Path) -> None:

@@ -15,12 +15,19 @@ from fedweave.algorithms import parts
 from fedweave.cli import app
 from fedweave.config import resolve
 from fedweave.core.mechanism import LDP
+from fedweave.core.tree import Tree
 from fedweave.datasets.npz import SPLIT
+from fedweave.deploy.flare.alignment import opening_tree, read_openings
+from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.masking import tensor
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.requests import pin
 from fedweave.errors import CallRefused
+from fedweave.privacy.aggregation import read_identity
+from fedweave.privacy.intersection import Party, digest
 from tests.contract.federations import algorithm
 from tests.deploy.projects import SITES, bring, experiment, join_request, tables
+from tests.privacy.authority import write_kits
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 
 Plan = list[tuple[str, int, int]]  # step, round, occurrence
@@ -162,30 +169,106 @@ def test_nothing_is_trained_or_scored_on_a_few_nodes(project: Path, row: int) ->
     assert not Cheat(project).join().refusal
 
 
+class Parties(Cheat):
+    """A server that goes on as it likes after a vertical federation's sites have joined; the others' parts are its own
+    programs', with their certificates."""
+
+    def __init__(self, project: Path, root: Path, policy: str = "") -> None:
+        sections: Any = tables(root, SITES)
+        bring(project, root)
+        write_kits(project, SITES)
+        set_policy(project, policy)
+        for site in SITES:
+            (project / site / "ids.key").touch(mode=0o600)
+            (project / site / "ids.key").write_text("0" * 64)
+        super().__init__(project, experiment("glasu", **sections))
+        others = [site for site in SITES if site != SITE]
+        self.others = {site: Party(site, read_identity(project / site), "r1", SITES, bytes(32)) for site in others}
+        self.own = reply(self.join())
+
+    def ask(self, kind: str, message: Tree, **more: Any) -> Answer:
+        asked = {"kind": kind, "pin": pin(self.config.plain(), [*SITES]), "round": -1, **more}
+        return self.say(json.dumps(asked), message)
+
+    def openings(self, names: list[str]) -> tuple[dict[str, Any], Tree]:
+        """All parties', two of which have these names; and the list of the one before the site."""
+        opened = {site: party.open(names) for site, party in self.others.items()}
+        self.lists = {site: points for site, (points, _) in opened.items()}
+        told = {site: opening_tree(own) | form(points) for site, (points, own) in opened.items()}
+        told[SITE] = self.own["signed"] | form(self.own["ids"].numpy())
+        points = torch.from_numpy(opened[SITES[0]][0])
+        return {site: told[site] for site in SITES}, {"ids": points, "signature": torch.zeros(1, dtype=torch.uint8)}
+
+    def blind(self, names: list[str]) -> None:
+        """Have the site take all its turns."""
+        openings, message = self.openings(names)
+        heard = read_openings(openings)
+        for party in self.others.values():
+            party.hear(heard)
+        reply(self.ask("blind", message | {"openings": openings}, turn=1))
+        last = SITES[SITES.index(SITE) - 2]
+        passed, signature = self.others[SITES[0]].blind(1, self.lists[last], b"")
+        message = {"ids": torch.from_numpy(passed), "signature": tensor(signature)}
+        reply(self.ask("blind", message, turn=2))
+
+
+def form(points: np.ndarray) -> Tree:
+    return {"size": len(points), "digest": tensor(digest(points))}
+
+
 @pytest.mark.parametrize("what", ["few", "one, often", "enough"])
 def test_no_crowd_is_aligned_that_is_too_small(project: Path, tmp_path: Path, what: str) -> None:
-    """A server that names one hash learns whether, and with which label and edges, one person is there."""
-    sections: Any = tables(tmp_path / "data", SITES)
-    bring(project, tmp_path / "data")
-    (project / SITE / "ids.key").touch(mode=0o600)
-    (project / SITE / "ids.key").write_text("0" * 64)
-    config = experiment("glasu", **sections)
-    server = Cheat(project, config)
-    own = reply(server.join())["ids"]
-    chosen = {"few": own[:9], "one, often": own[:1].expand(20, -1).contiguous(), "enough": own}[what]
-    asked = json.dumps({"kind": "align", "pin": pin(config.plain(), [*SITES]), "round": -1})
-    answer = server.say(asked, {"width": 3, "ids": chosen})
+    """A server that names one place learns whether, and with which label and edges, one person is there."""
+    server = Parties(project, tmp_path / "data")
+    assert "not every list has been blinded" in server.ask("align", {"width": 3, "common": torch.arange(20)}).refusal
+    server = Parties(project, tmp_path / "data")
+    server.blind([f"person{i}" for i in range(12)])
+    one = torch.zeros(20, dtype=torch.int64)
+    chosen = {"few": torch.arange(9), "one, often": one, "enough": torch.arange(75)}[what]
+    answer = server.ask("align", {"width": 3, "common": chosen})
     if what == "enough":
-        assert reply(answer)["nodes"] == len(own)
+        assert reply(answer)["nodes"] == 75
         [noted] = [note for note in server.records().notes if note["note"] == "aligned"]
-        assert noted["common"] == noted["own"] == len(own)
+        assert noted["common"] == noted["own"] == 75
         told = " ".join(CliRunner().invoke(app, ["audit", str(server.folder)]).output.split())
-        assert f"the server named {len(own)} of the site's {len(own)} nodes as common to all" in told
-        assert "aligns its nodes once" in server.say(asked, {"width": 3, "ids": own[:40]}).refusal
+        assert "ids on the lists that were compared: bank-a 12, bank-b 75, bank-c 12" in told
+        assert "the server named 75 of the site's 75 nodes as common to all" in told
+        assert "aligns its nodes once" in server.ask("align", {"width": 3, "common": torch.arange(40)}).refusal
     else:
         assert answer.refusal
         assert answer.blob == b""
         assert ("policy.min_nodes" in answer.refusal) == (what == "few")
+
+
+def test_ids_cannot_be_tried_out_by_the_thousand_where_the_policy_bounds_lists(project: Path, tmp_path: Path) -> None:
+    """Whoever works with the server learns which of the ids on its own list a site has, so a list is to be short."""
+    server = Parties(project, tmp_path / "data", "max_ids = 100")
+    openings, message = server.openings([f"person{i}" for i in range(101)])
+    answer = server.ask("blind", message | {"openings": openings}, turn=1)
+    assert "policy.max_ids: the list of bank-a has 101 ids, and 100 are allowed" in answer.refusal
+    assert answer.blob == b""
+
+
+@pytest.mark.parametrize("lie", ["again", "later", "twice", "unsigned", "no list", "no openings"])
+def test_ids_are_blinded_once_in_turn_and_only_those_of_a_site(project: Path, tmp_path: Path, lie: str) -> None:
+    server = Parties(project, tmp_path / "data")
+    openings, message = server.openings([f"person{i}" for i in range(12)])
+    first = message | {"openings": openings}
+    if lie == "again":
+        reply(server.ask("blind", first, turn=1))
+        answer = server.ask("blind", first, turn=1)
+    elif lie == "later":
+        answer = server.ask("blind", first, turn=2)
+    elif lie == "twice":
+        answer = server.ask("blind", first | {"ids": message["ids"][:1].repeat(12, 1)}, turn=1)
+    elif lie == "unsigned":
+        answer = server.ask("blind", first | {"ids": server.own["ids"][:12].clone()}, turn=1)
+    elif lie == "no list":
+        answer = server.ask("blind", first | {"ids": 1.0}, turn=1)
+    else:
+        answer = server.ask("blind", message | {"openings": {"bank-a": 1}}, turn=1)
+    assert "alignment: " in answer.refusal
+    assert answer.blob == b""
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

@@ -16,8 +16,8 @@ from fedweave.core.ledger import Entry, Ledger, line
 from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.stacked import Stacked
-from fedweave.core.tree import Tree, encode, map_leaves
-from fedweave.deploy.flare.alignment import MEETING, TOLD, align
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.deploy.flare.alignment import BLINDING, MEETING, TOLD, meet
 from fedweave.deploy.flare.answers import Link, encoded
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.inspection import Inspector
@@ -29,7 +29,8 @@ from fedweave.engines.calls import Keys, called, check_quorum, check_way, receiv
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
 
-JOIN, ALIGN, PAD = "(join)", "(align)", "(pad)"
+JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
+_NOTHING: Tree = {}
 
 
 class Flare:
@@ -103,16 +104,18 @@ class Flare:
         request = {"kind": "join", "run": run, "document": document} | about | more
         self._pin, self._sums.run = pin(document, sites), run
         here = self._open(self.clients)
-        replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, here, {})
+        replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, dict.fromkeys(here, _NOTHING))
         if not vertical:
             return self._padded(self._alike(replies), more)
-        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, replies.clients, align(replies))
 
-    def _arrive(
-        self, name: str, tells: Declaration, request: dict[str, Any], here: Sequence[str], message: Tree
-    ) -> Replies:
-        blobs, sent = dict.fromkeys(here, encode(message)), dict.fromkeys(here, message)
-        replies, _ = self._call(name, StepInfo.of(tells, True, hears=TOLD), request, blobs, sent, self.clients)
+        def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
+            return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
+
+        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, meet(replies, ask))
+
+    def _arrive(self, name: str, tells: Declaration, request: dict[str, Any], sent: Mapping[str, Tree]) -> Replies:
+        info = StepInfo.of(tells, True, hears=TOLD)
+        replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing)
         return replies
 
@@ -134,7 +137,7 @@ class Flare:
         sizes = longest(replies)
         if not sizes:
             return replies
-        here = self._arrive(PAD, {}, {"kind": "pad", "pin": self._pin} | more, replies.clients, sizes)
+        here = self._arrive(PAD, {}, {"kind": "pad", "pin": self._pin} | more, dict.fromkeys(replies.clients, sizes))
         return without(replies, {site: why for site, why in here.missing.items() if site in replies.clients})
 
     def map(

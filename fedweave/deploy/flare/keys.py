@@ -38,7 +38,7 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
 def known_steps() -> tuple[str, ...]:
     """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
     steps = {step_name(step) for kind in ALGORITHMS.values() for step in _steps(_made(kind))}
-    return ("join", "align", "pad", *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
+    return ("join", "blind", "align", "pad", *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
 
 
 @cache

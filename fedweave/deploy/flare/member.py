@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +21,9 @@ from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
-from fedweave.deploy.flare.alignment import MEETING
+from fedweave.deploy.flare.alignment import BLINDING, MEETING
 from fedweave.deploy.flare.answers import Answer
-from fedweave.deploy.flare.federation import ALIGN, JOIN, PAD
+from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
 from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, marks, withheld
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.lengths import said
@@ -36,6 +35,7 @@ from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.requests import (
     Agree,
     Align,
+    Blind,
     Call,
     Join,
     Open,
@@ -47,16 +47,16 @@ from fedweave.deploy.flare.requests import (
 )
 from fedweave.deploy.flare.scores import rounded
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules, read_secret
-from fedweave.deploy.flare.steps import find_step
+from fedweave.deploy.flare.steps import carry_out, find_step
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.summing import INFO
-from fedweave.errors import CallRefused, FedweaveError
-from fedweave.runs.files import PREDICTIONS, write, write_table
+from fedweave.errors import CallRefused, FedweaveError, StepFailed
+from fedweave.runs.files import PREDICTIONS, write_table
 from fedweave.runs.predictions import Predicted, predictions_table
 from fedweave.runs.scoring import probabilities
 
-LOG, MARKS = "fedweave.log", "marks.json"
+LOG = "fedweave.log"
 _WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
 _OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 
@@ -92,8 +92,9 @@ class Member:
                 self._stopped = f"the site refuses it: {error}"
                 return self._refused(asked, error)
             except Exception as error:  # whatever fails here fails this site alone, and says nothing of its data
-                what = "its data or settings were refused" if isinstance(error, FedweaveError) else "it failed"
-                self._stopped = f"{what} ({type(error).__name__}); {_OWNER}"
+                reason = error.__cause__ if isinstance(error, StepFailed) else error
+                what = "its data or settings were refused" if isinstance(reason, FedweaveError) else "it failed"
+                self._stopped = f"{what} ({type(reason).__name__}); {_OWNER}"
                 return self._refused(asked, error)
 
     def accept(self, sender: str, label: str, blob: bytes) -> str:
@@ -123,11 +124,14 @@ class Member:
             return self._prepare(self._job, asked, decode(blob)), ""
         if isinstance(asked, Pad):
             return self._pad(asked, decode(blob)), ""
+        if isinstance(asked, Blind):
+            return self._blind(asked, decode(blob)), ""
         return (self._align(asked, decode(blob)), "") if isinstance(asked, Align) else self._step(asked, blob)
 
     def _refused(self, asked: Request | None, error: Exception) -> Answer:
         """Tell the owner why the site takes no further part in the job."""
-        self._log.error("%s", error, exc_info=None if isinstance(error, FedweaveError) else error)
+        expected = isinstance(error, FedweaveError) and not isinstance(error, StepFailed)
+        self._log.error("%s", error, exc_info=None if expected else error)
         run = asked.run if isinstance(asked, Join) else self._job.run if self._job else ""
         what = "a request of no known form" if asked is None else described(asked)
         with suppress(OSError):  # a full disk must not keep the server from hearing of it
@@ -147,7 +151,11 @@ class Member:
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
-        found = read_own(data, self._folder, asked.run) if vertical else hold(data, self._folder, config)
+        found = (
+            read_own(data, self._folder, asked.run, asked.sites, self._name)
+            if vertical
+            else hold(data, self._folder, config)
+        )
         job = self._job = Participation(
             self._folder, asked, config, found, rules, data.draws_as or self._name, self._name
         )
@@ -155,7 +163,7 @@ class Member:
         job.go_back()
         job.check_version(asked.data[self._name].version if self._name in asked.data else 0)
         if isinstance(found, Holdings):
-            self._check_marks(job, marks(found.data, data.normalise))
+            job.check_marks(marks(found.data, data.normalise))
             job.begin(found, found.features)
             told = describe(found, withheld(rules)) | kept_back(said(job.needed), withheld(rules))
             told = (
@@ -169,17 +177,24 @@ class Member:
         for name, lines in job.accounts.damaged.items():
             self._log.warning("ledgers/%s: %d damaged lines; what they say has left is counted no more", name, lines)
 
+    def _blind(self, asked: Blind, told: Tree) -> bytes:
+        """This party's turn with another one's ids (`privacy.intersection`)."""
+        job = self._job
+        if job is None or (asked.round, asked.predict) != job.begun:
+            raise CallRefused("a party of a vertical federation blinds ids right after it has joined")
+        return self._tell(asked.round, BLIND, job.blind(asked.turn, told), BLINDING.sends)
+
     def _align(self, asked: Align, told: Tree) -> bytes:
         """Keep of a party's nodes those that all parties have."""
         job = self._job
         if job is None or not isinstance(job.found, PartyData) or (asked.round, asked.predict) != job.begun:
             raise CallRefused("a party of a vertical federation aligns its nodes once, right after it has joined")
-        if job.found.data.ids:
-            check_aligned(job.rules, len(told["ids"]))
+        if job.found.meeting is not None:
+            check_aligned(job.rules, len(told["common"]))
         holdings = job.found.align(told, getattr(torch, job.config.engine.values["dtype"]))
         if job.found.data.ids:
             self._log.info("%s", job.aligned(job.found, holdings))
-        self._check_marks(job, job.found.marks(holdings.data))
+        job.check_marks(job.found.marks(holdings.data))
         job.begin(holdings, told["width"])
         return self._tell(asked.round, ALIGN, describe(holdings, withheld(job.rules)), JOINING)
 
@@ -196,21 +211,6 @@ class Member:
         job.pad(told)
         return self._tell(asked.round, PAD, {}, {})
 
-    def _check_marks(self, job: Participation, marks: dict[str, Any]) -> None:
-        """Note what the run was trained on, or see that what is there to `predict` fits its models."""
-        path = self._folder / RUNS / job.run / MARKS
-        if not job.asked.predict:
-            return write(path, lambda file: file.write(json.dumps(marks).encode()))
-        if not path.exists():
-            raise FedweaveError(f"{path.parent} holds no models of this site: the run {job.run} was not trained here.")
-        before = json.loads(path.read_bytes())
-        if odd := [what for what in marks if marks[what] != before[what]]:
-            remedy = {
-                "features": f"Give the columns {before['features']}, in this order.",
-                "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
-            }
-            raise FedweaveError(f"{odd[0]}: not as in the run {job.run}. {remedy[odd[0]]}")
-
     def _foretold(self, job: Participation, probability: Tensor) -> None:
         """Keep what the site predicts, for its owner."""
         path, data = self._folder / RUNS / job.run / PREDICTIONS, job.found.data
@@ -223,7 +223,7 @@ class Member:
         if self._job is None:
             raise CallRefused("nothing may leave before the site has joined a job")
         self._job.ledger.purpose = PREDICTION if self._job.asked.predict else SETUP
-        free = self._job.rules.freed((*FORM, *withheld(self._job.rules)))
+        free = self._job.rules.freed((*FORM, "signed", "signature", *withheld(self._job.rules)))
         return self._send(round, name, told, StepInfo.of(sends, ragged=True), free)
 
     def _step(self, asked: Call, blob: bytes) -> tuple[bytes, str]:
@@ -244,7 +244,7 @@ class Member:
         client = Client(job.graph, job.store.tree, key, _noise(self._folder / SECRET), job.found.test)
         received, faults = self._received(job, asked)
         with torch.no_grad():
-            reply = step(client, message | received)
+            reply = carry_out(asked.step, step, client, message | received)
             made = taken(reply, info)
             check(reply, f"the reply of {asked.step}")
             check(client.state, f"the state that {asked.step} keeps")

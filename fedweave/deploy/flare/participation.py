@@ -1,10 +1,12 @@
 """What a site holds while it takes part in a run."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedweave.build import check_examples, check_pooling, graph_of
 from fedweave.config import Config
@@ -13,15 +15,16 @@ from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph, MotifTable
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.accounts import Accounts
+from fedweave.deploy.flare.alignment import read_openings
 from fedweave.deploy.flare.downloads import Downloads
 from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.lengths import checked
-from fedweave.deploy.flare.masking import Masking
+from fedweave.deploy.flare.masking import Masking, data, tensor
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.party import PartyData
 from fedweave.deploy.flare.peers import VERSION, Inbox
-from fedweave.deploy.flare.policy import check_crowd
+from fedweave.deploy.flare.policy import check_crowd, check_lists
 from fedweave.deploy.flare.private import private_folder
 from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
 from fedweave.deploy.flare.sitefile import Rules
@@ -31,8 +34,9 @@ from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.incentives.tables import LIST, needed, own_table, padded
+from fedweave.runs.files import write
 
-RUNS, MOTIFS = "runs", "motifs"
+RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
 
 
 class Participation:
@@ -120,11 +124,50 @@ class Participation:
                 f"{self.asked.round}. Bring back its folder {RUNS}/{self.run}, or start the run anew."
             )
 
+    def check_marks(self, marks: dict[str, Any]) -> None:
+        """Note what the run was trained on, or see that what is there to `predict` fits its models.
+
+        Raises:
+            FedweaveError: it does not, or there are none.
+        """
+        path = self._folder / RUNS / self.run / MARKS
+        if not self.asked.predict:
+            return write(path, lambda file: file.write(json.dumps(marks).encode()))
+        if not path.exists():
+            raise FedweaveError(f"{path.parent} holds no models of this site: the run {self.run} was not trained here.")
+        before = json.loads(path.read_bytes())
+        if odd := [what for what in marks if marks[what] != before[what]]:
+            remedy = {
+                "features": f"Give the columns {before['features']}, in this order.",
+                "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
+            }
+            raise FedweaveError(f"{odd[0]}: not as in the run {self.run}. {remedy[odd[0]]}")
+
     def aligned(self, own: PartyData, kept: Holdings) -> str:
         """Note in the journal how many of its `own` nodes the site has `kept`; in words, for the owner."""
         with self.accounts.open(self.ledger):
             self.ledger.note("aligned", common=kept.data.nodes, own=own.data.nodes)
         return own.kept(kept.data)
+
+    def blind(self, turn: int, told: Tree) -> Tree:
+        """A turn with another party's ids; how long all lists are is in the journal, and the policy may bound it.
+
+        Raises:
+            CallRefused: the site sends no ids itself, or what it is `told` is not what it is to blind now.
+        """
+        meeting = self.found.meeting if isinstance(self.found, PartyData) else None
+        if meeting is None or "ids" in self.rules.deny:
+            raise CallRefused("alignment: only a party of a vertical federation that sends ids blinds others'")
+        if turn == 1:
+            meeting.hear(read_openings(told.get("openings")))
+            check_lists(self.rules, {site: count for site, count in meeting.counts.items() if site != meeting.name})
+            with self.accounts.open(self.ledger):
+                self.ledger.note("lists", counts=meeting.counts)
+        points = told.get("ids")
+        if not isinstance(points, Tensor) or points.dtype != torch.uint8:
+            raise CallRefused("alignment: what is to be blinded is no list of ids")
+        blinded, signature = meeting.blind(turn, points.numpy(), data(told.get("signature")))
+        return {"ids": torch.from_numpy(blinded), "signature": tensor(signature)}
 
     def begin(self, found: Holdings, width: int) -> None:
         """Make the model, for graphs of `width` features, and what the algorithm asks of the data; if that is `needed`

@@ -1,11 +1,12 @@
 """What a party of a vertical federation holds: at first all its nodes, then those that all parties have."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from fedweave.build import graph_of
 from fedweave.core.tree import Tree
@@ -14,10 +15,12 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
-from fedweave.deploy.flare.alignment import hashes, rows_of
+from fedweave.deploy.flare.alignment import no_opening, opening_tree
 from fedweave.deploy.flare.holdings import Holdings, check_split, marks, numbered, require
 from fedweave.deploy.flare.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.errors import FedweaveError
+from fedweave.privacy.aggregation import read_identity
+from fedweave.privacy.intersection import WIDTH, Party
 
 
 @dataclass(frozen=True)
@@ -25,23 +28,27 @@ class PartyData:
     """A site's data before it has met the others.
 
     data: features not yet scaled; there may be no labels; without ids, the nodes are in the common order already.
-    hashes: of its ids, [n, 2]. columns: what the features are called, where they have names. scaling: of the features,
-    over the common nodes. labels: see `Holdings`.
+    meeting: where it finds the nodes that all have, if there are ids. columns: what the features are called, where they
+    have names. scaling: of the features, over the common nodes. labels: see `Holdings`.
     """
 
     path: Path
     data: Dataset
-    hashes: Tensor
+    meeting: Party | None
     columns: tuple[str, ...]
     scaling: str
     labels: tuple[str, ...]
 
     def greeting(self) -> Tree:
-        """What it says to the server (`alignment.MEETING`), the hashes sorted, so that rows cannot be told."""
-        return {"features": self.data.features, "classes": self.data.classes, "ids": self.hashes.unique(dim=0)}
+        """What it says to the server (`alignment.MEETING`), once."""
+        sizes = {"features": self.data.features, "classes": self.data.classes}
+        if self.meeting is None:
+            return sizes | {"ids": torch.empty(0, WIDTH, dtype=torch.uint8), "signed": no_opening()}
+        points, opening = self.meeting.open(self.data.ids)
+        return sizes | {"ids": torch.from_numpy(points), "signed": opening_tree(opening)}
 
     def align(self, told: Tree, dtype: torch.dtype) -> Holdings:
-        """Its share of the common nodes, as wide as the widest party's, once the server has `told` (`alignment.align`).
+        """Its share of the common nodes, as wide as the widest party's, once the server has `told` (`alignment.meet`).
 
         Raises:
             FedweaveError: what the server told cannot be.
@@ -49,8 +56,9 @@ class PartyData:
         if told["width"] < self.data.features:
             raise FedweaveError(f"the server says that no party has more than {told['width']} features; this one has.")
         data = self.data
-        if self.data.ids:
-            data = restricted(data, rows_of(told["ids"], self.data.ids, self.hashes))
+        if self.meeting is not None:
+            rows = self.meeting.rows(told["common"].tolist())
+            data = restricted(data, np.array(sorted(rows, key=lambda row: self.data.ids[row]), np.int64))
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
         return Holdings(graph_of(data, told["width"], dtype), None, data, self.labels)
 
@@ -70,18 +78,20 @@ class PartyData:
         return f"the parties have {nodes} in common, and {edges} join them"
 
 
-def read_own(site: SiteData, folder: Path, run: str) -> PartyData:
-    """Read what `site.toml` names, for a vertical algorithm in `run`.
+def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name: str) -> PartyData:
+    """Read what `site.toml` names, for a vertical algorithm in a `run` of these `sites`, of which it is that `name`.
 
     Raises:
-        DataError: a file is absent or refused, or has no split. ConfigError: there is no key for the ids.
+        DataError: a file is absent or refused, or has no split. ConfigError: there is no key for the ids, or
+            no certificate.
     """
     path = require(folder / site.path)
     if path.is_dir():
         data, columns = read_party(path, Folder(site.normalise, site.classes, site.labels, site.sens_feature))
-        hashed = hashes(data.ids, read_secret(folder / IDS_KEY), run)
+        key = read_secret(folder / IDS_KEY)
+        meeting = Party(name, read_identity(folder), run, tuple(sites), key) if data.ids else None
     else:
         data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), ()
-        hashed = hashes([], b"", run)
+        meeting = None
     check_split(path, data)
-    return PartyData(path, data, hashed, columns, site.normalise, site.labels or ())
+    return PartyData(path, data, meeting, columns, site.normalise, site.labels or ())

@@ -90,6 +90,21 @@ def check_aligned(rules: Rules, nodes: int) -> None:
         raise PolicyViolation(f"policy.min_nodes: fewer than {rules.min_nodes} nodes are named as common to all")
 
 
+def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
+    """Refuse to blind lists of more ids than the policy allows: who lists many can try out many.
+
+    counts: {party: ids on its list}.
+
+    Raises:
+        PolicyViolation: names the party.
+    """
+    for site, count in counts.items():
+        if rules.max_ids is not None and count > rules.max_ids:
+            raise PolicyViolation(
+                f"policy.max_ids: the list of {site} has {count} ids, and {rules.max_ids} are allowed"
+            )
+
+
 def check_crowd(rules: Rules, graph: Graph) -> None:
     """Refuse data of so few examples that numbers on them tell of single ones; none at all tell nothing.
 

@@ -136,8 +136,16 @@ def _restrict(folder: Path, name: str) -> None:
         *_component_paths(resources["components"]),
     ]
     _write(folder / "local/resources.json", resources)
-    _write(folder / "local/comm_config.json", _INSIDE)
+    close_inside(folder)
     (folder / "startup").chmod(0o700)
+
+
+def close_inside(folder: Path) -> None:
+    """Have the processes of a member speak with each other over mutual TLS, unless its owner has said how."""
+    path = folder / "local/comm_config.json"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        _write(path, _INSIDE)
 
 
 def settle(server: Path) -> None:

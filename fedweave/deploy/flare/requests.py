@@ -45,6 +45,17 @@ class Join:
 
 
 @dataclass(frozen=True)
+class Blind:
+    """Blind the ids of the party that is `turn` places before this one (`privacy.intersection`)."""
+
+    kind: Literal["blind"]
+    pin: str
+    round: _Mark
+    turn: _Count
+    predict: bool = False
+
+
+@dataclass(frozen=True)
 class Align:
     """Keep the nodes that all parties have."""
 
@@ -123,8 +134,9 @@ class Call:
     sum: Sum | None = None
 
 
-Request: TypeAlias = Join | Align | Pad | Call | Agree | Open
+Request: TypeAlias = Join | Blind | Align | Pad | Call | Agree | Open
 _FORMS: dict[str, TypeAdapter[Any]] = {"join": TypeAdapter(Join), "align": TypeAdapter(Align), "pad": TypeAdapter(Pad)}
+_FORMS |= {"blind": TypeAdapter(Blind)}
 _FORMS |= dict.fromkeys(("step", "send", "replace"), TypeAdapter(Call))
 _FORMS |= dict.fromkeys(("advertise", "share"), TypeAdapter(Agree)) | dict.fromkeys(
     ("survivors", "reveal"), TypeAdapter(Open)

@@ -59,9 +59,10 @@ class Rules:
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
-                "join", "align" and "pad" are for jobs.
+                "join", "blind", "align" and "pad" are for jobs.
     min_nodes:  fewest nodes, or small graphs where these are the examples, that are aligned, trained on or scored; 1
                 allows single ones.
+    max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
     max_change: largest L2 norm of the change of a step's message from one call to the next. None allows any.
@@ -78,6 +79,7 @@ class Rules:
     bytes: Annotated[int, Field(gt=0)] | None = None
     calls: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
     min_nodes: Annotated[int, Field(ge=1)] = 10
+    max_ids: Annotated[int, Field(ge=1)] | None = None
     round_scores: Annotated[int, Field(ge=1)] = 1
     max_change: Annotated[float, Field(gt=0)] | None = None
 

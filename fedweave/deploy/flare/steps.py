@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from fedweave.core.federation import Step
-from fedweave.errors import CallRefused
+from fedweave.core.federation import Client, Step
+from fedweave.core.tree import Tree
+from fedweave.errors import CallRefused, FedweaveError, StepFailed
 
 
 def find_step(algorithm: Any, name: str) -> Step:
@@ -38,3 +39,17 @@ def _parts(value: Any) -> Iterator[Any]:
         yield value
         for field in dataclasses.fields(value):
             yield from _parts(getattr(value, field.name))
+
+
+def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
+    """What a step replies.
+
+    Raises:
+        StepFailed: it could do nothing with the data and the message.
+    """
+    try:
+        return step(client, message)
+    except FedweaveError:
+        raise
+    except Exception as error:
+        raise StepFailed(f"step {name} failed: {type(error).__name__}: {error}") from error

@@ -41,6 +41,9 @@ def _told(run: "Run") -> list[str]:
         told.append(
             _safe(f"{note['at']}  the server began {what}, {where}: {note.get('algorithm')}, {config}, {versions}")
         )
+    for note in run.lists:
+        counts = ", ".join(f"{site} {count}" for site, count in dict(note.get("counts") or {}).items())
+        told.append(_safe(f"{note['at']}  ids on the lists that were compared: {counts}"))
     for note in run.aligned:
         kept = f"{note.get('common')} of the site's {note.get('own')} nodes"
         told.append(_safe(f"{note['at']}  the server named {kept} as common to all"))

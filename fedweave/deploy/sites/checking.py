@@ -96,7 +96,7 @@ def _site(folder: Path, config: Config | None, told: Found) -> None:
     if config is not None:
         told.attempt(name, partial(check_algorithm, rules, config.algorithm.name))
     if config is not None and capabilities(config.algorithm.kind).vertical:
-        party = read_own(data, folder, "check")
+        party = read_own(data, folder, "check", (name,), name)
         told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
         told.facts.append((name, f"{party.data.nodes:,} nodes, {party.data.features:,} features of its own"))
         return

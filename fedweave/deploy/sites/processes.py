@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 
 from fedweave.core.text import printable
 from fedweave.deploy.flare.private import private_file
-from fedweave.deploy.flare.provision import settle
+from fedweave.deploy.flare.provision import close_inside, settle
 from fedweave.errors import FedweaveError, UserError
 
 LOG = "fedweave.log"  # `deploy.flare.member.LOG`, whose module takes seconds to import
@@ -61,6 +61,7 @@ class SiteProcess:
         if (pid := self.pid()) is not None:
             return pid
         check_certificate(self.folder / "startup" / f"{self.kind}.crt")
+        close_inside(self.folder)
         if self.kind == "server":
             settle(self.folder)
         where = self.folder.resolve()

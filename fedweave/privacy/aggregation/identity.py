@@ -60,7 +60,7 @@ def check_signed(
             raise TypeError("its certificate has a key of another kind than RSA and EC")
     except (InvalidSignature, ValueError, TypeError) as error:
         why = str(error) or "the signature is not of that message and that certificate's key"
-        raise CallRefused(f"secure sum: what is said to be from {site!r} is not signed by it: {why}") from error
+        raise CallRefused(f"what is said to be from {site!r} is not signed by it: {why}") from error
 
 
 @lru_cache(maxsize=4096)
@@ -80,7 +80,7 @@ def read_root(kit: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"a secure sum needs the authority's certificate in {kit}: {error}") from error
+        raise ConfigError(f"signatures need the authority's certificate in {kit}: {error}") from error
 
 
 def read_identity(folder: Path) -> Identity:
@@ -95,7 +95,7 @@ def read_identity(folder: Path) -> Identity:
         key = load_pem_private_key((kit / "client.key").read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"a secure sum needs the certificate and key that provisioning wrote to {kit}: {error}"
+            f"signatures need the certificate and key that provisioning wrote to {kit}: {error}"
         ) from error
     if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{kit / 'client.key'} is neither an RSA nor an EC key; provision the project anew.")
