@@ -27,6 +27,8 @@ def load(path: Path) -> Document:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} cannot be read: it is nested too deeply") from error
 
 
 def override(document: Document, text: str) -> None:
@@ -85,7 +87,7 @@ def dumps(document: Document) -> str:
 def _value(raw: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {raw}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return raw
     return parsed["value"] if len(parsed) == 1 else raw
 

@@ -5,17 +5,21 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 
 from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, read_applied
 from fedweave.deploy.flare.private import private_file, private_folder
 from fedweave.errors import FedweaveError
 
+_ENTRY, _MOST = TypeAdapter(Entry), 2**53
+_NOTED: dict[str, dict[str, type]] = {"saved": {"round": int}, "lists": {"counts": dict}}  # what notes must have
 _LATEST = 2.0**37  # seconds since 1970: later than any time that a calendar here can write
 
 
@@ -112,7 +116,7 @@ def read(path: Path, start: int = 0) -> Records:
     for number, text in enumerate(whole.split(b"\n")[:-1], 1):
         try:
             fields = json.loads(text) if text else {"note": ""}
-            records.notes.append(_note(fields)) if "note" in fields else records.entries.append(_entry(fields))
+            records.notes.append(_note(fields)) if "note" in fields else records.entries.append(_entry(text, fields))
         except FedweaveError as error:
             raise FedweaveError(f"{path}, line {number}: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -123,28 +127,32 @@ def read(path: Path, start: int = 0) -> Records:
 def _note(fields: dict[str, Any]) -> dict[str, Any]:
     if not all(isinstance(fields[key], str) for key in ("note", "at") if fields["note"]):
         raise TypeError("a note's kind and time are words")
+    for key, kind in _NOTED.get(fields["note"], {}).items():
+        if type(fields[key]) is not kind:
+            raise TypeError(f"{key} is no {kind.__name__}")
+    json.dumps(fields, ensure_ascii=False).encode()  # half a character is none
     return fields
 
 
-def _entry(fields: dict[str, Any]) -> Entry:
-    kinds = {"step": str, "direction": str, "round": int, "call": int, "size": int}
-    if any(type(fields[name]) is not kind for name, kind in kinds.items()):
-        raise TypeError("a step is a word, a round a whole number")
-    if not isinstance(fields.get("purpose", ""), str) or not 0 <= float(fields.get("at", 0)) < _LATEST:
-        raise TypeError("a purpose is a word, a time a number of seconds")
-    keys = tuple(_line(own) for own in fields["keys"])
-    return Entry(**fields | {"clients": tuple(fields["clients"]), "keys": keys, "to": tuple(fields.get("to", ()))})
+def _entry(text: bytes, fields: dict[str, Any]) -> Entry:
+    entry = _ENTRY.validate_json(text, strict=True)
+    sizes, places = [entry.size, *(own.bytes for own in entry.keys)], (entry.round, entry.call)
+    if not all(0 <= size < _MOST for size in sizes) or not all(abs(place) < 2**31 for place in places):
+        raise ValueError("sizes, rounds and calls are numbers that fit")
+    if not (0 <= entry.at < _LATEST and 0 <= entry.seconds < _LATEST):
+        raise ValueError("a time is a number of seconds")
+    if entry.direction not in ("up", "down", "peer") or len(entry.to) not in (0, len(entry.clients)):
+        raise ValueError("a message goes up, down, or to peers, one for each client")
+    lengths = map(len, fields["keys"])
+    return replace(entry, keys=tuple(_line(own, length) for own, length in zip(entry.keys, lengths, strict=True)))
 
 
-def _line(own: list[Any]) -> Line:
-    found = Line(*own)
-    if not all(isinstance(said, str) for said in (found.key, found.mechanism)):
-        raise TypeError("a key is a word")
-    if len(own) < len(Line._fields):  # of a version that had mechanisms in words alone
-        return found._replace(applied=Applied(found.key.split("/")[0], mechanisms_in(found.mechanism)).text())
-    if found.applied is not None:
-        read_applied(found.applied)
-    return found
+def _line(own: Line, length: int) -> Line:
+    if length < len(Line._fields):  # of a version that had mechanisms in words alone
+        return own._replace(applied=Applied(own.key.split("/")[0], mechanisms_in(own.mechanism)).text())
+    if own.applied is not None:
+        read_applied(own.applied)
+    return own
 
 
 def mechanisms_in(words: str) -> tuple[Mechanism, ...]:
