@@ -55,7 +55,7 @@ class FixedPoint:
 
     def encode(self, value: Tensor, most: Any) -> Tensor:
         """The words of `value`, rounded and kept within ±`most`, which is a word itself or float64 scalar."""
-        scaled = (value.to(torch.float64) * 2.0**self.fraction).round()
+        scaled = (value.to(torch.float64) * 2.0**self.fraction).round_()
         return scaled.clamp(-most, most).to(self.dtype)
 
     def decode(self, total: Tensor, dtype: torch.dtype) -> Tensor:

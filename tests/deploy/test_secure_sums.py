@@ -29,6 +29,7 @@ from tests.privacy.authority import write_kits
 from tests.security.cheating import agreed, make_sites
 
 EXTRA = ("(advertise)", "(share)", "(survivors)", "(reveal)")
+SUM = ("FedAvg.train", "(survivors)", "(reveal)")  # the exchanges of a sum whose keys are agreed
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +166,9 @@ def test_a_sum_survives_a_site_that_drops_out(project: Path, lost: Any, away: An
     lose(link, *lost, *[("score", 2, site) for _, site in away])
     *_, last = train(algorithm, fed, 3)
     assert distance(last.state, without(*away)) == 0
+    rows = fed.ledger.table().to_pylist()
+    exchanges = [{row["call"] for row in rows if row["round"] == round and row["step"] in SUM} for round in (1, 2)]
+    assert [len(calls) for calls in exchanges] == [3, 3]  # no more for the site that is lost
 
 
 def test_a_site_that_agreed_on_no_keys_is_missing_until_the_next_epoch(project: Path) -> None:
