@@ -11,6 +11,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.learn.batch import train_batch
 from fedweave.learn.descent import Loss, Penalty, Stored, TrainSpec, differentiate
 from fedweave.learn.optimisers import Optimiser
+from fedweave.ops.batched import Operation
 from fedweave.ops.touched import TouchedRows, materialize
 
 
@@ -73,7 +74,7 @@ def fit(
     return after
 
 
-class _Fit(torch.autograd.Function):
+class _Fit(Operation):
     """`fit` on tensors alone, and its batching rule."""
 
     @staticmethod

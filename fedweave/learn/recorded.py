@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves
+from fedweave.ops.batched import Operation
 from fedweave.ops.recording import Form, traced
 
 
@@ -34,7 +34,7 @@ class _Part:
         return self.function(*pytree.tree_unflatten(operands, self.spec))
 
 
-class _Recorded(torch.autograd.Function):
+class _Recorded(Operation):
     """`recorded` on tensors alone, and its batching rule."""
 
     @staticmethod

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
+from fedweave.ops.batched import Operation
 from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
@@ -97,7 +98,7 @@ def _sorting(score: Tensor) -> Tensor:
     return torch.from_numpy(np.argsort(score.numpy(), -1))
 
 
-class _Argsort(torch.autograd.Function):
+class _Argsort(Operation):
     """Indices that sort the last axis, for any number of axes before it."""
 
     @staticmethod

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.ops.batched import over_clients
+from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.linear import COLUMNS, WIDTH, blocks, gram, linear, product
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
@@ -49,7 +49,7 @@ def _gradients(
     return of_h, of_w, of_bias
 
 
-class _Affine(torch.autograd.Function):
+class _Affine(Operation):
     """`affine`, batched over the first axis."""
 
     @staticmethod

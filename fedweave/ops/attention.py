@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedweave.ops.batched import Operation
 from fedweave.ops.csr import Pair, StackedCsr
 from fedweave.ops.hashing import bits
 from fedweave.ops.sparse import Sparse
@@ -141,7 +142,7 @@ def _attend_back(
     return of_source, torch.segment_reduce(of_raw, "sum", offsets=pattern.row_ends), torch.cat(of_values, 1)
 
 
-class _Attend(torch.autograd.Function):
+class _Attend(Operation):
     @staticmethod
     def forward(client_index: Tensor, key: Tensor, *rest: Any) -> Tensor:
         source, target, values, blocks, slope, rate = rest
@@ -162,7 +163,7 @@ class _Attend(torch.autograd.Function):
         return _over_all(_Attend, info.batch_size, in_dims, client_index, *rest)
 
 
-class _AttendBack(torch.autograd.Function):
+class _AttendBack(Operation):
     """Gradients in source, target and values."""
 
     @staticmethod

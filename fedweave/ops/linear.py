@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.ops.batched import over_clients
+from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched import materialize
@@ -78,7 +78,7 @@ def _widen(tensor: Tensor, dim: int) -> Tensor:
     return torch.nn.functional.pad(tensor, (0, missing) if dim == 2 else (0, 0, 0, missing))
 
 
-class _Product(torch.autograd.Function):
+class _Product(Operation):
     """h @ w, batched over the first axis."""
 
     @staticmethod
@@ -99,7 +99,7 @@ class _Product(torch.autograd.Function):
         return _over_all(_Product, info.batch_size, in_dims, h, w)
 
 
-class _Gram(torch.autograd.Function):
+class _Gram(Operation):
     """h.mT @ g, batched over the first axis."""
 
     @staticmethod

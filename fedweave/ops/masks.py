@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.ops.batched import over_clients
+from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.hashing import GOLDEN, finalise
 from fedweave.ops.tape import kernel
 
@@ -38,7 +38,7 @@ def _mask(source: Tensor, count: int, threshold: int, value: float, dtype: torch
     return out
 
 
-class _Mask(torch.autograd.Function):
+class _Mask(Operation):
     """`mask` on keys [P], and the rule that makes those of P clients one computation."""
 
     @staticmethod

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.ops.batched import over_clients, shifted
+from fedweave.ops.batched import Operation, over_clients, shifted
 from fedweave.ops.csr import gathered
 
 
@@ -47,7 +47,7 @@ def rounded(size: int, least: int = 64, parts: int = 2) -> int:
     return -(-size // step) * step
 
 
-class _Rows(torch.autograd.Function):
+class _Rows(Operation):
     @staticmethod
     def forward(h: Tensor, index: Tensor) -> Tensor:
         return h.index_select(0, index)
@@ -68,7 +68,7 @@ class _Rows(torch.autograd.Function):
         return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-class _AddRows(torch.autograd.Function):
+class _AddRows(Operation):
     """The transpose of `_Rows`: out[index[i]] += grad[i] in `count` rows."""
 
     @staticmethod
@@ -91,7 +91,7 @@ class _AddRows(torch.autograd.Function):
         return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-class _Mix(torch.autograd.Function):
+class _Mix(Operation):
     @staticmethod
     def forward(h: Tensor, index: Tensor, weight: Tensor) -> Tensor:
         return F.embedding_bag(index, h, mode="sum", per_sample_weights=weight)
@@ -113,7 +113,7 @@ class _Mix(torch.autograd.Function):
         return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-class _Spread(torch.autograd.Function):
+class _Spread(Operation):
     """The transpose of `_Mix`, with `count` rows."""
 
     @staticmethod

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.ops.batched import over_clients
+from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.tape import kernel
 
 
@@ -41,7 +41,7 @@ def _summed(h: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
     return out.unflatten(0, (clients, -1))
 
 
-class _SumRows(torch.autograd.Function):
+class _SumRows(Operation):
     """`sum_rows` for P clients, all tensors [P, …]."""
 
     @staticmethod

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.ops.batched import over_clients
+from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.csr import Csr, PaddedRows, Pair, StackedCsr, gathered, multiply
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.tape import kernel
@@ -82,7 +82,7 @@ def dense(x: "Tensor | Sparse") -> Tensor:
     return x @ torch.eye(x.shape[1], dtype=x.dtype) if isinstance(x, Sparse) else x
 
 
-class _Times(torch.autograd.Function):
+class _Times(Operation):
     """matrix @ dense, or its transpose @ dense."""
 
     @staticmethod
@@ -98,7 +98,7 @@ class _Times(torch.autograd.Function):
         return _Times.apply(grad.contiguous(), ctx.pair, not ctx.transposed), None, None
 
 
-class _Product(torch.autograd.Function):
+class _Product(Operation):
     """One client's product with its matrix (or the transpose), and the rule that makes P of them one."""
 
     @staticmethod
@@ -143,7 +143,7 @@ def _picked_transposed(at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRow
     return gathered(grad, columns, values, count)
 
 
-class _PickedProduct(torch.autograd.Function):
+class _PickedProduct(Operation):
     """Rows `at` [m] of a table of sparse rows times dense; row i's columns count from `shift[i]`."""
 
     @staticmethod
@@ -172,7 +172,7 @@ class _PickedProduct(torch.autograd.Function):
         return _PickedProduct.apply(at.flatten(), shift.flatten(), dense, table).unflatten(0, (clients, -1)), 0
 
 
-class _PickedTransposed(torch.autograd.Function):
+class _PickedTransposed(Operation):
     """The transpose of `_PickedProduct`, with `count` rows."""
 
     @staticmethod

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.core.edges import Operator
 from fedweave.core.graph import Graph, Neighbours
-from fedweave.ops.batched import over_clients
+from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.rows import padded_nonzero
 
 KINDS = ("mean", "mean_or_self")  # an ego's inner positions always have children, so both are the same here
@@ -62,7 +62,7 @@ class EgoEdges:
         return own.flatten(0, 1), means.flatten(0, 1)
 
 
-class _Rings(torch.autograd.Function):
+class _Rings(Operation):
     """h [..., positions, b, k] -> its first `inner` positions, and the means over their children.
 
     Left to itself, autograd would fill a zero tensor of h's size for either use of h, and add the two.
@@ -85,7 +85,7 @@ class _Rings(torch.autograd.Function):
         return _Rings.apply(h.movedim(in_dims[0], 0), inner, fan_out), (0, 0)
 
 
-class _SpreadRings(torch.autograd.Function):
+class _SpreadRings(Operation):
     """The transpose of `_Rings`."""
 
     @staticmethod
@@ -145,7 +145,7 @@ def compact(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return _Compact.apply(nodes, count)
 
 
-class _Compact(torch.autograd.Function):
+class _Compact(Operation):
     @staticmethod
     def forward(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
         seen = torch.zeros(len(nodes), count, dtype=torch.int64).scatter_(1, nodes, 1)

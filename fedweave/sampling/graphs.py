@@ -19,7 +19,7 @@ from fedweave.core.graph import TRAIN, Edges, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.learn import cross_entropy
-from fedweave.ops.batched import over_clients
+from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.segments import Lists, sum_rows
 from fedweave.ops.sparse import picked
 
@@ -167,7 +167,7 @@ class _Product:
         return self.times(dense)
 
 
-class _Layout(torch.autograd.Function):
+class _Layout(Operation):
     """How mini-batches are laid out, and the rule that pads those of P clients alike."""
 
     @staticmethod

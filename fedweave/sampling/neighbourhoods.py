@@ -20,7 +20,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
-from fedweave.ops.batched import over_clients
+from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.rows import gather_rows, weighted_gather
 
 
@@ -150,7 +150,7 @@ class Bipartite:
         return (a[..., None] * self._rows(values).unflatten(2, (heads, -1))).sum(1).flatten(1)
 
 
-class _Grow(torch.autograd.Function):
+class _Grow(Operation):
     """`grow` on tensors, and the rule that makes P clients' lists one computation."""
 
     @staticmethod
