@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.deploy.projects import Ran, Refused
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +25,22 @@ def running(provisioned: Path) -> Iterator[Path]:
 
     with processes(provisioned) as project:
         yield project
+
+
+@pytest.fixture(scope="session")
+def refused(running: Path, tmp_path_factory: pytest.TempPathFactory) -> "Refused":
+    """Two jobs with code that were submitted to the running project."""
+    from tests.deploy.projects import refuse
+
+    return refuse(running, tmp_path_factory.mktemp("refused"))
+
+
+@pytest.fixture(scope="session")
+def ran(refused: "Refused", running: Path, tmp_path_factory: pytest.TempPathFactory) -> "Ran":
+    """A run of FedAvg on the running project after these jobs."""
+    from tests.deploy.projects import ran
+
+    return ran(running, tmp_path_factory.mktemp("ran") / "out")
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +17,15 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.job import write_job
 from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.requests import pin, versions
+from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.processes import free_port, members, wait_until_open
 from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.splitting import hand_out, split
 
 SITES = ("bank-a", "bank-b", "bank-c")
@@ -177,3 +182,70 @@ def processes(provisioned: Path) -> Iterator[Path]:
         os.environ.pop("PYTHONPATH")
         if before:
             os.environ["PYTHONPATH"] = before
+
+
+class Refused(NamedTuple):
+    """What became of two submitted jobs with code, one for all and one for the sites alone.
+
+    verdicts: NVFlare's. by: who refused each. left: the jobs' folders at sites. marker: what the code would write.
+    """
+
+    verdicts: list[str | None]
+    by: list[list[str]]
+    left: list[Path]
+    marker: Path
+
+
+def refuse(running: Path, folder: Path) -> Refused:
+    """Submit the two jobs."""
+    marker = folder / "marker"
+    found = Refused([], [], [], marker)
+    with administer(running) as admin:
+        assert admin.wait_for(SITES, 60) == list(SITES)
+        for to in ("all", "sites"):
+            job = admin._session.submit_job(str(carrying(folder / to, marker, to)))
+            found.verdicts.append(until(lambda job=job: admin.over(job)))
+            told = admin._session.get_job_meta(job)["job_deploy_detail"]
+            found.by.append([line.split(":")[0] for line in told if "BYOC not permitted" in line])
+            found.left.extend(running / site / job for site in SITES if (running / site / job).exists())
+    return found
+
+
+def carrying(folder: Path, marker: Path, to: str) -> Path:
+    """A job for NVFlare whose code would leave a `marker`: for the server too, or for "sites" alone."""
+    job = write_job(folder, "r1", SITES, experiment(rounds=1).plain())
+    code = job / "app"
+    if to == "sites":
+        code = Path(shutil.copytree(job / "app", job / "carrier"))
+        meta = json.loads((job / "meta.json").read_text())
+        (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": ["server"], "carrier": list(SITES)}}))
+    (code / "custom").mkdir()
+    (code / "custom/carried.py").write_text(f"open({str(marker)!r}, 'w').close()\n\n\nclass Carried:\n    pass\n")
+    file = code / "config/config_fed_client.json"
+    config = json.loads(file.read_text())
+    config["components"].append({"id": "carried", "path": "carried.Carried", "args": {}})
+    file.write_text(json.dumps(config))
+    return job
+
+
+def until(answer: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What `answer` gives, once it gives something."""
+    deadline = time.monotonic() + seconds
+    while not (found := answer()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+class Ran(NamedTuple):
+    """A run of real sites: its experiment, folder and summary, and what it told meanwhile."""
+
+    config: Config
+    folder: Path
+    summary: dict[str, Any]
+    told: list[dict[str, Any]]
+
+
+def ran(running: Path, folder: Path) -> Ran:
+    """Twelve rounds of FedAvg."""
+    config, told = experiment("fedavg", rounds=12), list[dict[str, Any]]()
+    return Ran(config, folder, run(config, running, folder, False, told.append), told)

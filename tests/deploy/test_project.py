@@ -6,11 +6,8 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -39,7 +36,7 @@ from fedweave.deploy.sites.processes import SiteProcess, check_certificate, memb
 from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import run
 from fedweave.errors import ConfigError, UserError
-from tests.deploy.projects import SITES, experiment, make_project, processes
+from tests.deploy.projects import SITES, Ran, Refused, experiment, make_project, processes, until
 from tests.deploy.test_in_process import simulated
 
 runner = CliRunner()
@@ -211,43 +208,12 @@ def test_the_servers_certificate_does_not_pass_for_a_sites(provisioned: Path) ->
             manager._cache_cert("bank-b.job", (kits[name] / file).read_bytes())
 
 
-def carrying(folder: Path, marker: Path, to: str) -> Path:
-    """A job for NVFlare whose code would leave a `marker`: for the server too, or for "sites" alone."""
-    job = write_job(folder, "r1", SITES, experiment(rounds=1).plain())
-    code = job / "app"
-    if to == "sites":
-        code = Path(shutil.copytree(job / "app", job / "carrier"))
-        meta = json.loads((job / "meta.json").read_text())
-        (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": ["server"], "carrier": list(SITES)}}))
-    (code / "custom").mkdir()
-    (code / "custom/carried.py").write_text(f"open({str(marker)!r}, 'w').close()\n\n\nclass Carried:\n    pass\n")
-    file = code / "config/config_fed_client.json"
-    config = json.loads(file.read_text())
-    config["components"].append({"id": "carried", "path": "carried.Carried", "args": {}})
-    file.write_text(json.dumps(config))
-    return job
-
-
-def test_a_submitted_job_that_carries_code_is_refused_and_the_next_one_runs(running: Path, tmp_path: Path) -> None:
-    refused, marker = "BYOC not permitted", tmp_path / "marker"
-    with administer(running) as admin:
-        assert admin.wait_for(SITES, 60) == list(SITES)
-        for to, who in (("all", ["server"]), ("sites", SITES)):
-            job = admin._session.submit_job(str(carrying(tmp_path / to, marker, to)))
-            assert until(lambda job=job: admin.over(job)) == "FINISHED:FAILED_TO_RUN"
-            told = admin._session.get_job_meta(job)["job_deploy_detail"]
-            assert [line.split(":")[0] for line in told if refused in line] == list(who)
-            assert not [site for site in SITES if (running / site / job).exists()]
-    assert run(experiment(rounds=1), running, tmp_path / "out", False, lambda now: None)["rounds"] == 1
-    assert not marker.exists()
-
-
-def until(answer: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What `answer` gives, once it gives something."""
-    deadline = time.monotonic() + seconds
-    while not (found := answer()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return found
+def test_a_submitted_job_that_carries_code_is_refused_and_the_next_one_runs(refused: Refused, ran: Ran) -> None:
+    assert refused.verdicts == ["FINISHED:FAILED_TO_RUN"] * 2
+    assert refused.by == [["server"], list(SITES)]
+    assert refused.left == []
+    assert ran.summary["rounds"] == ran.config.general.rounds
+    assert not refused.marker.exists()
 
 
 def test_a_job_carries_no_code(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from fedweave.rounds import train
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, LEDGER, METRICS, PARTITION, read_table
 from tests.contract.federations import distance
-from tests.deploy.projects import SITES, bring, experiment, tables
+from tests.deploy.projects import SITES, Ran, bring, experiment, tables
 from tests.deploy.test_in_process import cut_again, deny, renamed
 
 
@@ -71,19 +71,18 @@ def noted(directory: Path) -> dict[tuple[str, str], set[int]]:
     return found
 
 
-def test_fedavg_is_the_simulation_and_leaves_the_same_files(running: Path, tmp_path: Path) -> None:
-    config, watcher = experiment("fedavg", rounds=12), Watcher()
-    summary = run(config, running, tmp_path / "out", False, watcher)
+def test_fedavg_is_the_simulation_and_leaves_the_same_files(ran: Ran) -> None:
+    config, out, summary, told = ran
     expected, _ = simulated(config)
-    reached = Checkpoint.load(tmp_path / "out" / CHECKPOINT)
+    reached = Checkpoint.load(out / CHECKPOINT)
     assert distance(reached.state, expected.state) <= 1e-5
     assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
-    assert all((tmp_path / "out" / name).is_file() for name in FILES)
-    assert load(tmp_path / "out/config.toml") == config.plain()
-    assert {now.get("status") for now in watcher.heard} & {"running", "done"}
-    assert noted(tmp_path / "out") == {}
+    assert all((out / name).is_file() for name in FILES)
+    assert load(out / "config.toml") == config.plain()
+    assert {now.get("status") for now in told} & {"running", "done"}
+    assert noted(out) == {}
     totals = Counter()
-    for row in read_table(tmp_path / "out", LEDGER).to_pylist():
+    for row in read_table(out, LEDGER).to_pylist():
         totals[row["direction"]] += row["bytes"]
     assert totals == {"up": summary["bytes_up"], "down": summary["bytes_down"]}
 
