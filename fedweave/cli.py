@@ -35,6 +35,14 @@ from fedweave.sweep.command import sweep
 class Commands(TyperGroup):
     """Turns every error of fedweave into a message on stderr: exit code 2 for the user's mistakes, 1 for others."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of that name; an unknown one is refused with those that there are and the nearest."""
+        if not ctx.resilient_parsing and args[0] not in self.commands and not args[0].startswith("-"):
+            from fedweave.config import check_name
+
+            check_name("fedweave", args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         try:

@@ -10,7 +10,14 @@ class UserError(FedweaveError):
 
 
 class ConfigError(UserError):
-    """A configuration key, name or value is not valid; the message lists what is."""
+    """A configuration key, name or value is not valid; the message lists what is. Of several faults each is one of the
+    arguments; the first 20 are shown."""
+
+    MOST = 20
+
+    def __str__(self) -> str:
+        more = len(self.args) - self.MOST
+        return "\n".join([*map(str, self.args[: self.MOST]), *([f"and {more} more faults"] if more > 0 else [])])
 
 
 class DataError(UserError):

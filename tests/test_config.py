@@ -281,3 +281,36 @@ def test_differences_names_paths() -> None:
     other = {"seed": 0, "data": {"name": "a", "size": 2, "label": "b"}, "rounds": 3, "model": {"name": "x"}}
     assert config.differences(one, other) == ["data.label", "data.size", "rounds"]
     assert config.differences(one, one) == []
+
+
+def test_all_faults_are_told_at_once_and_the_first_twenty_shown() -> None:
+    """Of every section, each with its path; nothing is said of what is right."""
+    text = "seed = -1\nround = 3\n[data]\nname = 'gird'\n[model]\nhiden = 3\nhidden = 'x'\n[privacy]\na = 1\n"
+    with pytest.raises(ConfigError) as error:
+        resolved(text)
+    heads = [line.partition(":")[0] for line in str(error.value).splitlines()]
+    assert heads == ["round", "seed", "data.name", "model.hiden", "model.hidden", "privacy.a"]
+    with pytest.raises(ConfigError) as error:
+        resolved(GRID + "[model]\n" + "\n".join(f"key_{at} = 1" for at in range(25)))
+    assert str(error.value).splitlines()[19:] == [error.value.args[19], "and 5 more faults"]
+
+
+def test_every_fault_that_a_flag_causes_names_it(toml: Callable[[str], Path]) -> None:
+    flags = ["algorithm.lr=quick", "model.hidden=wide", "seed=3"]
+    with pytest.raises(ConfigError) as error:
+        config.read(toml(GRID + "[model]\nhidden = 2\n[engine]\nchunk = -1\n"), flags)
+    lines = str(error.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "--set model.hidden=wide",
+        "--set algorithm.lr=quick",
+        "engine.chunk",
+    ]
+
+
+def test_what_a_name_begins_with_is_nearest() -> None:
+    valid = ("report", "reproduce", "run")
+    assert [config.nearest(name, valid) for name in ("repro", "reprot", "zzz")] == [
+        " Did you mean 'reproduce'?",
+        " Did you mean 'report'?",
+        "",
+    ]

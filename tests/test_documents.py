@@ -1,14 +1,17 @@
 """The code that README and ARCHITECTURE show runs as it stands."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import Uniform
+from fedweave.cli import app
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
@@ -44,3 +47,22 @@ def test_the_part_of_the_architecture_page_weighs_by_loss() -> None:
         for made in (FedAvg(model(), parts=(Uniform(),)), space["LossWeighted"](model(), q=0.0))
     )
     assert distance([*plain][-1].state["w"], [*even][-1].state["w"]) <= 1e-12
+
+
+def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved as it stands, by the commands below it; it is fedweave's own `fedavgm`."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_file.py").write_text(code("docs/extending.md"))
+    Path("experiment.toml").write_text('rounds = 3\n[data]\nname = "synthetic"\nnodes = 90\n[partition]\nclients = 3\n')
+    for name, key in (("my_file.py:FedAvgM", "beta"), ("fedavgm", "momentum")):
+        words = ["--set", f"algorithm.{key}=0.5", "--out", name.rpartition(":")[2], "-q"]
+        assert CliRunner().invoke(app, ["run", "experiment.toml", "--algorithm", name, *words]).exit_code == 0
+    mine, own = (json.loads(Path(name, "summary.json").read_text())["metrics"] for name in ("FedAvgM", "fedavgm"))
+    assert mine["global/loss"] == pytest.approx(own["global/loss"], rel=1e-6)
+    laws = ["nothing_but_bytes_passes", "a_resumed_run_gives_the_same", "one_client_is_ordinary_training"]
+    tried = CliRunner().invoke(
+        app, ["contract", "my_file.py:FedAvgM", *(word for law in laws for word in ("--law", law))]
+    )
+    assert [line.split()[0] for line in tried.output.splitlines()] == ["holds", "holds", "declared"]

@@ -2,7 +2,7 @@
 
 from fedweave.config.choice import Choice
 from fedweave.config.experiment import Config, read, resolve, with_algorithm
-from fedweave.config.names import check_name
+from fedweave.config.names import check_name, nearest
 from fedweave.config.plugins import Parameter, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import ENGINES, General, SimulationEngine
 from fedweave.config.toml import Document, differences, dumps, load, override
@@ -20,6 +20,7 @@ __all__ = [
     "dumps",
     "load",
     "lookup",
+    "nearest",
     "override",
     "own_parameters",
     "parameters",

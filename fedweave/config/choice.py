@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedweave import outside
-from fedweave.config.names import check_keys
+from fedweave.config.names import Faults, check_keys
 from fedweave.config.plugins import Parameter, lookup, own_parameters
 from fedweave.config.toml import Document
 from fedweave.errors import ConfigError
@@ -61,8 +61,13 @@ def choose(
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
     """
     given = {key: value for key, value in table.items() if key != "name"}
-    check_keys(path, given, ["name", *more, *own], f" of {name}")
-    return Choice(path, name, kind, checked_values(f"{path}.", given, own))
+    faults, values = Faults(), dict[str, Any]()
+    with faults:
+        check_keys(path, given, ["name", *more, *own], f" of {name}")
+    with faults:
+        values = checked_values(f"{path}.", given, own)
+    faults.refuse()
+    return Choice(path, name, kind, values)
 
 
 def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -> dict[str, Any]:
@@ -71,18 +76,20 @@ def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -
     Raises:
         ConfigError: a key is missing, or its value is not of the parameter's type.
     """
-    values = {}
+    values, faults = dict[str, Any](), Faults()
     for key, parameter in own.items():
-        path = prefix + key
-        if parameter.family is not None:
-            values[key] = _parts(path, given.get(key, parameter.default), parameter.family)
-        elif key in given:
-            values[key] = _checked(path, given[key], parameter.hint)
-        elif parameter.default is dataclasses.MISSING:
-            raise ConfigError(f"{path}: is missing and has no default")
-        else:
-            values[key] = parameter.default
+        with faults:
+            values[key] = _value(prefix + key, given.get(key, parameter.default), key in given, parameter)
+    faults.refuse()
     return values
+
+
+def _value(path: str, value: Any, given: bool, parameter: Parameter) -> Any:
+    if parameter.family is not None:
+        return _parts(path, value, parameter.family)
+    if value is dataclasses.MISSING:
+        raise ConfigError(f"{path}: is missing and has no default")
+    return _checked(path, value, parameter.hint) if given else value
 
 
 def accepts(parameter: Parameter, value: Any) -> bool:

@@ -5,9 +5,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedweave.config.choice import Choice, accepts, checked_values, choose
-from fedweave.config.names import check_keys
+from fedweave.config.names import Faults, check_keys
 from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import General
 from fedweave.config.toml import Document, load, override, section
@@ -51,11 +52,16 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
     try:
         return resolve(document), dropped
     except ConfigError as error:
-        about = re.findall(r"\w+", str(error))[:3]  # every message begins with section and key
-        for text in overrides:
-            if re.split(r"\W+", text.partition("=")[0].strip())[-1] in about:
-                raise ConfigError(f"--set {text}: {error}") from error
-        raise
+        raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args)) from error
+
+
+def _flagged(fault: str, overrides: Sequence[str]) -> str:
+    """What is wrong, with the override that it is about, if it is about one."""
+    about = re.findall(r"\w+", fault)[:3]  # every message begins with section and key
+    for text in overrides:
+        if re.split(r"\W+", text.partition("=")[0].strip())[-1] in about:
+            return f"--set {text}: {fault}"
+    return fault
 
 
 def with_algorithm(document: Document, name: str) -> tuple[Document, tuple[str, ...]]:
@@ -80,21 +86,37 @@ def resolve(document: Document) -> Config:
     """Check a document and fill in every default.
 
     Raises:
-        ConfigError: a key, name or value is not valid; names its path, the value and what is allowed.
+        ConfigError: keys, names or values are not valid; names of each its path, the value and what is allowed.
     """
-    general = own_parameters(General)
-    check_keys("", document, [*general, *REGISTRIES, "privacy"])
-    top = checked_values("", document, general)
-    data = dict(section(document, "data"))
-    folder = data.pop("path", None)
-    if folder is not None and (not isinstance(folder, str) or not folder):
-        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}")
-    if folder is not None:
-        data.setdefault("name", "npz" if folder.endswith(".npz") else "folder")
-    sections = {name: _chosen(name, data if name == "data" else section(document, name)) for name in REGISTRIES}
-    for key in section(document, "privacy"):
-        raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
+    general, faults = own_parameters(General), Faults()
+    top, sections = dict[str, Any](), dict[str, Choice]()
+    with faults:
+        check_keys("", document, [*general, *REGISTRIES, "privacy"])
+    with faults:
+        top = checked_values("", document, general)
+    folder = None
+    for name in REGISTRIES:
+        with faults:
+            table = section(document, name)
+            if name == "data":
+                table, folder = _located(table)
+            sections[name] = _chosen(name, table)
+    with faults:
+        for key in section(document, "privacy"):
+            raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
+    faults.refuse()
     return Config(General(**top), **sections, folder=folder)
+
+
+def _located(table: Document) -> tuple[Document, str | None]:
+    """[data] without `path`, which says where the data is and so, without a name, of which kind."""
+    data = dict(table)
+    folder = data.pop("path", None)
+    if folder is None:
+        return data, None
+    if not isinstance(folder, str) or not folder:
+        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}")
+    return {"name": "npz" if folder.endswith(".npz") else "folder", **data}, folder
 
 
 def _chosen(path: str, table: Document) -> Choice:

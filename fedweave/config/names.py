@@ -7,6 +7,26 @@ from typing import Any
 from fedweave.errors import ConfigError
 
 
+class Faults:
+    """Collects what is refused inside `with faults:`, so that all that is wrong can be mended at once."""
+
+    def __init__(self) -> None:
+        self._said: list[str] = []
+
+    def __enter__(self) -> "Faults":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if isinstance(error, ConfigError):
+            self._said += error.args
+        return isinstance(error, ConfigError)
+
+    def refuse(self) -> None:
+        """Raise a ConfigError of all faults, if there are any."""
+        if self._said:
+            raise ConfigError(*self._said)
+
+
 def check_name(path: str, name: Any, valid: Iterable[str]) -> None:
     """Refuse a name that is not one of `valid`.
 
@@ -21,15 +41,18 @@ def check_keys(path: str, given: Iterable[str], valid: Sequence[str], owner: str
     """Refuse keys that are not among `valid`, those of `owner`; `path` is the table's, "" for the top level.
 
     Raises:
-        ConfigError: names the key's path, the valid keys and the nearest.
+        ConfigError: names each key's path, the valid keys and the nearest.
     """
-    for key in given:
-        if key not in valid:
-            where = f"{path}.{key}" if path else key
-            raise ConfigError(f"{where}: unknown key; the keys{owner} are {', '.join(valid)}.{nearest(key, valid)}")
+    unknown = [key for key in given if key not in valid]
+    if unknown:
+        where = f"{path}." if path else ""
+        allowed = f"unknown key; the keys{owner} are {', '.join(valid)}."
+        raise ConfigError(*(f"{where}{key}: {allowed}{nearest(key, valid)}" for key in unknown))
 
 
 def nearest(name: Any, valid: Iterable[str]) -> str:
-    """ " Did you mean …?" if one of `valid` is similar to `name`, else ""."""
-    near = difflib.get_close_matches(str(name).lower(), list(valid), n=1, cutoff=0.5)
+    """ " Did you mean …?" if one of `valid` begins with `name` or is similar to it, else ""."""
+    given, names = str(name).lower(), list(valid)
+    begun = [one for one in names if len(given) > 2 and one.startswith(given)]
+    near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""

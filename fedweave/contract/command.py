@@ -28,14 +28,17 @@ def contract(
     subject = Subject(*_chosen(name, settings or []))
     if unknown := sorted(subject.not_owed.keys() - LAWS.keys()):
         raise ConfigError(f"{name}: does_not_owe names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
-    broken = []
     for law in only or ():
         check_name("--law", law, LAWS)
+    broken, first = [], dict[str, str]()  # which law a refusal was first heard of
     for law in only or LAWS:
-        said = verdict(subject, law)
+        said, words = verdict(subject, law), law.replace("_", " ")
         word, _, why = said.partition(" ")
-        typer.echo(f"{word:<8} {law.replace('_', ' ')}{why}")
-        broken += [law] if said.startswith("BROKEN") else []
+        if word == "BROKEN":
+            broken.append(law)
+            why = f": as {first[why]}" if why in first else why
+            first.setdefault(why, f"“{words}”")
+        typer.echo(f"{word:<8} {words}{why}")
     if broken:
         raise FedweaveError(f"{name}: {len(broken)} of {len(only or LAWS)} laws do not hold.")
 

@@ -61,6 +61,9 @@ def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
     return Line(path, shape, size, str(applied), told.reveals, applied.text())
 
 
+WAYS = ("up", "down", "peer", EVALUATION)  # of which bytes are counted
+
+
 @dataclass
 class Entry:
     """Messages of one structure in one call: the same columns for each of `clients`."""
@@ -128,6 +131,10 @@ class Ledger:
         name = f"bytes_{direction}"
         setattr(self, name, getattr(self, name) + size)
         self.bytes_evaluation += size if purpose == EVALUATION else 0
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes so far by direction, and those of all directions that are for evaluation."""
+        return {way: getattr(self, f"bytes_{way}") for way in WAYS}
 
     def table(self) -> pa.Table:
         """All rows, columns as `SCHEMA`."""

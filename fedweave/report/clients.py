@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 _ROWS = 20
+_NAMES = 60  # letters of all classes' names that a heading has room for
 _SPLITS = {"train": "train", "val": "val", "test": "test"}
 _HEADINGS = {"client": "client", "nodes": "nodes", "edges_kept": "edges\nkept", "edges_cut": "edges\ncut"} | _SPLITS
 _SHARED = {"overlap": "nodes\nshared", "overlap_links": "links\nshared"}
@@ -16,11 +17,11 @@ _SHARED = {"overlap": "nodes\nshared", "overlap_links": "links\nshared"}
 _VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edges_kept": "edges"} | _SPLITS
 
 
-def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table:
+def clients_table(columns: dict[str, list[Any]], whole: dict[str, int], classes: Sequence[str] | None = None) -> Table:
     """The results of `partition.statistics` and `partition.totals`: a line per client, 20 at most, then the mean.
 
     Clients that have names may stand there under them. Counts of the last classes are left out where the terminal is
-    too narrow for all.
+    too narrow for all. classes: what classes are called, where they have names.
     """
     clients, headings = len(columns["client"]), _headings(columns)
     share = whole["edges_lost"] / max(whole["edges"], 1)
@@ -32,14 +33,16 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int]) -> Table
     if "without_sp" in whole:
         caption += (
             f"\nno test node of some group at {whole['without_sp']} of {clients:,} clients (SP is undefined there), "
-            f"none of class 1 at {whole['without_eo']} (EO)"
+            f"none of class {classes[1] if classes else 1} at {whole['without_eo']} (EO)"
         )
     if clients > _ROWS:
         caption = f"the first {_ROWS} of {clients:,} clients, and the mean of all\n{caption}"
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     for name, heading in headings.items():
         shown.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
-    shown.add_column(f"{'graphs' if 'graphs' in columns else 'nodes'} of each class")
+    what = "graphs" if "graphs" in columns else "nodes"
+    names = f":\n{', '.join(classes)}" if classes and len(", ".join(classes)) <= _NAMES else ""
+    shown.add_column(f"{what} of each class{names}")
     numbers = [columns[name] for name in headings if name != "client"]
     counts = [
         [str(columns["client"][row]), *(_number(column[row]) for column in numbers)]

@@ -51,6 +51,7 @@ class Terminal:
 
     def header(self, config: Config, built: Any) -> None:
         """What is run, on what, and the clients."""
+        from fedweave.build import client_ids
         from fedweave.partition.statistics import statistics, totals
         from fedweave.report.clients import clients_table
 
@@ -66,8 +67,8 @@ class Terminal:
         ]
         self._console.print(" · ".join(parts), highlight=False, soft_wrap=True)
         cut = built.data, built.partition
-        named = {"client": list(built.partition.names)} if built.partition.names else {}
-        self._console.print(clients_table(statistics(*cut) | named, totals(*cut)))
+        named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
+        self._console.print(clients_table(statistics(*cut) | named, totals(*cut), built.data.labels))
 
     def step(self, reached: Any) -> None:
         """One more round."""

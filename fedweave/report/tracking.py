@@ -22,7 +22,6 @@ from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.run import RunObserver
 
 EVENTS, MLFLOW_RUN = "tensorboard", "mlflow.json"  # in a run's directory
-_WAYS = ("up", "down", "peer", "evaluation")
 
 
 class Tracker(Protocol):
@@ -55,7 +54,7 @@ class Tracked:
     def step(self, reached: Checkpoint) -> None:
         """See `runs.run.RunObserver`."""
         self._round = reached.round
-        found = {f"bytes/{way}": float(getattr(self._ledger, f"bytes_{way}")) for way in _WAYS}
+        found = {f"bytes/{way}": float(size) for way, size in self._ledger.sizes().items()}
         self._tell(found | {"seconds": reached.seconds} | reached.summary)
 
     def stopping(self, number: int) -> None:

@@ -7,16 +7,17 @@ from fedweave.report.reading import Group
 from fedweave.reproduce.table import piped
 
 COLUMNS = {
-    "best_val/val/accuracy": "validation accuracy",
-    "best_val/local/accuracy": "test accuracy then, mean over clients",
-    "global/accuracy": "global test accuracy, final",
-    "local/accuracy": "test accuracy of clients, final",
-    "fairness/worst_accuracy": "of the client served worst",
+    "best_val/val/accuracy": "best val",
+    "best_val/local/accuracy": "test then",
+    "global/accuracy": "final global test",
+    "local/accuracy": "final local test",
+    "fairness/worst_accuracy": "worst client",
     "seconds": "seconds",
 }
 NOTES = (
-    "Mean ± standard deviation over seeds. Choose settings by validation accuracy, which is that of the round with the "
-    "best one; test numbers are for what was chosen so.",
+    "Accuracies, mean ± standard deviation over seeds. Choose settings by “best val”, the mean over clients of the "
+    "validation accuracy in the round where it is best; “test then” is the mean over clients on test examples in that "
+    "round. “Final” is after the last round: global, the mean over clients, and that of the client served worst.",
 )
 
 

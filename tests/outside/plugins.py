@@ -142,3 +142,20 @@ class Buffered(nn.Module):
 
 def helper() -> None:
     """No plug-in."""
+
+
+@dataclass(frozen=True)
+class Unweighted(Part):
+    """A part that works for no federation."""
+
+    def weigh(self, state: Tree, round: object) -> Tensor:
+        raise ValueError("these weights are for three clients")
+
+
+@preset
+@dataclass(frozen=True)
+class Broken:
+    """FedAvg that nobody can run."""
+
+    def parts(self) -> tuple[Part, ...]:
+        return (Unweighted(),)

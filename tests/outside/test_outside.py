@@ -194,6 +194,13 @@ def test_the_command_says_what_holds_and_what_is_declared_not_to() -> None:
     assert "--law: there is no 'x'" in run("contract", "fedavg", "--law", "x", code=2)
 
 
+def test_what_breaks_every_law_is_said_once() -> None:
+    laws = ("nothing_but_bytes_passes", "clients_are_isolated", "training_lowers_the_loss")
+    said = run("contract", f"{PLUGINS}:Broken", *(word for law in laws for word in ("--law", law)), code=1)
+    assert said.count("these weights are for three clients") == 1
+    assert said.count("as “nothing but bytes passes”") == 2
+
+
 @pytest.mark.parametrize("law", ["the_same_seed_gives_the_same_run", "clients_are_isolated"])
 def test_dishonest_algorithms_are_found_out(law: str) -> None:
     assert verdict(subject("Dishonest"), law).startswith("BROKEN")

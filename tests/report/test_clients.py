@@ -9,9 +9,9 @@ from rich.console import Console
 from fedweave.report.clients import clients_table
 
 
-def lines(columns: dict[str, Any], width: int = 80, **whole: int) -> list[str]:
+def lines(columns: dict[str, Any], width: int = 80, classes: tuple[str, ...] = (), **whole: int) -> list[str]:
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(clients_table(columns, {"edges": 0, "edges_lost": 0} | whole))
+    console.print(clients_table(columns, {"edges": 0, "edges_lost": 0} | whole, classes))
     return [line.strip() for line in console.export_text().splitlines() if line.strip()]
 
 
@@ -81,3 +81,12 @@ def test_clients_with_an_empty_group_are_counted() -> None:
     assert shown.endswith(
         "no test node of some group at 3 of 10 clients (SP is undefined there), none of class 1 at 4 (EO)"
     )
+
+
+def test_classes_are_called_by_their_names_where_there_is_room() -> None:
+    columns, groups = cut(2, np.array([[1, 2], [3, 4]])), {"without_sp": 0, "without_eo": 1}
+    named = " ".join(lines(columns, classes=("default", "paid"), **groups))
+    assert "default, paid" in named
+    assert "none of class paid at 1 (EO)" in named
+    assert "none of class 1 at 1 (EO)" in " ".join(lines(columns, **groups))
+    assert "default" not in lines(columns, classes=("default", "p" * 60))[1]

@@ -267,7 +267,14 @@ def test_members_stand_in_one_order_for_every_run() -> None:
         "With two, joining costs 0.100 of accuracy on average; 1 of 3 members gains, by 0.100 on average; "
         "1 loses, by 0.400.",
     ]
-    assert [cell.text for cell in gain.table(found).rows[0]] == ["one", "0", "2 of 3", "−0.1000", "+0.0500", "+0.2000"]
+    assert [cell.text for cell in gain.table(found).rows[0]] == [
+        "one",
+        "0",
+        "2 of 3",
+        "\N{MINUS SIGN}0.1000",
+        "+0.0500",
+        "+0.2000",
+    ]
 
 
 def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:

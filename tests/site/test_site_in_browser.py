@@ -31,7 +31,9 @@ def test_the_theme_is_whole_and_legible(tmp_path: Path) -> None:
     (tmp_path / "docs/index.md").write_text(PAGE)
     (tmp_path / "docs/stylesheets/site.css").write_text((ROOT / "docs/stylesheets/site.css").read_text())
     own = {"docs_dir": str(tmp_path / "docs"), "site_dir": str(tmp_path / "site")}
-    mkdocs.build(load_config(str(ROOT / "mkdocs.yml"), **own, nav=[{"A page": "index.md"}], hooks=[], plugins=["search"]))
+    mkdocs.build(
+        load_config(str(ROOT / "mkdocs.yml"), **own, nav=[{"A page": "index.md"}], hooks=[], plugins=["search"])
+    )
     with Browser() as browser:
         for width, scheme in WINDOWS:
             browser.show((tmp_path / "site/index.html").as_uri(), width, scheme, tall=2000)

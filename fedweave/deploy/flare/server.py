@@ -6,7 +6,7 @@ import shutil
 import signal
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,13 +37,15 @@ from fedweave.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
 from fedweave.runs.run import RunBackend, run
 from fedweave.runs.stopping import Interrupted, Stop
 
+RECENT = 20  # rounds that a watcher is told of at once
 TEST = "test.npz"
 
 
 @dataclass
 class Progress:
     """What the server tells whoever watches the job (a `runs.run.Watch`). after: the round after which the job began.
-    waiting: the sites that owe an answer now."""
+    waiting: the sites that owe an answer now. recent: round, seconds, summary and bytes so far by direction of the last
+    rounds, for who asks less often than rounds end."""
 
     status: str = "starting"  # then "running", "done", "stopped" or "failed"
     round: int = 0
@@ -55,17 +57,22 @@ class Progress:
     lost: dict[str, str] | None = None
     error: str = ""
     mistake: bool = False  # whether the error is the user's
+    recent: list[dict[str, Any]] = field(default_factory=list)
 
     link: CollabLink | None = None
+    ledger: Any = None
 
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """Training is about to start."""
         self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
+        self.ledger = built.fed.ledger
 
     def step(self, reached: Checkpoint) -> None:
         """A round is done."""
         self.round, self.seconds, self.summary = reached.round, reached.seconds, dict(reached.summary)
         self.lost = {} if self.link is None else self.link.lost
+        told = {"round": self.round, "seconds": self.seconds, "summary": self.summary, "bytes": self.ledger.sizes()}
+        self.recent = [*self.recent, told][-RECENT:]
 
     def stopping(self, number: int) -> None:
         """The round is being finished."""
@@ -76,7 +83,7 @@ class Progress:
     def plain(self) -> dict[str, Any]:
         """For the wire."""
         self.waiting = () if self.link is None else self.link.owing
-        return {key: value for key, value in self.__dict__.items() if key != "link"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("link", "ledger")}
 
 
 @dataclass(frozen=True)

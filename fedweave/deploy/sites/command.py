@@ -158,20 +158,34 @@ def run(
     settings: Settings = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    track: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
+    ] = None,
 ) -> None:
     """Run an experiment at the sites and bring its files back."""
     from fedweave.config import read
+    from fedweave.deploy.sites.observing import Observed
     from fedweave.deploy.sites.processes import own_reasons
     from fedweave.deploy.sites.running import for_sites
     from fedweave.deploy.sites.running import run as submit
     from fedweave.report.terminal import screen, show_result
+    from fedweave.report.tracking import tracked
 
     chosen, _ = read(config, settings or [], algorithm)
     chosen = for_sites(chosen.plain())
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()
-    with own_reasons(project):
-        summary = submit(chosen, project, directory, resume, Teller())
+    tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)
+
+    def told(now: dict[str, Any]) -> None:
+        tell(now)
+        observed(now)
+
+    try:
+        with own_reasons(project):
+            summary = submit(chosen, project, directory, resume, told)
+    finally:
+        observed.end()
     show_result(console, summary, directory)
 
 

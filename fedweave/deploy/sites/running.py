@@ -67,8 +67,9 @@ def run(
             if not here:
                 raise FedweaveError(f"no site of {project} is connected. Start them with `fedweave sites start`.")
             told({"status": "submitted", "sites": here})
-            last = _job(admin, config, about, set(here), number, directory, partial(_noting, project, directory, told))
-            _note(project, {**last, "out": str(directory.resolve())})
+            noting = partial(_noting, project, directory, told)
+            last = _job(admin, config, about, set(here), number, directory, noting)
+            noting(last)
             if last["status"] == "done":
                 return dict(json.loads((directory / SUMMARY).read_text()))
             if last["status"] != "stopped":
@@ -83,7 +84,8 @@ def _noting(project: Path, directory: Path, told: Told, now: dict[str, Any]) -> 
 
 
 def _note(project: Path, now: dict[str, Any]) -> None:
-    (project / ADMIN / STATUS).write_text(json.dumps({**now, "at": time.time()}))
+    told = {key: value for key, value in now.items() if key != "recent"}
+    (project / ADMIN / STATUS).write_text(json.dumps({**told, "at": time.time()}))
 
 
 def _number(project: Path, directory: Path, resume: bool) -> str:
