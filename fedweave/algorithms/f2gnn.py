@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fairness import f2gnn_weights, soft_gaps
+from fedweave.algorithms.fairness import Members, f2gnn_weights, members, total_gap
 from fedweave.algorithms.fairness.weights import Prefer
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Context, Part, Round
@@ -34,8 +34,11 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
 from fedweave.metrics.balance import balance, group_edges
 from fedweave.metrics.divergence import class_divergence, node_divergence
+from fedweave.ops.batched import together
 
 Distance = Literal["class", "nodes"]
+_NEEDS = "gaps between groups need a sensitive attribute (sens) and two classes; choose data with both"
+_BETWEEN_CLASSES, _BETWEEN_NODES = together(class_divergence), together(node_divergence)
 
 
 def gaps(logits: Tensor, graph: Graph) -> Tensor:
@@ -44,10 +47,20 @@ def gaps(logits: Tensor, graph: Graph) -> Tensor:
     Raises:
         DataError: the graph has no sensitive attribute, or there are not two classes.
     """
-    if graph.sens is None or logits.shape[-1] != 2:
-        raise DataError("gaps between groups need a sensitive attribute (sens) and two classes; choose data with both")
-    found = soft_gaps(torch.softmax(logits, -1)[:, 1], graph.y, graph.sens, graph.masks[TRAIN])
-    return found.sp.abs() + found.eo.abs()
+    return _gaps(logits, _members(graph, logits.dtype))
+
+
+def _gaps(logits: Tensor, among: Members) -> Tensor:
+    if logits.shape[-1] != 2:
+        raise DataError(_NEEDS)
+    return total_gap(torch.softmax(logits, -1)[:, 1], among)
+
+
+def _members(graph: Graph, dtype: torch.dtype) -> Members:
+    """Of the training nodes."""
+    if graph.sens is None:
+        raise DataError(_NEEDS)
+    return members(graph.y, graph.sens, graph.masks[TRAIN], dtype)
 
 
 @dataclass(frozen=True)
@@ -64,9 +77,13 @@ class FairPenalty(Part):
         if self.alpha < 0:
             raise ValueError(f"alpha is {self.alpha}; it must not be negative")
 
+    def prepare(self, graph: Graph) -> Tree:
+        """Who is in which group."""
+        return _members(graph, graph.x.dtype)._asdict()
+
     def criterion(self, logits: Tensor, graph: Graph, given: Tree) -> Tensor:
         """The penalty."""
-        return self.alpha * gaps(logits, graph)
+        return self.alpha * _gaps(logits, Members(given["nodes"], given["sizes"]))
 
 
 @dataclass(frozen=True)
@@ -98,13 +115,14 @@ class DivergenceStart(Part):
             return ctx.received
         js = self._divergence(ctx)
         ctx.keep({"js": js})
-        return map_leaves(lambda w, last: js * w + (1 - js) * last, ctx.received, ctx.client.state["w"])
+        kept = 1 - js
+        return map_leaves(lambda w, last: js * w + kept * last, ctx.received, ctx.client.state["w"])
 
     def _divergence(self, ctx: Context) -> Tensor:
         graph, p = ctx.client.graph, torch.softmax(ctx.outputs(ctx.received), -1)
         if self.js == "class":
-            return class_divergence(p, ctx.memory["p"], graph.real)
-        return node_divergence(p, ctx.memory["p"], graph.masks[TRAIN])
+            return _BETWEEN_CLASSES(p, ctx.memory["p"], graph.real)
+        return _BETWEEN_NODES(p, ctx.memory["p"], graph.masks[TRAIN])
 
     def after(self, ctx: Context) -> None:
         """Keep what the trained model predicts, [n, c], for the next call."""
@@ -164,7 +182,13 @@ class GroupWeights(Part):
     def report(self, ctx: Context) -> Tree:
         """{"gaps", "balance"}, scalars; a balance without edges between known groups is 0."""
         graph = ctx.client.graph
-        return {"gaps": gaps(ctx.outputs(ctx.trained), graph), "balance": balance(group_edges(graph)).score}
+        if "balance" not in ctx.memory:
+            ctx.keep({"balance": balance(group_edges(graph)).score})
+        return {"gaps": gaps(ctx.outputs(ctx.trained), graph), "balance": ctx.memory["balance"]}
+
+    def changed(self, ctx: Context, nodes: Tensor) -> None:
+        """Forget the balance of edges that may have changed."""
+        ctx.keep({})
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """γ."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.graph import Graph
+from fedweave.ops.batched import together
 
 
 class Balance(NamedTuple):
@@ -30,9 +31,14 @@ def group_edges(graph: Graph) -> Tensor:
         raise ValueError("the graph has no sensitive attribute; its edges have no groups")
     adjacency = graph.own_edges.operator("sum")
     member = (graph.sens[:, None] == torch.arange(2, device=graph.sens.device)).to(adjacency.dtype)
-    near = (adjacency @ member).to(torch.float64)  # of every node, its neighbours in each group: exact counts
-    joined = member.to(torch.float64).T @ near  # [2, 2], each edge in both directions
-    return torch.stack([joined.diagonal().sum(), joined.sum()]) / 2
+    return _counted(adjacency @ member, member)
+
+
+@together
+def _counted(near: Tensor, member: Tensor) -> Tensor:
+    """[…, 2] from the group of every node and its neighbours in each group, […, n, 2]: exact counts."""
+    joined = member.mT.to(torch.float64) @ near.to(torch.float64)  # [2, 2], each edge in both directions
+    return torch.stack([joined.diagonal(dim1=-2, dim2=-1).sum(-1), joined.sum((-2, -1))], -1) / 2
 
 
 def balance(edges: Tensor) -> Balance:

@@ -1,10 +1,13 @@
 """What batching rules (`torch.autograd.Function.vmap`) share: P clients' tensors as one."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fedweave.ops.tape import kernel
 
 
 class Operation(torch.autograd.Function):
@@ -28,3 +31,24 @@ def shifted(index: Tensor, count: int) -> Tensor:
     """Row numbers int64 [P, k, …] as numbers in all clients' matrices of `count` rows below each other: [P k, …]."""
     offset = torch.arange(len(index), device=index.device) * count
     return (index + offset.view(-1, *[1] * (index.dim() - 1))).flatten(0, 1)
+
+
+def together(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function from tensors with any leading axes to a tensor, not to be differentiated, as a function of one
+    client's: one computation for all clients of a batch, and one call in a recording."""
+    whole = kernel(function)
+
+    class Together(Operation):
+        @staticmethod
+        def forward(*given: Tensor) -> Tensor:
+            return whole(*given)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            ctx.mark_non_differentiable(output)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[Any, ...], *given: Tensor) -> tuple[Tensor, int]:
+            return Together.apply(*over_clients(info.batch_size, in_dims, *given)), 0
+
+    return Together.apply

@@ -38,6 +38,9 @@ def _product(h: Tensor, w: Tensor) -> Tensor:
 def _sum(h: Tensor, w: Tensor, out: Tensor) -> None:
     """h @ w into `out`, in an order of summation that is fixed."""
     columns = COLUMNS if h.device.type == "cpu" else max(h.shape[2], 1)
+    if h.shape[2] <= columns:  # `split` takes longer than the product of a small client
+        torch.bmm(h, w, out=out)
+        return
     (first, top), *rest = zip(h.split(columns, 2), w.split(columns, 1), strict=True)
     torch.bmm(first, top, out=out)
     for part, below in rest:
@@ -68,7 +71,9 @@ def gram(h: Tensor, g: Tensor) -> Tensor:
 def blocks(tensor: Tensor) -> tuple[Tensor, ...]:
     """The rows [P, n, …] that are multiplied at once."""
     # Accelerators promise no equal bits, and there more launches cost more than they bring.
-    return tensor.split(ROWS if tensor.device.type == "cpu" else max(tensor.shape[1], 1), 1)
+    if tensor.shape[1] <= ROWS or tensor.device.type != "cpu":
+        return (tensor,)
+    return tensor.split(ROWS, 1)
 
 
 def _widen(tensor: Tensor, dim: int) -> Tensor:

@@ -1,6 +1,15 @@
 """What methods of group fairness have of their own: soft gaps to penalise, and how servers weigh by fairness."""
 
-from fedweave.algorithms.fairness.gaps import SoftGaps, soft_gaps
+from fedweave.algorithms.fairness.gaps import Members, SoftGaps, members, soft_gaps, total_gap
 from fedweave.algorithms.fairness.weights import f2gnn_weights, fairfed_deviation, fairfed_weights
 
-__all__ = ["SoftGaps", "f2gnn_weights", "fairfed_deviation", "fairfed_weights", "soft_gaps"]
+__all__ = [
+    "Members",
+    "SoftGaps",
+    "f2gnn_weights",
+    "fairfed_deviation",
+    "fairfed_weights",
+    "members",
+    "soft_gaps",
+    "total_gap",
+]

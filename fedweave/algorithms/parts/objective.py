@@ -85,6 +85,9 @@ class Objective:
         training, graph = self.training, client.graph
         steps = training.local_steps
         args = {name: own for name, own in (given or {}).items() if name in self.parts}
+        for name, part in self._criteria.items():
+            if prepared := part.prepare(graph):
+                args[name] = args.get(name, {}) | prepared
         regularised = anchor is not None and penalty is None and bool(self._regularisers)
         if regularised:
             args |= {_ANCHOR: map_leaves(lambda leaf: leaf, anchor or {})}

@@ -194,10 +194,10 @@ class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
     At the server, in the order of a round: `init`, `download` or `reward`, `observe`, `limit`, `weigh`, `aggregate`,
-    `value`, `step`, `update`, `measures` and `pairs`. At a client: `receive`, `start`, `minibatches`, `loss`, `penalty`
-    and `regulariser`, `after`, `release`, `report`; `judged` when models are evaluated; and where data changes from
-    round to round, `changes` and `changed` before all others. `layers` says what model that is. `state` is the part's
-    memory at the server: a tree, saved in checkpoints.
+    `value`, `step`, `update`, `measures` and `pairs`. At a client: `receive`, `start`, `minibatches`, `prepare`,
+    `loss`, `criterion`, `penalty` and `regulariser`, `after`, `release`, `report`; `judged` when models are evaluated;
+    and where data changes from round to round, `changes` and `changed` before all others. `layers` says what model
+    that is. `state` is the part's memory at the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
     hears:     what a client learns from `download`, or from its `reward`; "" where it gets neither.
@@ -315,6 +315,10 @@ class Part:
 
     def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """What `loss` wants drawn beforehand, leaves [steps, …]; {} if nothing."""
+        return {}
+
+    def prepare(self, graph: Graph) -> Tree:
+        """What `criterion` finds in `given` besides, worked out once before training; {} if nothing."""
         return {}
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
