@@ -3,7 +3,9 @@
 A further command lives in a module of its own and is added at the end of this one.
 """
 
+import errno
 import shlex
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from importlib.metadata import version
@@ -46,10 +48,17 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
         except FedweaveError as error:
             say(f"[bold red]error:[/] {_escaped(error)}")
             raise typer.Exit(2 if isinstance(error, UserError) else 1) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            say(f"[bold red]error:[/] the output cannot be written: the disk is full ({error.strerror})")
+            raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             say("stopped")
             raise typer.Exit(130) from error

@@ -19,6 +19,8 @@ def load(path: Path) -> Document:
         ConfigError: there is no such file, or it is not TOML; names the line.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe would never end
+            raise OSError("it is no file")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         near = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])

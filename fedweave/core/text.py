@@ -12,3 +12,8 @@ def printable(text: str) -> str:
 
 def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode() if letter != "\t" else letter
+
+
+def cell(value: object) -> object:
+    """What may stand in a cell of a table that a spreadsheet opens: words that it would compute are marked as words."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

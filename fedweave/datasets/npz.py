@@ -21,6 +21,8 @@ SPLIT = ("train_idx", "val_idx", "test_idx")
 KEPT = ("sens", "graph_of", "node_labels", "edge_labels")  # as they are
 OPTIONAL = (*SPLIT, *KEPT)
 
+_MOST_UNPACKED, _MOST_RATIO = 1 << 30, 200  # bytes of arrays in a file that is smaller by more than this factor
+
 
 def read(path: Path, name: str, labelled: bool = True) -> Dataset:
     """The checked dataset in `path`; features as `csr_matrix`, classes counted from the labels.
@@ -66,9 +68,23 @@ def write(dataset: Dataset, path: Path) -> None:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
+def _check_unpacked(path: Path) -> None:
+    """Refuse a small file that would fill the memory."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as held:
+        size = sum(entry.file_size for entry in held.infolist())
+    if size > _MOST_UNPACKED and size > _MOST_RATIO * path.stat().st_size:
+        much = f"its {path.stat().st_size:,} bytes would unpack to {size:,}"
+        refuse(path, much, "Write it with numpy.savez, without compression, if that is meant.")
+
+
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     again = "Get the file again, or write it anew with numpy.savez_compressed."
+    if not path.is_file():
+        refuse(path, "this is not a file", "Name the .npz file itself.")
     try:
+        _check_unpacked(path)
         held = np.load(path, allow_pickle=False)
         if not isinstance(held, np.lib.npyio.NpzFile):
             refuse(path, "this is a single array, not an .npz archive", again)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedweave.core.mechanism import Account
 from fedweave.core.purposes import FRAMING
-from fedweave.core.text import printable
+from fedweave.core.text import cell, printable
 from fedweave.privacy.spent import Bound, of_members, remarks
 from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, who
 
@@ -107,11 +107,14 @@ def as_rows(ledger: pa.Table, member: str = "") -> list[dict[str, Any]]:
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """The same with a line of headings; several names are separated by spaces."""
+    """The same with a line of headings; several names are separated by spaces, and words that a spreadsheet would take
+    for a formula begin with an apostrophe."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**row, "from": " ".join(row["from"]), "to": " ".join(row["to"])} for row in rows)
+    for row in rows:
+        plain = {**row, "from": " ".join(row["from"]), "to": " ".join(row["to"])}
+        writer.writerow({key: cell(value) for key, value in plain.items()})
     return text.getvalue()
 
 

@@ -39,6 +39,7 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with plain_errors(path):
+        _check_regular(path)
         try:
             path.parent.mkdir(exist_ok=True)
             with open(temporary, "wb") as file:
@@ -84,6 +85,7 @@ def read(path: Path) -> bytes:
         UserError: it cannot be read.
     """
     with plain_errors(path):
+        _check_regular(path)
         return path.read_bytes()
 
 
@@ -167,6 +169,11 @@ def plain_errors(path: Path) -> Iterator[None]:
         raise UserError(
             f"{path} cannot be used: {error.strerror or error}. Choose another directory with --out."
         ) from error
+
+
+def _check_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device")
 
 
 def damaged(path: Path, reason: str) -> FedweaveError:

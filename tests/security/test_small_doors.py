@@ -1,31 +1,41 @@
 """What locked a site out, exhausted it, or spoke to its owner's terminal (docs/security.md)."""
 
+import errno
+import io
 import json
 import logging
+import os
 import re
 import socket
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
-from fedweave.config import resolve
+from fedweave.config import load, resolve
 from fedweave.core.text import printable
+from fedweave.datasets import npz
 from fedweave.deploy.flare.keys import known, read_checked
 from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.sites import processes
 from fedweave.deploy.sites.command import Teller
 from fedweave.deploy.sites.processes import SiteProcess
 from fedweave.deploy.sites.project import Project
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, DataError, UserError
+from fedweave.report.ledger import as_csv
+from fedweave.runs import files
 from tests.deploy.projects import SITES, call_request
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
+from tests.security.fuzzing import limit
 
 ROOT = Path(__file__).parents[2]
 runner = CliRunner()
@@ -251,3 +261,66 @@ def test_every_test_here_stands_in_the_threat_model() -> None:
     }
     assert written <= there
     assert here - written == {"test_every_test_here_stands_in_the_threat_model"}
+
+
+# --- files that are none, and output that nobody can take
+
+
+@pytest.mark.parametrize("what", ["configuration", "data", "run"])
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    read = {"configuration": load, "data": lambda path: npz.read(path, "data"), "run": files.read}[what]
+    with limit(10), pytest.raises(UserError):
+        read(path)
+
+
+def test_a_small_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npz, "_MOST_UNPACKED", 1 << 20)  # of a GiB, which takes long to write
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as held:
+        held.writestr("y.npy", bytes(2 << 20))
+    with pytest.raises(DataError, match=r"would unpack to 2,097,152"):
+        npz.read(tmp_path / "bomb.npz", "bomb")
+
+
+def test_a_page_replaces_files_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "device")
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with limit(10), pytest.raises(UserError, match="a folder, a pipe or a device"):
+        files.write(tmp_path / "device", lambda file: file.write(b"page"))
+    files.write(tmp_path / "link", lambda file: file.write(b"page"))
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_words_of_others_are_no_formulas_in_a_spreadsheet() -> None:
+    row = {"from": ["=1+1"], "to": ["@x"], "key": "-2+3", "reveals": "+1", "bytes": 7}
+    assert as_csv([row]).splitlines()[1] == "'=1+1,'@x,'-2+3,'+1,7"
+
+
+class Full(io.StringIO):
+    """A standard output on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_at_the_other_end_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert typer.main.get_command(app).main(["list", "algorithms"], standalone_mode=False) == 1
+    assert "the output cannot be written: the disk is full" in capsys.readouterr().err
+
+
+def test_a_run_resumes_with_the_data_that_it_began_with(project: Path) -> None:
+    server = Cheat(project)
+    server.join()
+    reply(server.call("FedAvg.train", 1))
+    reply(server.call("FedAvg.train", 2, saved=1))
+    path = project / SITE / "data.npz"
+    arrays = dict(np.load(path))
+    arrays["x_data"][0] += 1
+    np.savez(path, **arrays)
+    answer = Cheat(project).join(after=1)
+    assert "its data or settings were refused" in answer.refusal
+    assert "data: not as in the run r1" in server.refusals()[-1]["why"]
+    assert not Cheat(project, run="r2").join().refusal

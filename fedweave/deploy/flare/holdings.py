@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
 from fedweave.build import graph_of
@@ -87,12 +88,24 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
 
 
 def marks(data: Dataset, scaling: str) -> dict[str, Any]:
-    """What must be the same when a run's models predict: the features and, if these are scaled over them, the nodes."""
+    """What must be the same when a run's models predict: the features and, if these are scaled over them, the nodes;
+    and when it resumes: all of the data."""
     scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
     return {
         "features": list(data.columns) or data.features,
         "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
+        "data": content(data),
     }
+
+
+def content(data: Dataset) -> str:
+    """SHA-256 of what a client trains on."""
+    x = sp.csr_matrix(data.x)
+    found = hashlib.sha256(repr((x.shape, data.classes)).encode())
+    more = (data.edges, data.y, data.public, data.sens, data.graph_of, data.node_labels, data.edge_labels)
+    for array in (x.data, x.indices, x.indptr, *more):
+        found.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 def fingerprint(labels: Sequence[str]) -> int:

@@ -125,23 +125,27 @@ class Participation:
             )
 
     def check_marks(self, marks: dict[str, Any]) -> None:
-        """Note what the run was trained on, or see that what is there to `predict` fits its models.
+        """Note what the run is trained on; or see that what is there now is the same, where the run resumes, or fits
+        its models, where these are to `predict`.
 
         Raises:
-            FedweaveError: it does not, or there are none.
+            FedweaveError: it is not, or there are none.
         """
-        path = self._folder / RUNS / self.run / MARKS
-        if not self.asked.predict:
+        path, resumes = self._folder / RUNS / self.run / MARKS, self.asked.round >= 0
+        if not self.asked.predict and not (resumes and path.exists()):
             return write(path, lambda file: file.write(json.dumps(marks).encode()))
         if not path.exists():
             raise FedweaveError(f"{path.parent} holds no models of this site: the run {self.run} was not trained here.")
-        before = json.loads(path.read_bytes())
-        if odd := [what for what in marks if marks[what] != before[what]]:
+        before = _marks_before(path)
+        wanted = marks if not self.asked.predict else {what: marks[what] for what in marks if what != "data"}
+        if odd := [what for what in wanted if what in before and wanted[what] != before[what]]:
             remedy = {
+                "data": "Bring back the data that the run began with, or start a new run.",
                 "features": f"Give the columns {before['features']}, in this order.",
                 "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
             }
             raise FedweaveError(f"{odd[0]}: not as in the run {self.run}. {remedy[odd[0]]}")
+        return None
 
     def aligned(self, own: PartyData, kept: Holdings) -> str:
         """Note in the journal how many of its `own` nodes the site has `kept`; in words, for the owner."""
@@ -267,3 +271,13 @@ class Participation:
         self._replaced.enter(call.round, call.saved)
         self._replaced.keep(self._data.dump()[self.draws_as])
         return {VERSION: self._data.versions[self.draws_as]}
+
+
+def _marks_before(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise TypeError("it holds no table")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FedweaveError(f"{path} is damaged ({error}). Bring it back, or start a new run.") from error
+    return found
