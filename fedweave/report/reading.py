@@ -29,12 +29,14 @@ from fedweave.runs.files import (
     PARTITION,
     PREDICTIONS,
     SUMMARY,
-    damaged,
     read_arrays,
+    read_summary,
     read_table,
 )
 
 T = TypeVar("T")
+
+_TOLD = ("algorithm", "dataset", "clients")  # what a page says of every run
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,9 @@ def read_run(directory: Path) -> Run:
     return Run(
         directory=directory,
         config=config,
-        summary=_summary(directory / SUMMARY) if finished else _so_far(config, metrics, ledger, done),
+        summary=read_summary(directory / SUMMARY, "algorithm", "dataset", "clients")
+        if finished
+        else _so_far(config, metrics, ledger, done),
         metrics=metrics,
         ledger=ledger.unify_dictionaries().combine_chunks(),
         partition=read_table(directory, PARTITION) if (directory / PARTITION).is_file() else None,
@@ -215,15 +219,6 @@ def _evaluations(metrics: pa.Table) -> pa.Table:
 def _rows(metrics: pa.Table, metric: str, split: str, pooled: bool) -> pa.Table:
     who = pc.field("client") == GLOBAL
     return metrics.filter((pc.field("metric") == metric) & (pc.field("split") == split) & (who if pooled else ~who))
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        summary["metrics"].keys()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(path, f"{type(error).__name__} {error}") from error
-    return dict(summary)
 
 
 def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Nothing here needs torch, so that looking into a finished run starts quickly.
 
 import errno
 import fcntl
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +27,8 @@ CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lo
 OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY)
 OF_COMMANDS = (CONTRIBUTIONS, "report.html", PREDICTIONS)
 
+_NUMBER = (int, float, type(None))
+_IN_SUMMARY = {"algorithm": str, "dataset": str, "clients": int, "rounds": int, "metrics": dict, "classes": list}
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 # Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.
 _LATER = {"to": _WORDS, "applied": _WORDS, "at": pa.timestamp("ms", "UTC"), "purpose": _WORDS}
@@ -107,6 +110,29 @@ def read_table(directory: Path, name: str) -> pa.Table:
     for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
         table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
     return table
+
+
+def read_summary(path: Path, *needed: str) -> dict[str, Any]:
+    """A finished run's summary, whose entries are of the kinds that they are written in.
+
+    needed: entries besides "rounds" and "metrics" that are to be there.
+
+    Raises:
+        FedweaveError: it is damaged.
+    """
+    try:
+        found: dict[str, Any] = json.loads(read(path))
+        for name in ("rounds", "metrics", *needed):
+            found[name]
+        for name, value in found.items():
+            if not isinstance(value, _IN_SUMMARY.get(name, _NUMBER)) or isinstance(value, bool):
+                raise TypeError(f"{name} is {str(value)[:40]}")
+        for name, value in found["metrics"].items():
+            if not isinstance(value, _NUMBER) or isinstance(value, bool):
+                raise TypeError(f"{name} is {str(value)[:40]}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(path, f"{type(error).__name__} {error}") from error
+    return found
 
 
 def is_used(directory: Path) -> bool:

@@ -1,12 +1,11 @@
 """Which directories a run may be started or continued in."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from fedweave.config import Config, differences, load
 from fedweave.errors import UserError
-from fedweave.runs.files import CONFIG, SUMMARY, damaged, is_used, read
+from fedweave.runs.files import CONFIG, SUMMARY, is_used, read_summary
 
 
 def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | None:
@@ -34,11 +33,8 @@ def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | N
         )
     if not (directory / SUMMARY).exists():
         return None
-    try:
-        summary: dict[str, Any] = json.loads(read(directory / SUMMARY))
-        done = summary["rounds"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise damaged(directory / SUMMARY, f"{type(error).__name__} {error}") from error
+    summary = read_summary(directory / SUMMARY)
+    done = summary["rounds"]
     check_rounds(done, config, directory)
     return summary if done == config.general.rounds else None
 

@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ def twisted(rng: Random, document: Any) -> Any:
             return document
         node = nodes[rng.integers(0, len(nodes))]
         keys = list(node) if isinstance(node, dict) else range(len(node))
-        key, value = keys[int(rng.integers(0, len(keys)))], VALUES[rng.integers(0, len(VALUES))]
+        key, value = keys[int(rng.integers(0, len(keys)))], deepcopy(VALUES[rng.integers(0, len(VALUES))])
         match rng.integers(0, 4):
             case 0:
                 del node[key]

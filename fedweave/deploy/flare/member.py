@@ -146,6 +146,8 @@ class Member:
         config = resolve(asked.document)
         data, rules = read_checked(self._folder / SITE_FILE)
         check_algorithm(rules, config.algorithm.name)
+        if config.engine.name != "flare":
+            raise CallRefused("the server names another engine than that of sites")
         if self._name not in asked.sites or len(set(asked.sites)) < len(asked.sites):
             raise CallRefused("the sites that the server names are not this one and others, each once")
         if config.engine.values["threads"]:
