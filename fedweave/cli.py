@@ -114,7 +114,8 @@ def run(
         str | None, typer.Option(metavar="NAME", help="Run the same experiment with another algorithm.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write (runs/<experiment>-<algorithm>-s<seed>).")
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Where to write (runs/<experiment>-<algorithm>-s<seed>)."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,

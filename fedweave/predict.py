@@ -39,7 +39,8 @@ def predict(
     model: Chosen = None,
     client: Client = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A .parquet or .csv file (RUN/predictions.parquet).")
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="A .parquet or .csv file (RUN/predictions.parquet)."),
     ] = None,
 ) -> None:
     """Predict classes with the models of a finished run.

@@ -61,8 +61,6 @@ def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
         assert CliRunner().invoke(app, ["run", "experiment.toml", "--algorithm", name, *words]).exit_code == 0
     mine, own = (json.loads(Path(name, "summary.json").read_text())["metrics"] for name in ("FedAvgM", "fedavgm"))
     assert mine["global/loss"] == pytest.approx(own["global/loss"], rel=1e-6)
-    laws = ["nothing_but_bytes_passes", "a_resumed_run_gives_the_same", "one_client_is_ordinary_training"]
-    tried = CliRunner().invoke(
-        app, ["contract", "my_file.py:FedAvgM", *(word for law in laws for word in ("--law", law))]
-    )
-    assert [line.split()[0] for line in tried.output.splitlines()] == ["holds", "holds", "declared"]
+    laws = ("--law", "nothing_but_bytes_passes", "--law", "one_client_is_ordinary_training")
+    tried = CliRunner().invoke(app, ["contract", "my_file.py:FedAvgM", *laws])
+    assert [line.split()[0] for line in tried.output.splitlines()] == ["holds", "declared"]

@@ -2,12 +2,15 @@
 
 import importlib.metadata as metadata
 import re
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 requirements = pytest.importorskip("packaging.requirements", reason="needs packaging")
 
+ROOT = Path(__file__).parents[1]
 # Weak copyleft on the files themselves, which fedweave does not change: Mozilla's list of certificates, progress bars,
 # and the patterns of files of mkdocs (and mypy), which only builds the documentation.
 FILES_ALONE = {"certifi", "tqdm", "pathspec"}
@@ -39,10 +42,22 @@ def stated(package: metadata.Distribution) -> Iterator[str]:
 
 def test_nothing_copyleft_is_installed() -> None:
     found: dict[str, metadata.Distribution] = {}
-    installed("fedweave", ("flare", "docs"), found)
+    installed("fedweave", ("flare", "docs", "browser"), found)
     assert {"torch", "numpy", "typer"} <= set(found)
     copyleft = {name for name, package in found.items() if COPYLEFT.search(" ".join(stated(package)))}
     assert copyleft <= FILES_ALONE
     assert metadata.metadata("fedweave").get("License-Expression") in ("Apache-2.0", None)
     silent = [name for name, package in found.items() if not any(stated(package)) and name != "fedweave"]
     assert silent == []
+
+
+def test_torch_is_asked_for_in_the_range_that_is_tested() -> None:
+    """From its first to its last version; the one that constraints.txt has is among them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [torch] = [one for line in project["dependencies"] if (one := requirements.Requirement(line)).name == "torch"]
+    assert sorted(one.operator for one in torch.specifier) == ["<", ">="]
+    [tested] = re.findall(r"^torch==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert torch.specifier.contains(tested)
+    [last] = [one.version for one in torch.specifier if one.operator == "<"]
+    minor = [int(part) for part in tested.split(".")[:2]]
+    assert last == f"{minor[0]}.{minor[1] + 1}"

@@ -30,7 +30,7 @@ def export(
     form: Annotated[Format, typer.Option("--format", help="Of the weights.")] = Format.safetensors,
     model: Chosen = None,
     client: Client = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder (RUN/export).")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")] = None,
 ) -> None:
     """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.
 

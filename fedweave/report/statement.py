@@ -18,7 +18,9 @@ SEAL = "statement.json"
 def statement(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run that pays its members.")],
     member: Annotated[str, typer.Option(metavar="NAME", help="Only the lines of this member.")] = "",
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write (RUN/statement).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where to write (RUN/statement).")
+    ] = None,
     check: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Check the statement in DIR against the ledger in RUN; needs --member."),

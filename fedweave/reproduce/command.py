@@ -31,7 +31,9 @@ def reproduce(
     ] = False,
     data: Annotated[str | None, typer.Option(metavar="NAME", help="Only the cells of one data set.")] = None,
     seeds: Annotated[str | None, typer.Option(metavar="A-B", help="These seeds, such as 0-3 or 0,2,5.")] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where runs and tables are kept.")] = Path("reproduced"),
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Where runs and tables are kept.")] = Path(
+        "reproduced"
+    ),
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
 ) -> None:
     """Run what a paper's tables report and print its numbers beside ours; finished runs are used again."""

@@ -28,7 +28,9 @@ def sweep(
     ] = None,
     settings: Settings = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where it is kept (sweeps/<experiment>).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where it is kept (sweeps/<experiment>).")
+    ] = None,
 ) -> None:
     """Run an experiment with several seeds, algorithms and settings; finished runs are used again.
 

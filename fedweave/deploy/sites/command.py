@@ -154,7 +154,9 @@ def check(
 def run(
     config: Experiment,
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR2", help="Where the run's files are brought to.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR2", help="Where the run's files are brought to.")
+    ] = None,
     settings: Settings = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
