@@ -194,6 +194,25 @@ def test_fedego_whose_server_trains_and_tells_every_site_something_else(running:
         assert set(pq.read_table(path)["client"].to_pylist()) == {site}
 
 
+@pytest.mark.slow
+def test_fairgfl_weighs_sites_as_the_simulation_does_by_noise_of_their_own(owned: Path, tmp_path: Path) -> None:
+    config = experiment("fairgfl", rounds=3)
+    cut_again(owned, config)
+    summary = run(config, owned, tmp_path / "out", False, Watcher())
+    expected, sim = simulated(config)
+    told, reached = renamed(expected.state, sim), Checkpoint.load(tmp_path / "out" / CHECKPOINT).state
+    told["parts"]["OverlapWeights"].pop("true")  # which no server knows
+    assert 0 < float(reached["parts"]["OverlapWeights"]["weight"].min()) < 0.9 / len(SITES)  # some overlap was found
+    assert distance(reached, told) <= 1e-5
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+    number = json.loads((tmp_path / "out/run.json").read_text())["run"]
+    for site, client in zip(SITES, sim.clients, strict=True):
+        here = decode((owned / site / "runs" / number / "state.safetensors").read_bytes())
+        drawn, seeded = (state.pop("OverlapWeights")["codes"] for state in (here, sim.snapshot()[client]))
+        assert drawn.shape == seeded.shape
+        assert (drawn != seeded).any()
+
+
 @pytest.fixture
 def parties(owned: Path, tmp_path: Path) -> Path:
     """The running project, whose sites bring tables of their own (`projects.tables`) for as long as a test lasts."""
