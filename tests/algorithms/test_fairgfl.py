@@ -159,6 +159,21 @@ def test_matching_in_blocks_counts_the_common_people(elements: int, monkeypatch:
             assert found[i, k] == common
 
 
+@pytest.mark.parametrize(("size", "levels"), [(20, 1), (64, 1), (65, 1), (130, 1), (20, 4)])
+def test_matches_are_all_near_pairs_of_two_clients(size: int, levels: int) -> None:
+    rng = np.random.default_rng(size)
+    codes = rng.integers(0, levels + 1, (12, size))[rng.integers(0, 12, (5, 8))]
+    codes = np.where(rng.random(codes.shape) < 0.2, rng.integers(0, levels + 1, codes.shape), codes).astype(np.uint8)
+    taken = [8, 3, 8, 1, 7]
+    apart = np.abs(codes.reshape(40, 1, size).astype(int) - codes.reshape(40, size)).sum(-1)
+    rows = [(client, client * 8 + row) for client in range(5) for row in range(taken[client])]
+    pairs = [(r, s) for i, r in rows for k, s in rows if i < k]
+    most = sorted(apart[r, s] for r, s in pairs)[40]  # which itself counts
+    wanted = [(r, s) for r, s in pairs if apart[r, s] <= most]
+    found = matching.matches(torch.from_numpy(codes), torch.tensor(taken), levels, int(most))
+    assert sorted(map(tuple, found.T.tolist())) == wanted
+
+
 @pytest.mark.parametrize("levels", [1, 5])
 def test_distances_are_those_of_numpy(levels: int) -> None:
     rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_ELEMENTS = 1 << 19  # distances that are computed at a time, 2 MB: they stay in cache
+_ELEMENTS = 1 << 18  # distances that are computed at a time: they stay in cache
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,50 @@ def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, o
 def matches(codes: Tensor, taken: Tensor, levels: int, most: int) -> np.ndarray:
     """The pairs of rows of different clients whose codes are at most `most` apart: int64 [2, M], rows counted through
     all clients' minibatches, of each pair the lower first."""
-    batch, rows = codes.shape[1], comparable(codes.flatten(0, 1), levels)
-    rows[(torch.arange(batch) >= taken[:, None]).flatten()] = torch.nan  # no comparison with it holds
-    width = max(1, _ELEMENTS // (len(rows) * batch)) * batch
+    clients, batch, _ = codes.shape
+    near = _NearLevels(codes.flatten(0, 1), levels) if levels > 1 else _NearBits(codes.flatten(0, 1))
+    real, rows = (torch.arange(batch) < taken[:, None]).flatten().numpy(), clients * batch
+    width = max(1, _ELEMENTS // max(rows * batch, 1)) * batch
     found = []
-    for start in range(0, len(rows), width):
+    for start in range(0, rows - batch, width):
         after = start + batch  # nothing before can be of a later client
-        if after >= len(rows):
-            break
-        near = distances(rows[start : start + width], rows[after:], levels).numpy() <= np.float32(most)
-        at = np.flatnonzero(near)
-        low, high = at // near.shape[1] + start, at % near.shape[1] + after
-        later = low // batch < high // batch
-        found.append(np.stack([low[later], high[later]]))
+        low, high = near(slice(start, start + width), slice(after, rows), most)
+        low, high = low + start, high + after
+        kept = (low // batch < high // batch) & real[low] & real[high]
+        found.append(np.stack([low[kept], high[kept]]))
     return np.concatenate(found, axis=1) if found else np.zeros((2, 0), np.int64)
+
+
+class _NearLevels:
+    """Finds codes of several levels [n, d] that are near each other."""
+
+    def __init__(self, codes: Tensor, levels: int) -> None:
+        self._codes, self._levels = comparable(codes, levels), levels
+
+    def __call__(self, one: slice, other: slice, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs of the rows `one` and `other` at most `most` apart, as places in them, in order."""
+        return np.nonzero(distances(self._codes[one], self._codes[other], self._levels).numpy() <= np.float32(most))
+
+
+class _NearBits:
+    """The same of bits, uint8 [n, d]. All pairs are compared in their first 64, the few that are near in them in the
+    others."""
+
+    def __init__(self, codes: Tensor) -> None:
+        packed = np.packbits(codes.numpy(), axis=1)
+        self._words = np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8))).view(np.uint64)
+        self._first = np.ascontiguousarray(self._words[:, 0])
+
+    def __call__(self, one: slice, other: slice, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """As of levels."""
+        apart = np.bitwise_count(self._first[one, None] ^ self._first[other])
+        at = np.flatnonzero(apart <= most)
+        low, high = at // apart.shape[1], at % apart.shape[1]
+        if self._words.shape[1] > 1:
+            rest = np.bitwise_count(self._words[one, 1:][low] ^ self._words[other, 1:][high]).sum(1)
+            kept = apart.ravel()[at] + rest <= most
+            low, high = low[kept], high[kept]
+        return low, high
 
 
 def counts(pairs: np.ndarray, batch: int, clients: int) -> Tensor:
