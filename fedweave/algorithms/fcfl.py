@@ -12,7 +12,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round
@@ -75,6 +74,8 @@ class ParetoDescent(Part):
 def common_descent(products: np.ndarray) -> np.ndarray:
     """α float64 [P], the largest Σ_i (C α)_i over the simplex with C α ≥ 0, C = `products` [P, P] of the gradients: no
     loss rises along −Σ α_j g_j, to first order. There is always one, the shortest vector of their hull."""
+    from scipy.optimize import linprog  # a quarter of a second, which every process of a run would spend
+
     count = len(products)
     scaled = products / max(np.abs(products).max(), 1e-300)
     found = linprog(-scaled.sum(0), -scaled, np.zeros(count), np.ones((1, count)), np.ones(1))

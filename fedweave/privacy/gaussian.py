@@ -1,10 +1,10 @@
 """The Gaussian mechanism on rows, its noise, and its accountant."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
@@ -91,7 +91,7 @@ def epsilon(mu: float, delta: float) -> float:
     top = 1.0
     while excess(top) > 0:
         top *= 2
-    return float(brentq(excess, 0.0, top, xtol=1e-9))
+    return _root(excess, 0.0, top, 1e-9)
 
 
 def noise_multiplier(target: float, delta: float, releases: int) -> float:
@@ -106,7 +106,7 @@ def noise_multiplier(target: float, delta: float, releases: int) -> float:
     top = 1.0
     while excess(top) < 0:
         top *= 2
-    mu = float(brentq(excess, 0.0 if top == 1 else top / 2, top, xtol=1e-12))
+    mu = _root(excess, 0.0 if top == 1 else top / 2, top, 1e-12)
     return math.sqrt(releases) / mu * (1 + 1e-9)  # the search may end just above the target
 
 
@@ -118,3 +118,10 @@ def noise(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """
     u = uniform(bits(key, 2 * math.prod(shape))).view(*shape, 2)
     return torch.sqrt(-2 * torch.log(u[..., 0] + 2.0**-54)) * torch.cos(2 * math.pi * u[..., 1])
+
+
+def _root(function: Callable[[float], float], low: float, high: float, within: float) -> float:
+    """Where a function is 0, between two numbers at which its signs differ."""
+    from scipy.optimize import brentq  # a quarter of a second, which every process of a run would spend
+
+    return float(brentq(function, low, high, xtol=within))

@@ -2,7 +2,6 @@
 holders."""
 
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from fedweave.core import random
@@ -13,6 +12,8 @@ from fedweave.privacy.ldp import flip_probability, uniform
 def majority_accuracy(flip: float, votes: int) -> float:
     """The probability that most of `votes` independent copies of a bit, each flipped with probability `flip`, are
     right; of a tie, half."""
+    from scipy.stats import binom  # half a second, which every process of a run would spend
+
     tie = float(binom.pmf(votes / 2, votes, flip)) if votes % 2 == 0 else 0.0
     return float(binom.cdf((votes - 1) // 2, votes, flip)) + tie / 2
 
