@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedweave.contract.ordinary import ordinary
-from fedweave.contract.subject import BATCHES, EVERY, ROUNDS, SAVED, Run, Subject, distance, everything
+from fedweave.contract.subject import EVERY, ROUNDS, SAVED, TOGETHER, Run, Subject, distance, everything
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import step_name
 from fedweave.core.tree import Tree, decode, map_leaves
@@ -52,7 +52,7 @@ def recorded_steps_give_the_same_bits(subject: Subject) -> None:
 
 def the_order_of_clients_does_not_matter(subject: Subject, mode: str = "vmap") -> None:
     """Clients in the opposite order leave the same models, to 1e-5."""
-    run = subject.run(backwards=True, mode=mode)
+    run = subject.run(backwards=True, mode=mode, record="never")
     server = map_leaves(_reversed(len(run.fed.clients)), run.left["server"])
     _equal(run.left | {"server": server}, subject.specified().left, 1e-5, "one order and the other")
 
@@ -77,7 +77,7 @@ def the_ledger_counts_the_bytes_that_pass(subject: Subject) -> None:
 
 def the_same_seed_gives_the_same_run(subject: Subject) -> None:
     """A run again with the same seed leaves the same; with another seed, other models."""
-    first, again, other = subject.recorded(), subject.batched(), subject.run(SAVED, seed=2, **BATCHES)
+    first, again, other = subject.recorded(), subject.batched(), subject.run(SAVED, seed=2, **TOGETHER)
     _equal(again.left, first.left, 0.0, "a run and the same again")
     if not distance(decode(other.saved), decode(first.saved)) > 1e-3:
         raise Broken("another seed gives the same run")
@@ -85,15 +85,15 @@ def the_same_seed_gives_the_same_run(subject: Subject) -> None:
 
 def evaluating_more_often_changes_nothing(subject: Subject) -> None:
     """Training does not depend on how often models are judged."""
-    ends = [run.left | {"summary": _last(run)} for run in (subject.batched(), subject.run(every=0, **BATCHES))]
+    ends = [run.left | {"summary": _last(run)} for run in (subject.together(), subject.run(every=0, **TOGETHER))]
     _equal(ends[0], ends[1], 0.0, "often and rarely evaluated")
 
 
 def clients_are_isolated(subject: Subject) -> None:
     """Other data at one client changes no other client's reply in the calls up to the first that differs."""
     changed = f"site-{CHANGED}"
-    for before in (subject.specified(), subject.batched()):
-        fed = subject.federation(clients=subject.graphs(changed=CHANGED), **BATCHES | {"mode": before.fed.mode})
+    for before in (subject.specified(), subject.together()):
+        fed = subject.federation(clients=subject.graphs(changed=CHANGED), **TOGETHER | {"mode": before.fed.mode})
         for _ in train(subject.made(), fed, ROUNDS, EVERY):
             pairs = list(zip(before.fed.heard, fed.heard, strict=False))
             differs = [changed in one.clients and distance(one[changed], two[changed]) > 0 for one, two in pairs]
@@ -109,7 +109,7 @@ def clients_are_isolated(subject: Subject) -> None:
 
 def a_resumed_run_gives_the_same(subject: Subject, mode: str = "vmap") -> None:
     """A run that is stopped, saved and continued elsewhere ends like one that was not."""
-    whole = subject.batched() if mode == "vmap" else subject.specified()
+    whole = subject.together() if mode == "vmap" else subject.specified()
     *_, (last, fed) = subject.resumed(whole, subject.made(), mode=mode)
     _equal(everything(last, fed), whole.left, 0.0, "resumed and uninterrupted")
 
@@ -117,7 +117,7 @@ def a_resumed_run_gives_the_same(subject: Subject, mode: str = "vmap") -> None:
 def a_missing_client_is_named(subject: Subject) -> None:
     """A client that does not reply stops the round by name."""
     try:
-        list(subject.resumed(subject.batched(), subject.made(), absent=_absent))
+        list(subject.resumed(subject.together(), subject.made(), absent=_absent))
     except ClientsMissing as error:
         if error.missing != {ABSENT: "cable cut"} or f"{ABSENT}: cable cut" not in str(error):
             raise Broken(f"it names {error.missing} and says {error}") from error
@@ -130,7 +130,7 @@ def a_quorum_carries_the_round(subject: Subject) -> None:
     if not subject.takes("quorum"):
         raise Broken("it has no setting `quorum`")
     judged = []
-    for step, fed in subject.resumed(subject.batched(), subject.made(quorum=0.8), every=1, absent=_absent):
+    for step, fed in subject.resumed(subject.together(), subject.made(quorum=0.8), every=1, absent=_absent):
         judged.append([client for client in fed.clients if client in _evaluated(step.metrics)])
     everyone = [*fed.clients]
     if judged != [[client for client in everyone if client != ABSENT], everyone]:

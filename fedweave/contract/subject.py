@@ -25,6 +25,7 @@ SAVED = 1  # the round whose checkpoint is kept
 EVERY = 2  # rounds until models are judged
 # Batches of two clients leave one alone, and different clients of the same sizes.
 BATCHES: dict[str, Any] = {"mode": "vmap", "chunk": 2, "record": "never"}
+TOGETHER: dict[str, Any] = {"mode": "vmap", "record": "never"}  # all clients at once
 HIDDEN = 8
 
 
@@ -135,8 +136,12 @@ class Subject:
         return self.run(**BATCHES)
 
     def recorded(self) -> Run:
-        """The same in steps that are recorded at once and then played."""
+        """These batches in steps that are recorded at once and then played."""
         return self.run(**BATCHES | {"record": "always"})
+
+    def together(self) -> Run:
+        """What all clients give at once, computed as written."""
+        return self.run(**TOGETHER)
 
     def wired(self) -> Run:
         """What clients give where nothing but bytes passes."""
@@ -144,7 +149,7 @@ class Subject:
 
     def resumed(self, before: Run, made: Any, every: int = EVERY, **options: Any) -> Iterator[tuple[RoundResult, Any]]:
         """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
-        tree, fed = decode(before.saved), self.federation(**(BATCHES | options))
+        tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
         fed.restore(tree.get("clients", {}), tree.get("data"))
         for step in train(made, fed, ROUNDS, every, (SAVED, tree.get("state", {}))):
             yield step, fed
