@@ -207,10 +207,11 @@ class Tape(TorchDispatchMode):
         return value in self._tensors if isinstance(value, Tensor) else id(value) in self._objects
 
     def _number(self, value: Any) -> int:
-        if not self._knows(value):
+        number = self._tensors.get(value) if isinstance(value, Tensor) else self._objects.get(id(value), (None,))[0]
+        if number is None:
             what = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise Unrecordable(f"it uses a {what} that is neither its argument nor derived from its graph")
-        return self._tensors[value] if isinstance(value, Tensor) else self._objects[id(value)][0]
+        return number
 
 
 def _masked(indices: Sequence[Tensor | None]) -> bool:
