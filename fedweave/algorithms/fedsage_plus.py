@@ -305,6 +305,7 @@ class FedSagePlus(MissingNeighbours):
         "slots": 2,
         "epochs": 2,
         "exchanges": 2,
+        "peers": 2,
         "sample": 8,
         "hidden": (8,),
         "rounding": "random",

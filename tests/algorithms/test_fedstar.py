@@ -110,7 +110,7 @@ def test_a_mini_batch_of_all_training_graphs_is_the_full_batch(mode: str) -> Non
     drawn = FedStar(star(0.0), parts=(GraphCrossEntropy(batch=70),), **SGD)
     ends = []
     for made in (drawn, FedStar(star(0.0), **SGD)):
-        *_, last = train(made, contract.federation(mode=mode), 3, eval_every=0)
+        *_, last = train(made, contract.federation(mode=mode), 2, eval_every=0)
         ends.append(last.state["w"])
     assert distance(*ends) <= 1e-12
 
