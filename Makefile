@@ -21,7 +21,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 test: install  ## The whole suite, eleven minutes on two cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 test-slow: install  ## The longer checks
 	$(BIN)/python -m pytest -m slow

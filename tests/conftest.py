@@ -24,11 +24,16 @@ DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one file, of one algorithm of the contract, or of running sites go to one process, which makes what they
-    share once (pytest-xdist's --dist loadgroup)."""
+    share once (pytest-xdist's --dist loadgroup). Sites, which are mostly waited for, come first and the algorithms,
+    of which there are many, last, so that no process is left alone with a long group (--no-loadscope-reorder)."""
+    place = {}
     for item in items:
         fixtures, values = getattr(item, "fixturenames", ()), getattr(getattr(item, "callspec", None), "params", {})
-        group = f"{item.path.stem}-{values.get('name')}" if "subject" in fixtures else item.path.stem
-        item.add_marker(pytest.mark.xdist_group("sites" if "running" in fixtures else group))
+        of_algorithm, of_sites = "subject" in fixtures, "running" in fixtures
+        group = f"{item.path.stem}-{values.get('name')}" if of_algorithm else item.path.stem
+        item.add_marker(pytest.mark.xdist_group("sites" if of_sites else group))
+        place[item] = 0 if of_sites else 1 + of_algorithm
+    items.sort(key=place.__getitem__)
 
 
 @pytest.fixture(scope="session")
