@@ -24,7 +24,7 @@ from fedweave.rounds import train
 from tests.contract.federations import CLASSES, BytesEngine, arrays, distance, federation, model
 
 SIZES = (21, 40, 33, 70, 12, 101, 64, 27, 99, 45)
-CLIENTS, CALLED, ROUNDS = 30, 10, 4
+CLIENTS, CALLED, ROUNDS = 20, 10, 4
 SLOW = pytest.mark.slow
 
 
@@ -91,7 +91,7 @@ NET = model()
 
 
 def clients(dtype: torch.dtype = torch.float32, rows: Sequence[int] | None = None) -> dict[str, Graph]:
-    """30 clients of ten sizes, padded to few classes, or to `rows`."""
+    """20 clients of ten sizes, padded to few classes, or to `rows`."""
     nodes = [SIZES[i % len(SIZES)] + i // len(SIZES) for i in range(CLIENTS)]
     sizes = size_classes(nodes) if rows is None else rows
     given = zip(nodes, sizes, strict=True)
