@@ -1,6 +1,7 @@
 """Handwritten digits as a nearest-neighbour graph; needs no file and no network."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +34,7 @@ class Digits:
         """The graph: 1,797 nodes, 64 features, 10 classes; `root` must be None, `seed` is not used."""
         if root is not None:
             raise NotHeld("digits")
-        from sklearn.datasets import load_digits
-
-        pixels, y = load_digits(return_X_y=True)
-        source, target = _nearest(pixels, self.neighbours)
+        pixels, y, source, target = _images(self.neighbours)
         return Dataset(
             name="digits",
             x=compact((pixels / 16).astype(np.float32)),
@@ -44,6 +42,19 @@ class Digits:
             y=y.astype(np.int64),
             classes=10,
         )
+
+
+@lru_cache(maxsize=2)
+def _images(neighbours: int) -> tuple[np.ndarray, ...]:
+    """pixels float64 [n, 64], labels [n], and the ends of `_nearest`; kept, since many short runs in one process take
+    as long as finding the neighbours anew."""
+    from sklearn.datasets import load_digits
+
+    pixels, y = load_digits(return_X_y=True)
+    found = pixels, y, *_nearest(pixels, neighbours)
+    for array in found:
+        array.setflags(write=False)
+    return found
 
 
 def _nearest(pixels: np.ndarray, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
