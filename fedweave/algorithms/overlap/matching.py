@@ -89,7 +89,9 @@ class _NearLevels:
 
     def __call__(self, one: slice, other: slice, most: int) -> tuple[np.ndarray, np.ndarray]:
         """The pairs of the rows `one` and `other` at most `most` apart, as places in them, in order."""
-        return np.nonzero(distances(self._codes[one], self._codes[other], self._levels).numpy() <= np.float32(most))
+        near = distances(self._codes[one], self._codes[other], self._levels).numpy() <= np.float32(most)
+        low, high = np.nonzero(near)
+        return low, high
 
 
 class _NearBits:
