@@ -118,6 +118,10 @@ function paint(element) {
 function contrasts(all) {
   for (const {element, words, left, right, top, bottom} of all) {
     const under = document.elementsFromPoint((left + right) / 2, (top + bottom) / 2).filter((one) => !one.closest("text"));
+    if (!under.length) {
+      found.add("a part of the page is outside its window, where nothing can be seen: take a taller one");
+      continue;
+    }
     const paints = under.map(paint), solid = paints.findIndex((one) => one[3] >= 1);
     const back = paints.slice(0, solid + 1 || undefined).reduceRight((below, one) => over(one, below), [255, 255, 255]);
     const style = getComputedStyle(element), ink = over(colour(element.ownerSVGElement ? style.fill : style.color), back);
