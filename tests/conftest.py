@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,19 +22,39 @@ ROOT = Path(__file__).parents[1]
 DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 
 
+CONTRACT = "tests/contract/test_contract.py"
+OF_SITES = ("tests/deploy/test_sites.py", "tests/deploy/test_project.py")  # whose tests start and share real processes
+
+
+def group(nodeid: str) -> str:
+    """Tests of one file, of one algorithm of the contract, or of running sites go to one process, which makes what they
+    share once."""
+    file, _, test = nodeid.partition("::")
+    if file == CONTRACT:
+        return f"{file}[{test.partition('[')[2].rstrip(']').partition('-')[0]}]"
+    return "sites" if file in OF_SITES else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Processes get groups (--dist loadscope). Marks of groups (--dist loadgroup) do not reach pytest-xdist 3.8, which
+    writes them into names that pytest 9.2 does not read."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return Groups(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file, of one algorithm of the contract, or of running sites go to one process, which makes what they
-    share once (pytest-xdist's --dist loadgroup). Sites, which are mostly waited for, come first and the algorithms,
-    of which there are many, last, so that no process is left alone with a long group (--no-loadscope-reorder)."""
-    place = {}
-    for item in items:
-        fixtures, values = getattr(item, "fixturenames", ()), getattr(getattr(item, "callspec", None), "params", {})
-        of_algorithm, of_sites = "subject" in fixtures, "running" in fixtures
-        group = f"{item.path.stem}-{values.get('name')}" if of_algorithm else item.path.stem
-        item.add_marker(pytest.mark.xdist_group("sites" if of_sites else group))
-        place[item] = 0 if of_sites else 1 + of_algorithm
-    items.sort(key=place.__getitem__)
+    """Sites, which are mostly waited for, come first and the algorithms, of which there are many, last, so that no
+    process is left alone with a long group (--no-loadscope-reorder)."""
+    items.sort(key=lambda item: {"sites": 0}.get(group(item.nodeid), 1 + item.nodeid.startswith(CONTRACT)))
 
 
 @pytest.fixture(scope="session")
