@@ -1,6 +1,7 @@
 """F²GNN and FairFed: whole rounds against arithmetic written apart, what they need, and what leaves a client."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from typer.testing import CliRunner
 from fedweave.algorithms import ALGORITHMS, FedAvg, Local
 from fedweave.algorithms.f2gnn import DivergenceStart, FairPenalty, GroupWeights
 from fedweave.algorithms.fairfed import FairFedWeights
-from fedweave.algorithms.parts import CrossEntropy, Part
+from fedweave.algorithms.parts import Context, CrossEntropy, Part
 from fedweave.cli import app
+from fedweave.core.arrays import GraphArrays
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer
 from fedweave.core.tree import Tree, ravel
@@ -168,6 +170,26 @@ def test_fairfed_weights_of_a_sample_are_shares_of_its_round() -> None:
     sizes = torch.tensor([float(graph.masks[0].sum()) for graph in graphs(name=NAME).values()])
     assert called.sum() == 2
     torch.testing.assert_close(omega[called], (sizes[called] / sizes[called].sum()).double())
+
+
+@dataclass(frozen=True)
+class Parting(Part):
+    """From the second round on no edge joins the groups."""
+
+    def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
+        assert data.sens is not None
+        began, ends = "began" in ctx.memory, data.sens[data.edges]
+        ctx.keep({"began": torch.ones(())})
+        stays = (ends[0] == ends[1]) | (not began)
+        return data._replace(edges=data.edges[:, stays]), np.full(len(data.y), began)
+
+
+def test_the_balance_is_that_of_the_edges_as_they_are_now() -> None:
+    fed = federation(name=NAME)
+    made = FedAvg(model(classes=2), parts=(GroupWeights(), Parting()))
+    before, after = (made.measures(step.state, fed)["balance"] for step in train(made, fed, 2, eval_every=0))
+    assert (before > 0).any()
+    assert (after == 0).all()
 
 
 @pytest.mark.parametrize(("client", "server"), [(True, False), (False, True), (False, False)])
