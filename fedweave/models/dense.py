@@ -71,9 +71,11 @@ def check(hidden: int, layers: int, dropout: float, pool: str = "none") -> None:
     Raises:
         ConfigError: names the parameter, its value and what is allowed.
     """
-    for name, value in (("hidden", hidden), ("layers", layers)):
+    for name, value, most in (("hidden", hidden, 1 << 20), ("layers", layers, 1 << 12)):
         if value < 1:
             raise ConfigError(f"model {name} = {value}; it must be at least 1.")
+        if value > most:  # a server's word must not fill a site's memory
+            raise ConfigError(f"model {name} = {value}; it must be at most {most}.")
     if not 0 <= dropout <= 0.99:
         raise ConfigError(f"model dropout = {dropout}; it is a probability from 0 (off) to 0.99.")
     if pool not in POOLS:
