@@ -28,7 +28,15 @@ OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMA
 OF_COMMANDS = (CONTRIBUTIONS, "report.html", PREDICTIONS)
 
 _NUMBER = (int, float, type(None))
-_IN_SUMMARY = {"algorithm": str, "dataset": str, "clients": int, "rounds": int, "metrics": dict, "classes": list}
+_IN_SUMMARY = {
+    "algorithm": str,
+    "dataset": str,
+    "clients": int,
+    "rounds": int,
+    "metrics": dict,
+    "classes": list,
+    "privacy": list,
+}
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 # Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.
 _LATER = {"to": _WORDS, "applied": _WORDS, "at": pa.timestamp("ms", "UTC"), "purpose": _WORDS}
