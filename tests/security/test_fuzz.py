@@ -26,7 +26,7 @@ def check(stock: Stock, numbers: range) -> None:
 
 
 def test_damage_is_answered_with_a_message(stock: Stock) -> None:
-    check(stock, range(300))
+    check(stock, range(200))
 
 
 @pytest.mark.slow
