@@ -49,10 +49,8 @@ def predict(
     test graph by the global model. New ones get the global model where there is one, else a row for every client's.
     Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
     """
-    from pyarrow import csv
-
     from fedweave.report.terminal import screen
-    from fedweave.runs.files import PREDICTIONS, write, write_table
+    from fedweave.runs.files import PREDICTIONS, write_csv, write_table
 
     path = out or directory / PREDICTIONS
     if path.exists():
@@ -60,10 +58,7 @@ def predict(
     if path.suffix not in (".parquet", ".csv"):
         raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
     table = predictions(directory, data, None if model is None else str(model), client)
-    if path.suffix == ".csv":
-        write(path, lambda file: csv.write_csv(table, file))
-    else:
-        write_table(path, table)
+    (write_csv if path.suffix == ".csv" else write_table)(path, table)
     screen().print(f"{len(table)} predictions: {path}", highlight=False, markup=False, soft_wrap=True)
 
 

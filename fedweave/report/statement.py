@@ -42,13 +42,11 @@ def write_statement(directory: Path, member: str, out: Path) -> list[Path]:
     Raises:
         UserError: see `accounts.account`; or the member has no lines.
     """
-    from pyarrow import csv
-
     from fedweave.incentives.statement_digest import of_member
     from fedweave.report.account_page import page
     from fedweave.report.accounts import account
     from fedweave.report.reading import read_run
-    from fedweave.runs.files import write, write_table
+    from fedweave.runs.files import write, write_csv, write_table
 
     run = read_run(directory)
     whole = account(run)
@@ -57,7 +55,7 @@ def write_statement(directory: Path, member: str, out: Path) -> list[Path]:
     words = ["fedweave", "statement", str(directory), "--member", member or "NAME", "--check", str(out)]
     text = page(whole, table, about, shlex.join(words))
     paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html")] + [out / SEAL]
-    write(paths[0], lambda file: csv.write_csv(table, file))
+    write_csv(paths[0], table)
     write_table(paths[1], table)
     write(paths[2], lambda file: file.write(text.encode()))
     write(paths[3], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedweave.core.text import cell
 from fedweave.errors import FedweaveError, UserError
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
@@ -67,6 +68,19 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
 def write_table(path: Path, table: pa.Table) -> None:
     """`write` a Parquet file."""
     write(path, lambda file: pq.write_table(table, file, compression="zstd"))
+
+
+def write_csv(path: Path, table: pa.Table) -> None:
+    """`write` a CSV file for spreadsheets: words that these would compute are marked as words (`core.text.cell`)."""
+    from pyarrow import csv
+
+    words = [pa.types.is_string(field.type) for field in table.schema]
+    columns = [
+        pa.array(map(cell, column.to_pylist()), pa.string()) if is_words else column
+        for column, is_words in zip(table.columns, words, strict=True)
+    ]
+    safe = pa.table(columns, names=table.column_names)
+    write(path, lambda file: csv.write_csv(safe, file))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -93,3 +93,9 @@ def test_an_older_ledger_is_read_and_continued(tmp_path: Path, absent: list[str]
     again = Ledger()
     again.restore(old)
     assert (again.bytes_up, again.table().schema) == (ledger.bytes_up, ledger.table().schema)
+
+
+def test_a_table_for_spreadsheets_has_no_formula(tmp_path: Path) -> None:
+    table = pa.table({"member": ["=1+1", "bank-a", None], "paid": [-1.5, 2.0, 0.0]})
+    files.write_csv(tmp_path / "t.csv", table)
+    assert (tmp_path / "t.csv").read_text().splitlines() == ['"member","paid"', '"\'=1+1",-1.5', '"bank-a",2', ",0"]
