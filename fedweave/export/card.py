@@ -24,15 +24,15 @@ _SCALED = {
 }
 
 
-def card(run: Run, data: Dataset, which: str, client: str | None, weights: int, weights_file: str) -> str:
-    """Markdown. which, client: whose model it is; weights: how many numbers it has."""
+def card(run: Run, data: Dataset, which: str, client: str | None, weights: int, usage: str) -> str:
+    """Markdown. which, client: whose model it is; weights: how many numbers it has; usage: how its files are used."""
     algorithm, dataset = run.summary["algorithm"], run.summary["dataset"]
     whose = "the server's global model" if which == "global" else f"the {which} model of {client}"
     parts = [
         f"# {algorithm} on {dataset}",
         f"This is {whose} after {run.summary['rounds']} rounds with {run.summary['clients']} clients (seed "
-        f"{run.summary['seed']}), exported by fedweave. `model.py` loads `{weights_file}` into a PyTorch Geometric "
-        'module: `from model import load; model = load(".")`.',
+        f"{run.summary['seed']}), exported by fedweave.",
+        usage,
         "## Architecture",
         _listed([*_settings(run.section("model")), f"weights: {weights:,} numbers, float32"]),
         "## Data form",

@@ -23,11 +23,14 @@ class Format(StrEnum):
 
     safetensors = "safetensors"
     torch = "torch"
+    onnx = "onnx"
 
 
 def export(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
-    form: Annotated[Format, typer.Option("--format", help="Of the weights.")] = Format.safetensors,
+    form: Annotated[
+        Format, typer.Option("--format", help="Of the weights; onnx, of the whole model.")
+    ] = Format.safetensors,
     model: Chosen = None,
     client: Client = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")] = None,
@@ -43,17 +46,17 @@ def export(
     folder = out or directory / "export"
     if folder.exists():
         raise UserError(f"{folder} exists; name another folder with --out, or remove it.")
+    if form == Format.onnx:
+        from fedweave.export.onnx import check
+
+        check()
     about, weights, which, data = described(directory, None if model is None else str(model), client)
-    name = "weights.safetensors" if form == Format.safetensors else "weights.pt"
+    files, usage = _files(about, weights, form)
     size = sum(leaf.numel() for leaf in weights.values())
-    text = card(read_run(directory), data, which, client, size, name)
+    files["model.json"] = json.dumps(about, indent=2).encode()
+    files["README.md"] = card(read_run(directory), data, which, client, size, usage).encode()
     folder.mkdir(parents=True)
-    for file, content in (
-        (name, _packed(weights, form)),
-        ("model.json", json.dumps(about, indent=2).encode()),
-        ("model.py", (Path(__file__).parent / "pyg.py").read_bytes()),
-        ("README.md", text.encode()),
-    ):
+    for file, content in files.items():
         write(folder / file, lambda at, content=content: at.write(content))  # type: ignore[misc]
     typer.echo(f"{which} model: {folder}")
 
@@ -124,6 +127,19 @@ def _scaling(config: Any) -> dict[str, Any]:
         return {"how": how}
     shift, divisor = (numbers.tolist() for numbers in scaling(unscaled(config), how))
     return {"how": how, "shift": shift, "divisor": [value if math.isfinite(value) else None for value in divisor]}
+
+
+def _files(about: dict[str, Any], weights: dict[str, Any], form: Format) -> tuple[dict[str, bytes], str]:
+    """The files that hold the model, and what the card says of how to use them."""
+    if form == Format.onnx:
+        from fedweave.export.onnx import packed, usage
+
+        return {"model.onnx": packed(about, weights)}, usage(about)
+    name = "weights.safetensors" if form == Format.safetensors else "weights.pt"
+    source = (Path(__file__).parent / "pyg.py").read_bytes()
+    return {name: _packed(weights, form), "model.py": source}, (
+        f'`model.py` loads `{name}` into a PyTorch Geometric module: `from model import load; model = load(".")`.'
+    )
 
 
 def _packed(weights: dict[str, Any], form: Format) -> bytes:

@@ -1,0 +1,107 @@
+"""`fedweave export --format onnx`: ONNX Runtime gives the PyTorch Geometric module's outputs, on graphs of any size."""
+
+import ast
+import logging
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fedweave
+from fedweave.cli import app
+from fedweave.export import onnx as exporting
+from fedweave.export import pyg
+from tests.runs.test_predictions import bank, made
+
+onnx = pytest.importorskip("onnx", reason='needs pip install "fedweave[onnx]"')
+pytest.importorskip("onnxscript", reason='needs pip install "fedweave[onnx]"')
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime, of the extra dev")
+
+FEATURES, CLASSES = 5, 3
+PLAIN = {"layers": 1, "hidden": 4, "pool": "none", "linear": False}
+# The layers that each kind has; gcn is exported by the command, below.
+MODELS: dict[str, dict[str, Any]] = {
+    "gat": {"layers": 2, "hidden": 2, "heads": 3, "output_heads": 2},
+    "sage": PLAIN,
+    "gin": PLAIN | {"pool": "sum"},
+    "mlp": PLAIN | {"pool": "mean"},
+}
+# Nodes and edges; the exporter traces with 5 and 6.
+SIZES = [(40, 90), (3, 1), (7, 0), (1, 0)]
+
+
+def graph(nodes: int, edges: int, features: int) -> dict[str, np.ndarray]:
+    """Both directions of random edges without self loops, some of them twice; three small graphs at most."""
+    rng = np.random.default_rng(nodes)
+    source = rng.integers(0, nodes, edges)
+    target = (source + rng.integers(1, max(nodes, 2), edges)) % nodes
+    edge_index = np.stack([np.r_[source, target], np.r_[target, source]]).astype(np.int64)
+    x = rng.normal(size=(nodes, features)).astype(np.float32)
+    return {"x": x, "edge_index": edge_index, "batch": np.sort(rng.integers(0, 3, nodes))}
+
+
+def worst(content: bytes, module: Any, inputs: list[str], features: int) -> float:
+    """The largest difference over `SIZES`, and that there is something to differ."""
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    assert [one.name for one in session.get_inputs()] == inputs
+    found = []
+    for nodes, edges in SIZES:
+        given = {name: array for name, array in graph(nodes, edges, features).items() if name in inputs}
+        [ours] = session.run(["logits"], given)
+        with torch.no_grad():
+            theirs = module(*(torch.from_numpy(array) for array in given.values())).numpy()
+        assert ours.shape == theirs.shape
+        assert nodes < 3 or theirs.std() > 1e-3
+        found.append(float(np.abs(ours - theirs).max()))
+    return max(found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_onnx_runtime_gives_the_modules_logits(name: str) -> None:
+    about = {"model": name, "features": FEATURES, "classes": CLASSES, "settings": MODELS[name]}
+    module = pyg.build(about).eval()
+    content = exporting.packed(about, module.state_dict())
+    pooled = MODELS[name].get("pool", "none") != "none"
+    assert worst(content, module, ["x", "edge_index", "batch"][: 2 + pooled], FEATURES) <= 1e-5
+
+
+def test_the_command_writes_a_model_that_stands_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    out, level = tmp_path / "run", logging.getLogger("torch.onnx").level
+    model, cut = {"name": "gcn", "linear": True, "layers": 2, "hidden": 8}, {"name": "random", "clients": 2}
+    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalise": "row"}
+    made(out, {"name": "fedavg", "lr": 0.05}, data, 2, model=model, partition=cut)
+    said = CliRunner().invoke(app, ["export", str(out), "--format", "onnx"])
+    assert said.exit_code == 0, said.output
+    assert {file.name for file in (out / "export").iterdir()} == {"model.onnx", "model.json", "README.md"}
+    content = (out / "export/model.onnx").read_bytes()
+    assert worst(content, fedweave.load_run(out).module(), ["x", "edge_index"], 3) <= 1e-5
+    proto = onnx.load_model_from_string(content)
+    onnx.checker.check_model(proto, full_check=True)
+    assert [(one.domain, one.version) for one in proto.opset_import] == [("", exporting.OPSET)]
+    assert not any(place in content for place in (b".py", b"site-packages", bytes(Path.cwd())))
+    card = (out / "export/README.md").read_text()
+    for words in ("opset 20", "`x`: float32 [nodes, 3]", "`edge_index`: int64 [2, edges]", "float32 [nodes, 2]"):
+        assert words in card, words
+    assert "batch" not in card
+    assert "model.py" not in card
+    assert logging.getLogger("torch.onnx").level == level
+    page = (Path(__file__).parents[2] / "docs/predicting.md").read_text()
+    monkeypatch.chdir(out / "export")
+    exec(textwrap.dedent(page.split("onnxruntime alone:\n\n")[1].split("\n\n")[0]), {})
+    assert set(ast.literal_eval(capsys.readouterr().out)) <= {"high", "low"}
+
+
+def test_an_absent_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None if name == "onnxscript" else find_spec(name))
+    said = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "onnx"])
+    assert said.exit_code == 2
+    assert "--format onnx needs onnxscript, which this Python has not" in said.output
+    assert 'pip install "fedweave[onnx]"' in " ".join(said.output.split())
+    assert not (tmp_path / "export").exists()
