@@ -35,7 +35,7 @@ class Attention(nn.Module):
     """A `GATConv` to which self loops are given: PyG's own way of adding them leaves the exporter in doubt whether
     there are edges at all."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: Any) -> None:
         super().__init__()
         self.layer = layer
         layer.add_self_loops = False
@@ -75,11 +75,7 @@ def packed(about: Mapping[str, Any], weights: Mapping[str, Tensor]) -> bytes:
     """
     net = pyg.build(dict(about))
     net.load_state_dict(dict(weights))
-    for number, layer in enumerate(net.layers):
-        if isinstance(layer, pyg.Pool):
-            net.layers[number] = Pool(layer.how)
-        elif isinstance(layer, pyg.GATConv):
-            net.layers[number] = Attention(layer)
+    make_exportable(net)
     inputs = names(about)
     sizes = {"x": {0: "nodes"}, "edge_index": {1: "edges"}, "batch": {0: "nodes"}}
     with _quiet():
@@ -94,6 +90,15 @@ def packed(about: Mapping[str, Any], weights: Mapping[str, Tensor]) -> bytes:
             dynamic_shapes=tuple(sizes[name] for name in inputs),
         )
     return _bare(program, "graphs" if "batch" in inputs else "nodes")
+
+
+def make_exportable(net: pyg.Net) -> None:
+    """Put layers that the exporter understands in the place of those that it does not, with the same outputs."""
+    for number, layer in enumerate(net.layers):
+        if isinstance(layer, pyg.Pool):
+            net.layers[number] = Pool(layer.how)
+        elif isinstance(layer, pyg.GATConv):
+            net.layers[number] = Attention(layer)
 
 
 def usage(about: Mapping[str, Any]) -> str:

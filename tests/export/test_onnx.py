@@ -62,6 +62,20 @@ def worst(content: bytes, module: Any, inputs: list[str], features: int) -> floa
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_layers_put_in_for_the_exporter_change_nothing(name: str) -> None:
+    module = pyg.build({"model": name, "features": FEATURES, "classes": CLASSES, "settings": MODELS[name]}).eval()
+    looped = graph(40, 90, FEATURES)
+    looped["edge_index"][:, :5] = 3  # PyG takes self loops out, and so must we
+    given = [torch.from_numpy(array) for array in looped.values()]
+    with torch.no_grad():
+        before = module(*given)
+        exporting.make_exportable(module)
+        assert torch.allclose(module(*given), before, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "gin" else pytest.mark.slow) for name in MODELS]
+)
 def test_onnx_runtime_gives_the_modules_logits(name: str) -> None:
     about = {"model": name, "features": FEATURES, "classes": CLASSES, "settings": MODELS[name]}
     module = pyg.build(about).eval()
@@ -74,7 +88,7 @@ def test_the_command_writes_a_model_that_stands_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     out, level = tmp_path / "run", logging.getLogger("torch.onnx").level
-    model, cut = {"name": "gcn", "linear": True, "layers": 2, "hidden": 8}, {"name": "random", "clients": 2}
+    model, cut = {"name": "gcn", "linear": True, "layers": 1, "hidden": 8}, {"name": "random", "clients": 2}
     data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalise": "row"}
     made(out, {"name": "fedavg", "lr": 0.05}, data, 2, model=model, partition=cut)
     said = CliRunner().invoke(app, ["export", str(out), "--format", "onnx"])
