@@ -41,7 +41,8 @@ def finish(run: PlannedRun, **metrics: float | None) -> None:
     run.directory.mkdir(parents=True)
     (run.directory / "config.toml").write_text(dumps(run.config.plain()))
     named = {name.replace("_", "/"): value for name, value in metrics.items()}
-    summary = {"rounds": run.config.general.rounds, "seconds": 90.0, "metrics": named}
+    about = {"algorithm": run.config.algorithm.name, "dataset": "synthetic", "clients": 3}
+    summary = about | {"rounds": run.config.general.rounds, "seconds": 90.0, "metrics": named}
     (run.directory / "summary.json").write_text(json.dumps(summary))
 
 
