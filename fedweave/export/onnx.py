@@ -26,7 +26,7 @@ class Pool(pyg.Pool):
 
     def forward(self, x: Tensor, batch: Tensor) -> Tensor:
         """[n, k] -> [graphs, k]."""
-        graphs = int(batch.max().item()) + 1
+        graphs = batch.max().item() + 1  # int() would make the exporter look for a constant
         torch._check(graphs >= 1)
         return pyg.POOLS[self.how](x, batch, graphs)
 
