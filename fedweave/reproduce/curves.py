@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, axes, begin, stroke, text
+from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, axes, begin, legend, stroke, text
 from fedweave.reproduce.grid import PlannedCell
 from fedweave.runs.files import write
 
@@ -46,13 +46,14 @@ def svg(title: str, unit: str, lines: Mapping[str, Sequence[Point]]) -> str:
     points = [point for line in lines.values() for point in line]
     across = Axis(0, max(point.round for point in points), LEFT, WIDTH - RIGHT)
     low, high = (pick(p.mean + sign * p.spread for p in points) for pick, sign in ((min, -1), (max, 1)))
-    up = Axis(low, high, HEIGHT - BOTTOM, TOP)
-    parts = [*begin(title), *axes(across, up, unit, "round")]
+    places, top = legend(list(lines), 34)
+    up = Axis(low, high, HEIGHT - BOTTOM, top)
+    parts = [*begin(title), *axes(across, up, unit, "round", top)]
     for at, (label, line) in enumerate(lines.items()):
         parts += _line(across.place, up.place, line, COLOURS[at % len(COLOURS)], DASHES[at % len(DASHES)])
-        x = LEFT + 110 * at
-        parts.append(stroke(f"M{x},40 h28", COLOURS[at % len(COLOURS)], DASHES[at % len(DASHES)]))
-        parts.append(text(x + 34, 44, label))
+        x, y = places[at]
+        parts.append(stroke(f"M{x:.1f},{y - 4} h28", COLOURS[at % len(COLOURS)], DASHES[at % len(DASHES)]))
+        parts.append(text(x + 34, y, label))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

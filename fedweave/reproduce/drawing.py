@@ -1,23 +1,38 @@
 """What pictures of results are drawn with, as SVG: axes with round numbers, strokes and texts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from fedweave.report.axis import Axis
 
 WIDTH, HEIGHT = 640, 400
-LEFT, RIGHT, TOP, BOTTOM = 60, 15, 60, 45  # margins
+LEFT, RIGHT, BOTTOM = 60, 15, 45  # margins
+EDGE = 12  # of title and unit
+LETTER = 0.56  # width of one on average, as a share of its size
 
 
 def begin(title: str) -> Iterator[str]:
     """The start of a picture with its title."""
     yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">'
     yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
-    yield text(LEFT, 20, title, size=13)
+    yield text(EDGE, 20, title, size=min(13, (WIDTH - 2 * EDGE) / (LETTER * max(len(title), 1))))
 
 
-def axes(across: Axis, up: Axis, unit: str, below: str) -> Iterator[str]:
-    """Lines and numbers; `unit` stands above the upright axis, `below` under the other."""
+def legend(labels: Sequence[str], key: int) -> tuple[list[tuple[float, float]], float]:
+    """Where the lines' names stand, in as many rows as they take, each after a key of so many pixels; and where the
+    upright axis may begin."""
+    x, y, places = float(EDGE), 44.0, list[tuple[float, float]]()
+    for label in labels:
+        wide = key + LETTER * 12 * len(label) + 18
+        if x > EDGE and x + wide > WIDTH:
+            x, y = float(EDGE), y + 18
+        places.append((x, y))
+        x += wide
+    return places, y + 34
+
+
+def axes(across: Axis, up: Axis, unit: str, below: str, top: float) -> Iterator[str]:
+    """Lines and numbers; `unit` stands above the upright axis, which begins at `top`, `below` under the other."""
     bottom = HEIGHT - BOTTOM
     for tick in up.ticks:
         yield stroke(f"M{LEFT},{up.place(tick):.1f} H{WIDTH - RIGHT}", "#E6E6E6", width=1)
@@ -26,7 +41,7 @@ def axes(across: Axis, up: Axis, unit: str, below: str) -> Iterator[str]:
         yield text(across.place(tick), bottom + 18, f"{tick:g}", "middle")
     yield stroke(f"M{LEFT},{bottom} H{WIDTH - RIGHT}", "#999999", width=1)
     yield text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, below, "middle")
-    yield text(12, TOP - 8, unit)
+    yield text(EDGE, top - 12, unit)
 
 
 def stroke(path: str, colour: str, dash: str = "", width: int = 2) -> str:
@@ -35,6 +50,6 @@ def stroke(path: str, colour: str, dash: str = "", width: int = 2) -> str:
     return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>'
 
 
-def text(x: float, y: float, words: str, anchor: str = "start", size: int = 12) -> str:
+def text(x: float, y: float, words: str, anchor: str = "start", size: float = 12) -> str:
     """Text, as it is."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size:g}">{escape(words)}</text>'

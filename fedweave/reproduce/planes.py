@@ -5,9 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, axes, begin, stroke, text
+from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, axes, begin, legend, stroke, text
 from fedweave.reproduce.table import Row
 from fedweave.runs.files import write
+
+NEAR = 12  # pixels within which labels would cover each other
 
 
 class Spot(NamedTuple):
@@ -62,15 +64,17 @@ def svg(title: str, plane: tuple[str, str], lines: Lines) -> str:
     spots = [spot for line in lines.values() for spot in line]
     across = Axis(0, max(spot.x + spot.dx for spot in spots), LEFT, WIDTH - RIGHT)
     low, high = min(spot.y - spot.dy for spot in spots), max(spot.y + spot.dy for spot in spots)
-    up = Axis(low, high, HEIGHT - BOTTOM, TOP + 18)
-    parts = [*begin(title), *axes(across, up, f"{plane[1]}, %", f"{plane[0]}, %")]
+    places, top = legend(list(lines), 14)
+    up = Axis(low, high, HEIGHT - BOTTOM, top)
+    parts = [*begin(title), *axes(across, up, f"{plane[1]}, %", f"{plane[0]}, %", top)]
     for at, (method, line) in enumerate(lines.items()):
         colour = COLOURS[at % len(COLOURS)]
-        x, y = LEFT + 190 * (at % 3), 40 + 18 * (at // 3)
-        parts += [_dot(x, y - 4, colour), text(x + 10, y, method)]
+        x, y = places[at]
+        parts += [_dot(x + 4, y - 4, colour), text(x + 14, y, method)]
         parts += _line([(across.place(spot.x), up.place(spot.y)) for spot in line], colour)
         for spot in line:
             parts += _spot(spot, across, up, colour)
+        parts += _labels([(across.place(spot.x), up.place(spot.y), spot.label) for spot in line if spot.label])
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -87,8 +91,16 @@ def _spot(spot: Spot, across: Axis, up: Axis, colour: str) -> Iterator[str]:
     if spot.dy:
         yield stroke(f"M{x:.1f},{up.place(spot.y - spot.dy):.1f} V{up.place(spot.y + spot.dy):.1f}", colour, width=1)
     yield _dot(x, y, colour)
-    if spot.label:
-        yield text(x + 6, y - 6, spot.label, size=10)
+
+
+def _labels(spots: Sequence[tuple[float, float, str]]) -> Iterator[str]:
+    """What stands beside the spots of a line; those that would cover each other stand in one place."""
+    together: dict[tuple[float, float], list[str]] = {}
+    for x, y, label in spots:
+        near = (place for place in together if max(abs(place[0] - x), abs(place[1] - y)) < NEAR)
+        together.setdefault(next(near, (x, y)), []).append(label)
+    for (x, y), labels in together.items():
+        yield text(x + 6, y - 6, ", ".join(labels), size=10)
 
 
 def _dot(x: float, y: float, colour: str) -> str:
