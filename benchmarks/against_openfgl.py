@@ -1,0 +1,140 @@
+"""FedAvg, FedProx and local training by fedweave and by OpenFGL 1.1.0 on the same cuts.
+
+10 clients by Louvain, 2-layer GCN of width 64, dropout .5, 100 rounds of 3 full-batch steps, Adam (lr .01, weight decay
+5e-4) whose moments are kept, FedProx with μ = .001: OpenFGL's defaults. fedweave cuts the graph, both train on it,
+one after the other, with one thread each, and evaluate after every round. OpenFGL wants an environment of its own:
+
+    python -m venv peer; peer/bin/pip install openfgl-lib==1.1.0 torch torch-geometric scikit-learn munkres
+    python -m benchmarks.against_openfgl --peer peer/bin/python [--data cora …] [--seeds 0 1 2] [--out runs/openfgl]
+
+Every cell is kept in a file, so that an interrupted call goes on where it was. See openfgl.md for what was found.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+import pyarrow.compute as pc
+import torch
+from scipy.stats import t
+
+from benchmarks.optimizer_state import export, spread
+from fedweave.build import Built, build
+from fedweave.config import load, resolve
+from fedweave.rounds import GLOBAL, RoundResult, train
+
+ROOT = Path(__file__).parents[1]
+PEER = Path(__file__).with_name("run_openfgl.py")
+DATA = ("cora", "citeseer", "amazon-computers", "coauthor-cs")
+ALGORITHMS = {"fedavg": {"name": "fedavg"}, "fedprox": {"name": "fedprox", "mu": 0.001}, "local": {"name": "local"}}
+
+
+def built(data: str, algorithm: str, seed: int, rounds: int) -> Built:
+    """The experiment of one cell."""
+    document = load(ROOT / "experiments" / "fedavg-cora.toml")
+    common = {key: value for key, value in document["algorithm"].items() if key != "name"}
+    settings = {"seed": seed, "rounds": rounds, "data": {"name": data}}
+    return build(resolve(document | settings | {"algorithm": common | ALGORITHMS[algorithm]}))
+
+
+def weighted(step: RoundResult, metric: str, sizes: dict[str, int]) -> float:
+    """Mean of a metric on clients' own test nodes, weighted by their numbers of nodes, as OpenFGL has it."""
+    table = step.metrics
+    own = table.filter((pc.field("metric") == metric) & (pc.field("split") == "test") & (pc.field("client") != GLOBAL))
+    values = dict(zip(own["client"].to_pylist(), own["value"].to_pylist(), strict=True))
+    return sum(sizes[client] * value for client, value in values.items()) / sum(sizes[client] for client in values)
+
+
+def ours(made: Built, rounds: int) -> dict[str, Any]:
+    """What `run_openfgl` prints, of fedweave."""
+    sizes = {name: len(part.nodes) for name, part in zip(made.fed.clients, made.partition.parts, strict=True)}
+    trained, seconds, began = [], [], time.process_time()
+    for step in train(made.algorithm, made.fed, rounds):
+        seconds.append(time.process_time() - began)
+        trained.append(weighted(step, "trained/accuracy", sizes))
+        began = time.process_time()
+    return {"trained": trained, "local": weighted(step, "accuracy", sizes), "seconds": seconds}
+
+
+def cell(folder: Path, peer: Path, data: str, algorithm: str, seed: int, rounds: int) -> dict[str, Any]:
+    """Both systems on one cut: {"fedweave": …, "OpenFGL": …}."""
+    path = folder / f"{data}-{algorithm}-{seed}-{rounds}.json"
+    if not path.exists():
+        made = built(data, algorithm, seed, rounds)
+        with tempfile.TemporaryDirectory() as scratch:
+            archives = export(made, Path(scratch))
+            command = [peer, PEER, *archives, algorithm, seed, rounds, Path(scratch) / "peer"]
+            done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env=_alone())
+        found = {"OpenFGL": json.loads(done.stdout), "fedweave": ours(made, rounds)}
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found))
+        print(path.stem, *(f"{side} {one['trained'][-1]:.3f}" for side, one in found.items()), file=sys.stderr)
+    return dict(json.loads(path.read_text()))
+
+
+def _alone() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+
+
+def table(cells: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
+    """Accuracies after the last round, paired differences with 95 % intervals, and seconds of a round, as Markdown."""
+    lines = [
+        "| data | algorithm | seeds | judged model | fedweave | OpenFGL | difference | s a round, fedweave | OpenFGL |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (data, algorithm), runs in cells.items():
+        times = [median(value for run in runs for value in run[side]["seconds"]) for side in ("fedweave", "OpenFGL")]
+        for kind in ("trained", "local"):
+            if runs[0]["OpenFGL"][kind] is None:
+                continue
+            mine, theirs = ([_last(run[side][kind]) for run in runs] for side in ("fedweave", "OpenFGL"))
+            apart = [one - other for one, other in zip(mine, theirs, strict=True)]
+            about = half_width(apart)
+            said = f"{spread(mine)} | {spread(theirs)} | {fmean(apart):+.3f} ± {about:.3f}"
+            lines.append(f"| {data} | {algorithm} | {len(runs)} | {kind} | {said} | {times[0]:.4f} | {times[1]:.4f} |")
+    return "\n".join(lines)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of a mean (Student's t); NaN of one value."""
+    n = len(values)
+    return float(t.ppf(0.975, n - 1)) * stdev(values) / n**0.5 if n > 1 else float("nan")
+
+
+def _last(value: float | Sequence[float]) -> float:
+    return float(value[-1]) if isinstance(value, list) else float(value)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", type=Path, required=True, help="Python of OpenFGL's environment")
+    parser.add_argument("--out", type=Path, default=Path("runs/openfgl"))
+    parser.add_argument("--data", nargs="+", default=list(DATA))
+    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--rounds", type=int, default=100)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    wanted = [(data, algorithm) for data in given.data for algorithm in given.algorithms]
+    print(
+        table(
+            {
+                (data, algorithm): [
+                    cell(given.out, given.peer, data, algorithm, seed, given.rounds) for seed in given.seeds
+                ]
+                for data, algorithm in wanted
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
