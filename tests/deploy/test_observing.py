@@ -13,16 +13,9 @@ from fedweave.deploy.flare.server import RECENT, Progress
 from fedweave.deploy.sites.observing import Observed
 from fedweave.report.tracking import Observers, Tracked
 from fedweave.runs import run as runs
+from tests.reproduce.tiny import Silent, document
 
-DOCUMENT: dict[str, Any] = {
-    "rounds": 5,
-    "eval_every": 2,
-    "data": {"name": "synthetic", "nodes": 60, "classes": 3, "features": 6},
-    "partition": {"clients": 2},
-    "model": {"hidden": 4},
-    "algorithm": {"name": "dp_fedavg", "local_steps": 1},
-    "engine": {"threads": 1},
-}
+DOCUMENT = document(rounds=5, eval_every=2, algorithm={"name": "dp_fedavg"})
 
 
 class Kept:
@@ -38,7 +31,7 @@ class Kept:
         self.heard.append(finished)
 
 
-class Asking:
+class Asking(Silent):
     """Asks for a job's progress after every second round, in the form that crosses the wire."""
 
     def __init__(self, progress: Progress, told: Observed) -> None:
@@ -50,10 +43,6 @@ class Asking:
     def step(self, reached: Any) -> None:
         if reached.round % 2 == 0:
             self.ask()
-
-    def stopping(self, number: int) -> None: ...
-
-    def end(self) -> None: ...
 
     def ask(self) -> None:
         self._told(json.loads(json.dumps(self._progress.plain())))

@@ -21,7 +21,12 @@ TINY: dict[str, Any] = {
 
 def document(**changes: Any) -> Document:
     """TINY with keys of sections changed."""
-    found = {key: dict(value) if isinstance(value, dict) else value for key, value in TINY.items()}
+    return changed(TINY, **changes)
+
+
+def changed(whole: Document, **changes: Any) -> Document:
+    """A document with keys of sections changed."""
+    found = {key: dict(value) if isinstance(value, dict) else value for key, value in whole.items()}
     for key, value in changes.items():
         found[key] = {**found[key], **value} if isinstance(value, dict) else value
     return found

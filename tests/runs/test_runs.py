@@ -26,6 +26,7 @@ from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import locked
 from fedweave.runs.stopping import Interrupted
 from tests.contract.changing import KINDS
+from tests.reproduce.tiny import changed
 
 SETTINGS: dict[str, Any] = {
     "seed": 5,
@@ -39,10 +40,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def resolved(**changes: Any) -> config.Config:
-    document = {key: dict(value) if isinstance(value, dict) else value for key, value in SETTINGS.items()}
-    for key, value in changes.items():
-        document[key] = {**document[key], **value} if isinstance(value, dict) else value
-    return config.resolve(document)
+    return config.resolve(changed(SETTINGS, **changes))
 
 
 class Quiet:
