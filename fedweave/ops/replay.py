@@ -6,16 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedweave.ops.calls import Call, Place, simplified
+
 _BYTES_PER_CALL = 300  # of the compiled function and what it names, measured
-
-
-class Call(NamedTuple):
-    """A line of the compiled function, and the numbers of the values that it reads, writes to and gives."""
-
-    text: str
-    reads: frozenset[int]
-    writes: frozenset[int]
-    gives: frozenset[int]
 
 
 class Derivation(NamedTuple):
@@ -33,13 +26,19 @@ class Recording:
     """A computation to be played on other roots and tensors of the same sizes.
 
     replay: (*roots, *what is derived from them, *tensors) -> results. bytes: that it takes. changes_inputs: whether it
-    writes into the tensors that it is given.
+    writes into the tensors that it is given. pure: whether it gives the same for the same.
     """
 
     def __init__(
-        self, replay: Callable[..., tuple[Tensor, ...]], derivations: list[Derivation], bytes: int, changes_inputs: bool
+        self,
+        replay: Callable[..., tuple[Tensor, ...]],
+        derivations: list[Derivation],
+        bytes: int,
+        changes_inputs: bool,
+        pure: bool,
     ) -> None:
-        self._replay, self._derivations, self.bytes, self.changes_inputs = replay, derivations, bytes, changes_inputs
+        self._replay, self._derivations, self.bytes = replay, derivations, bytes
+        self.changes_inputs, self.pure = changes_inputs, pure
 
     def derive(self, roots: Sequence[Any]) -> tuple[list[Any], Any]:
         """The roots with what is derived from them, and None; or nothing, and its sizes if they are not as recorded."""
@@ -68,7 +67,7 @@ class Recording:
 def compiled(
     calls: list[Call],
     named: dict[str, Any],
-    memory: list[Any],
+    places: list[Place],
     roots: list[int],
     derivations: list[Derivation],
     inputs: list[int],
@@ -76,16 +75,18 @@ def compiled(
 ) -> Recording:
     """A recording of `calls`, as far as the results depend on them or they write into the inputs.
 
-    named: what the calls' lines name. memory: of each value, something equal for values that share memory.
+    named: what the calls' lines name. places: where each value lies.
     """
-    needed = _needed(calls, memory, inputs, results)
+    needed = _needed(simplified(calls, places, results), places, inputs, results)
+    named["as_strided"] = torch.as_strided
     given = [*roots, *(number for derivation in derivations for number in derivation.gives), *inputs]
     exec("\n".join(_source(needed, given, results)), named)
     held = sum(value.nbytes for value in named.values() if isinstance(value, Tensor))
     held += sum(value.bytes for value in named.values() if isinstance(value, Recording))
-    outside = {memory[number] for number in inputs}
-    changes = any(memory[number] in outside for call in needed for number in call.writes)
-    return Recording(named["replay"], derivations, held + _BYTES_PER_CALL * len(needed), changes)
+    outside = {places[number].memory for number in inputs}
+    changes = any(places[number].memory in outside for call in needed for number in call.writes)
+    pure = all(call.pure for call in needed)
+    return Recording(named["replay"], derivations, held + _BYTES_PER_CALL * len(needed), changes, pure)
 
 
 def sizes(value: Any) -> Any:
@@ -100,14 +101,14 @@ def parts(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple) else (value,)
 
 
-def _needed(calls: list[Call], memory: list[Any], inputs: list[int], results: list[int]) -> list[Call]:
+def _needed(calls: list[Call], places: list[Place], inputs: list[int], results: list[int]) -> list[Call]:
     values, kept = set(results), []
-    places = {memory[number] for number in [*results, *inputs]}
+    memory = {places[number].memory for number in [*results, *inputs]}
     for call in reversed(calls):
-        if not values.isdisjoint(call.gives) or not places.isdisjoint(memory[number] for number in call.writes):
+        if not values.isdisjoint(call.gives) or not memory.isdisjoint(places[number].memory for number in call.writes):
             kept.append(call)
             values |= call.reads
-            places.update(memory[number] for number in call.reads)
+            memory.update(places[number].memory for number in call.reads)
     return kept[::-1]
 
 
@@ -117,5 +118,5 @@ def _source(calls: list[Call], given: list[int], results: list[int]) -> Iterator
     yield f"def replay({', '.join(f'v{number}' for number in given)}):"
     for at, call in enumerate(calls):
         gone = sorted(number for number in call.reads | call.gives if last[number] == at and number not in results)
-        yield f"    {call.text}" + (f"; del {', '.join(f'v{number}' for number in gone)}" if gone else "")
+        yield f"    {call.line}" + (f"; del {', '.join(f'v{number}' for number in gone)}" if gone else "")
     yield f"    return ({''.join(f'v{number}, ' for number in results)})"

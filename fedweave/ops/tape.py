@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from fedweave.ops.replay import Call, Derivation, Recording, compiled, parts, sizes
+from fedweave.ops.calls import Call, Place, quickest
+from fedweave.ops.replay import Derivation, Recording, compiled, parts, sizes
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ATEN = torch.ops.aten
@@ -84,7 +85,7 @@ class Tape(TorchDispatchMode):
     def __init__(self, roots: Sequence[Any], tensors: Sequence[Tensor]) -> None:
         super().__init__()
         self.flaw: Exception | None = None
-        self._memory: list[Any] = []  # of each value
+        self._places: list[Place] = []  # of each value
         self._tensors: Any = WeakTensorKeyDictionary()  # their numbers
         self._objects: dict[int, tuple[int, Any]] = {}  # by id: number, and the object so that the id stays its own
         self._calls: list[Call] = []
@@ -108,7 +109,7 @@ class Tape(TorchDispatchMode):
         with _untaped():
             out = function(*args)
         written = args if getattr(function, "changes_inputs", False) else ()
-        self._note(self._note_call, function, args, {}, out, written)
+        self._note(self._note_call, function, args, {}, out, written, getattr(function, "pure", True))
         return out
 
     def note_derived(self, get: Callable[..., Any], owner: Any, names: tuple[Any, ...], given: tuple[Any, ...]) -> None:
@@ -122,7 +123,7 @@ class Tape(TorchDispatchMode):
         return made[0] if made else None
 
     def _compiled(self, results: list[int]) -> Recording:
-        known = (self._named, self._memory, self._roots, self._derivations, self._inputs)
+        known = (self._named, self._places, self._roots, self._derivations, self._inputs)
         return compiled(self._calls, *known, results)
 
     def _note(self, how: Callable[..., None], *what: Any) -> None:
@@ -141,20 +142,25 @@ class Tape(TorchDispatchMode):
             return
         if _BY_VALUE.intersection(function.tags) and (function is not _ATEN.index.Tensor or _masked(args[1])):
             raise Unrecordable(f"{function} makes numbers or shapes depend on values", expected=True)
-        self._note_call(function, args, kwargs, out, _written(function._schema, args, kwargs))
+        view_of = self._number(args[0]) if function.is_view and _looks_at(args[0], out) else None
+        pure = torch.Tag.nondeterministic_seeded not in function.tags
+        written = _written(function._schema, args, kwargs)
+        self._note_call(function, args, kwargs, out, written, pure, view_of)
 
-    def _note_call(self, function: Any, args: Any, kwargs: dict[str, Any], out: Any, written: Sequence[Any]) -> None:
+    def _note_call(
+        self, function: Any, args: Any, kwargs: dict[str, Any], out: Any, written: Sequence[Any], *kind: Any
+    ) -> None:
         reads: set[int] = set()
         writes: set[int] = set()
         given = [self._text(value, reads) for value in args]
         given += [f"{name}={self._text(value, reads)}" for name, value in kwargs.items()]
         self._text(written, writes)
-        self._add(f"{self._name(function)}({', '.join(given)})", reads, writes, out)
+        self._add(f"{self._name(quickest(function, not kwargs))}({', '.join(given)})", reads, writes, out, *kind)
 
-    def _add(self, text: str, reads: set[int], writes: set[int], out: Any) -> None:
+    def _add(self, text: str, reads: set[int], writes: set[int], out: Any, *kind: Any) -> None:
         gives: set[int] = set()
         target = self._target(out, gives)
-        self._calls.append(Call(f"{target} = {text}", frozenset(reads), frozenset(writes), frozenset(gives)))
+        self._calls.append(Call(target, text, frozenset(reads), frozenset(writes), frozenset(gives), *kind))
 
     def _note_derivation(self, get: Any, owner: Any, names: tuple[Any, ...], given: tuple[Any, ...]) -> None:
         if not all(self._knows(part) for part in given):
@@ -166,9 +172,9 @@ class Tape(TorchDispatchMode):
         if isinstance(value, list | tuple):
             items = "".join(f"{self._text(item, reads)}, " for item in value)
             return f"[{items}]" if isinstance(value, list) else f"({items})"
-        if value is None or isinstance(value, bool | int | str):
+        if value is None or isinstance(value, bool | int):
             return repr(value)
-        if isinstance(value, float | torch.dtype | torch.device | torch.layout | torch.memory_format):
+        if isinstance(value, str | float | torch.dtype | torch.device | torch.layout | torch.memory_format):
             return self._name(value)
         number = self._number(value)
         reads.add(number)
@@ -194,13 +200,12 @@ class Tape(TorchDispatchMode):
         return self._names[id(thing)]
 
     def _new(self, value: Any) -> int:
-        number = len(self._memory)
+        number = len(self._places)
         if isinstance(value, Tensor):
             self._tensors[value] = number
         else:
             self._objects[id(value)] = number, value
-        dense = isinstance(value, Tensor) and value.layout == torch.strided
-        self._memory.append(value.untyped_storage()._cdata if dense else object())
+        self._places.append(_place(value))
         return number
 
     def _knows(self, value: Any) -> bool:
@@ -212,6 +217,18 @@ class Tape(TorchDispatchMode):
             what = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise Unrecordable(f"it uses a {what} that is neither its argument nor derived from its graph")
         return number
+
+
+def _place(value: Any) -> Place:
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return Place(object())
+    return Place(value.untyped_storage()._cdata, tuple(value.shape), value.stride(), int(value.storage_offset()))
+
+
+def _looks_at(value: Tensor, out: Any) -> bool:
+    """Whether a kernel's result is numbers of its argument, in that one's memory."""
+    alike = isinstance(out, Tensor) and out.dtype == value.dtype and not out.is_complex()
+    return alike and _place(out).memory == _place(value).memory
 
 
 def _masked(indices: Sequence[Tensor | None]) -> bool:

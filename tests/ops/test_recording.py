@@ -102,6 +102,33 @@ def several_results(a: Tensor, b: Tensor) -> list[Tensor]:
     return [values, order, largest, torch.where(a > 0, b, 0.5).gather(1, order), b[order[0] % 4]]
 
 
+def computed_twice(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).exp().t() @ (a * b).exp() + (a[1:] * 2).sum() + (a[1:] * 2).sum()
+
+
+def computed_twice_and_changed(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = a * b, a * b
+    first.view(-1)[3:].add_(1)
+    return first.sum(), second.sum()
+
+
+def computed_again_of_what_changes(a: Tensor, b: Tensor) -> Tensor:
+    total = a.clone()
+    before = (total * 2).sum()
+    total[1] += b[1]
+    return before - (total * 2).sum()
+
+
+def computed_twice_for_two_results(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return (a * b).view(-1), (a * b).view(-1), (a * b).t()
+
+
+def views_of_views(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    inner = a.unsqueeze(0).expand(2, 4, 6)[:, 1:].transpose(1, 2)[1].detach()
+    part = b.chunk(2, 1)[1][1:3].t()
+    return inner.contiguous() * 2, inner.t().sum(0), part @ part.t().clone(), b.view(2, 12).view(4, 6).detach() + a
+
+
 @kernel
 def sums(matrix: Tensor, times: int) -> tuple[Tensor, Tensor]:
     rows = torch.stack([row.sum() * times for row in matrix])
@@ -124,6 +151,11 @@ CASES = (
     changed_input,
     fused,
     several_results,
+    computed_twice,
+    computed_twice_and_changed,
+    computed_again_of_what_changes,
+    computed_twice_for_two_results,
+    views_of_views,
     called_whole,
 )
 
