@@ -37,9 +37,9 @@ class Batches:
         """The clients' graphs, stacked."""
         if batch not in self._stacked:
             self._stacked[batch] = stack([self._graphs[client] for client in batch])
+            while len(self._stacked) > 1 and sum(_bytes(graph) for graph in self._stacked.values()) > _BYTES_KEPT:
+                self._stacked.popitem(last=False)
         self._stacked.move_to_end(batch)
-        while len(self._stacked) > 1 and sum(_bytes(graph) for graph in self._stacked.values()) > _BYTES_KEPT:
-            self._stacked.popitem(last=False)
         return self._stacked[batch]
 
     def renew(self, clients: Collection[str]) -> None:
