@@ -8,7 +8,7 @@ with one step. The first stage ends where its gradient has vanished at the small
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -101,6 +101,8 @@ class FCFL:
     local_steps: int = 1
     optimizer: Literal["sgd"] = "sgd"
     lr: float = 0.1
+
+    tried_with: ClassVar[dict[str, Any]] = {"local_steps": 2}
 
     def parts(self) -> tuple[Part, ...]:
         """The two stages."""

@@ -83,7 +83,7 @@ class FedAvgM:
     momentum: float = 0.9
 
     does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step has momentum"}
-    tried_with: ClassVar[dict[str, Any]] = {"server_lr": 0.1, "local_steps": 3}
+    tried_with: ClassVar[dict[str, Any]] = {"server_lr": 0.1, "momentum": 0.5, "local_steps": 2}
 
     def parts(self) -> tuple[Part, ...]:
         """The server's momentum."""
@@ -107,7 +107,7 @@ class FedAdam:
     tau: float = 1e-3
 
     does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
-    tried_with: ClassVar[dict[str, Any]] = {"local_steps": 3}
+    tried_with: ClassVar[dict[str, Any]] = {"server_lr": 0.03, "local_steps": 3}
 
     def parts(self) -> tuple[Part, ...]:
         """The server's Adam."""
