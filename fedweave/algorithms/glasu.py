@@ -38,7 +38,7 @@ from torch import Tensor
 
 from fedweave.algorithms.scoring import SCORES
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
-from fedweave.algorithms.vertical.labels import LabelRelease
+from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
 from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
@@ -59,6 +59,7 @@ _BACK = (
     "gradient of the loss in what the client received at the aggregation before: the labels of the batch can be "
     "reconstructed from such gradients"
 )
+_SLOPE = "gradient of the loss in the last aggregate"
 _HEARS = {
     "h": "the joint representation of the exchanged nodes, made of all parties' representations",
     "gradient": "the gradient of the loss in the joint representation: it depends on the batch's labels",
@@ -98,7 +99,8 @@ class GLASU:
     label_epsilon: the one client that has labels trains on what randomised response with this ε leaves of them, drawn
                  once, so that gradients tell no more of a label. None trains on the labels as they are.
     secure_sum:  the representations leave in a secure sum, of which the server learns their mean alone
-                 (`privacy.aggregation`). For aggregation = "mean" and backward = "frozen".
+                 (`privacy.aggregation`); so do the gradients, where several clients have labels. For
+                 aggregation = "mean" and backward = "frozen".
 
     Raises:
         ValueError: a value that is out of range, or that the model's layers cannot do.
@@ -208,10 +210,9 @@ class GLASU:
         last = self.party.split.last
         forward = (self.sample,) * len(self.party.sampling) + (self.infer,) * last
         backward = (self.back,) * last if self.backward == "exchanged" else (self.update,)
+        pull = (self.pull, self.pull_sum) if self.secure_sum else (self.pull,)
         looks = (self.infer_full,) * last
-        return Calls(
-            (self.begin,), (*forward, self.pull, *backward), (*looks, self.score), (*looks, self.predict_proba)
-        )
+        return Calls((self.begin,), (*forward, *pull, *backward), (*looks, self.score), (*looks, self.predict_proba))
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""
@@ -226,10 +227,7 @@ class GLASU:
         holders = [client for client in fed.clients if state["holders"][client]]
         exchanged, (rate, state) = self.backward == "exchanged", self._rate(state)
         if exchanged or len(holders) < len(fed.clients):  # algorithm 6
-            pulls = fed.map(self.pull, message, clients=holders)
-            message["gradient"] = pulls.weighted_sum(
-                "gradient", torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64)
-            )
+            message["gradient"] = self._pulled(fed, message, holders)
         if not exchanged:
             fed.map(self.update, message | rate)  # algorithms 4 and 7
             return state
@@ -238,6 +236,13 @@ class GLASU:
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies)))}
         return state
+
+    def _pulled(self, fed: Federation, message: Tree, holders: Sequence[str]) -> Tensor:
+        """The mean over the label holders of the gradients in H[L], in a secure sum where it is a sum of several."""
+        if self.secure_sum and len(holders) > 1:
+            return SLOPES.decode(fed.map(self.pull_sum, message).total("gradient"), fed.dtype) / len(holders)
+        pulls = fed.map(self.pull, message, clients=holders)
+        return pulls.weighted_sum("gradient", torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64))
 
     def _rate(self, state: Tree) -> tuple[Tree, Tree]:
         """The learning rate for the clients where it is not always `lr`, and the server's state after the round."""
@@ -261,10 +266,15 @@ class GLASU:
         """Algorithm 3 up to the next aggregated layer."""
         return self.party.infer(client, message)
 
-    @on_client(sends=lambda glasu: glasu.party.labels.sends("gradient of the loss in the last aggregate"), hears=_HEARS)
+    @on_client(sends=lambda glasu: glasu.party.labels.sends(_SLOPE), hears=_HEARS)
     def pull(self, client: Client, message: Tree) -> Tree:
         """Algorithm 6, lines 15 and 16."""
         return self.party.pull(client, message)
+
+    @on_client(sends=lambda glasu: glasu.party.labels.sends_sum(_SLOPE), hears=_HEARS)
+    def pull_sum(self, client: Client, message: Tree) -> Tree:
+        """The same as a term of a secure sum of all clients, 0 without labels."""
+        return self.party.pull_sum(client, message)
 
     @on_client(hears=_HEARS)
     def update(self, client: Client, message: Tree) -> Tree:

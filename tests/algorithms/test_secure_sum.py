@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedweave.algorithms.vertical.release import RowRelease
-from fedweave.core.federation import Federation, StepInfo
+from fedweave.core.federation import Federation, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
 from fedweave.core.replies import Batch, Replies
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
@@ -61,6 +61,29 @@ def test_training_is_that_of_the_plain_mean(mode: str) -> None:
     plain, hidden = (outcome(made(secure_sum=on, steps=2), federation(mode=mode))[1] for on in (False, True))
     assert gap(plain, {path: leaf for path, leaf in hidden.items() if path in plain}) < 1e-3
     assert hidden.keys() == plain.keys()
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_gradients_of_several_label_holders_are_added_up_unseen(mode: str) -> None:
+    """Two of three clients have labels; training is as with the gradients in the open, to the words' 24 digits."""
+    hidden, plain = (federation(parties(holders=(0, 2)), mode=mode) for _ in range(2))
+    (_, found), (_, expected) = outcome(made(secure_sum=True), hidden), outcome(made(), plain)
+    assert gap(expected, {path: leaf for path, leaf in found.items() if path in expected}) < 1e-3
+    sent = rows(hidden, direction="up", key="gradient")
+    assert {(row["step"], row["client"]) for row in sent} == {("GLASU.pull_sum", f"client-{i}") for i in range(3)}
+    assert {read_applied(row["applied"]) for row in sent} == {("gradient", (SecureSum(2, everyone=True, fraction=24),))}
+    assert all("the labels of the batch can be reconstructed" in row["reveals"] for row in sent)
+
+
+def test_of_one_label_holder_there_is_no_sum_to_hide_in() -> None:
+    fed = federation(parties(holders=(1,)))
+    outcome(made(secure_sum=True), fed, 1)
+    assert {row["step"] for row in rows(fed, direction="up", key="gradient")} == {"GLASU.pull"}
+    algorithm, rules = made(secure_sum=True), Rules(secure_sum=("gradient",))
+    reply = {"gradient": torch.zeros(2)}
+    check_reply(rules, Spent(), reply, 8, step_info(algorithm.pull_sum))
+    with pytest.raises(PolicyViolation, match="gradient may only leave in a secure sum"):
+        check_reply(rules, Spent(), reply, 8, step_info(algorithm.pull))
 
 
 def test_double_precision() -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.journal import journal_path, read
 from fedweave.errors import ClientsMissing, FedweaveError
+from fedweave.partition.base import Partition
+from fedweave.partition.vertical import Vertical
 from fedweave.privacy.aggregation import Group
 from fedweave.rounds import train
 from tests.contract.federations import distance
@@ -76,6 +79,29 @@ def test_glasu_has_the_simulations_numbers_and_the_server_sees_noise(project: Pa
     rows = [row for row in fed.ledger.table().to_pylist() if row["step"] in EXTRA and row["direction"] == "up"]
     steps = [row["step"] for row in rows if row["client"] == "bank-a" and row["key"] in ("keys", "shares", "signature")]
     assert [steps.count(name) for name in EXTRA] == [2, 1, 8, 8]  # of an advertisement the keys and their signature
+
+
+def test_the_server_sees_no_label_holders_gradient_where_there_are_two(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels at two of three parties: what leaves each is uniform words, their total the simulation's gradient."""
+    real = Vertical.cut
+
+    def cut(self: Vertical, data: Any, seed: int) -> Partition:
+        *two, third = real(self, data, seed).parts
+        return Partition((*two, replace(third, labels=False)))
+
+    monkeypatch.setattr(Vertical, "cut", cut)
+    config = agreed("glasu", rounds=2, algorithm_settings={"lr": 0.5, "secure_sum": True})
+    fed, algorithm, link = joined(cut_again(project, config), config)
+    heard = [words(link, site, "gradient") for site in SITES]
+    *_, last = train(algorithm, fed, 2)
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) == 0
+    for own in heard:
+        assert len(own) == 2
+        assert all(float(gradient.double().abs().mean()) == pytest.approx(2**30, rel=0.15) for gradient in own)
+    assert not any(row["step"] == "GLASU.pull" for row in fed.ledger.table().to_pylist())
 
 
 def metered(fed: Any) -> Counter[tuple[Any, ...]]:

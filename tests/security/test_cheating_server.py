@@ -87,7 +87,7 @@ def test_set_up_runs_once_and_each_segment_as_often_as_the_model_has_it() -> Non
     infers = sum(step.__name__ == "infer" for step in calls.round)
     for again in range(infers):
         order.admit("GLASU.infer", 1, again)
-    with pytest.raises(CallRefused, match=r"expected is GLASU\.pull or GLASU\.update"):
+    with pytest.raises(CallRefused, match=r"expected is GLASU\.pull or GLASU\.pull_sum or GLASU\.update"):
         order.admit("GLASU.infer", 1, infers)
     predicting = Order(calls, 9, 9, predict=True)
     predicting.admit("GLASU.infer_full", 9, 0)

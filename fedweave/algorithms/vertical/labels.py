@@ -7,11 +7,14 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.federation import Client, Sends
-from fedweave.core.mechanism import LDP
+from fedweave.core.mechanism import LDP, SecureSum
 from fedweave.core.tree import Tree
 from fedweave.privacy.ldp import randomised_response
+from fedweave.privacy.secure_sum import FixedPoint
 
 DRAWN = "labels"  # in a client's state: the key of what was drawn once
+SUM = SecureSum(everyone=True, fraction=24)  # gradients of a mean over many nodes are small
+SLOPES = FixedPoint.of(SUM)
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,9 @@ class LabelRelease:
             return {"gradient": Sends(f"{what}: the labels of the batch can be reconstructed from it")}
         noisy = "the labels of the batch, as randomised response left them, can be reconstructed from it"
         return {"gradient": Sends(f"{what}: {noisy}", LDP(self.epsilon, "label", release=DRAWN))}
+
+    def sends_sum(self, what: str) -> Mapping[str, Sends]:
+        """The declaration of a "gradient" that leaves in a secure sum of all clients."""
+        alone = self.sends(what)["gradient"]
+        told = f"nothing by itself; with all other clients' the mean of: {alone.reveals}"
+        return {"gradient": Sends(told, (*alone.mechanisms, SUM))}

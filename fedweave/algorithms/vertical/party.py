@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import grad, vjp
 
 from fedweave.algorithms.vertical.aggregation import Concat, Mean
-from fedweave.algorithms.vertical.labels import LabelRelease
+from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.minibatch import draw, error, exchanged, labelled, sampled, sampled_own
 from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
@@ -28,6 +28,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Sgd, fit
 from fedweave.learn.recorded import recorded
 from fedweave.ops.rows import gather_rows
+from fedweave.privacy.secure_sum import even_share
 from fedweave.sampling.neighbourhoods import located, rising
 
 
@@ -90,6 +91,11 @@ class PartySteps:
         """The gradient of the client's loss in H[L]."""
         loss, w = self._prediction_loss(client), client.state["w"]
         return {"gradient": grad(lambda h: loss(w, h))(message["h"])}
+
+    def pull_sum(self, client: Client, message: Tree) -> Tree:
+        """The same in words of a secure sum, 0 at a client without labels."""
+        own = self.pull(client, message)["gradient"] * labelled(client.graph).any()
+        return {"gradient": SLOPES.encode(own, even_share(SLOPES, client.state["share"]))}
 
     def update(self, client: Client, message: Tree) -> Tree:
         """Q steps with the others' representations as they were."""
