@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fairness import Members, f2gnn_weights, members, total_gap
+from fedweave.algorithms.fairness import f2gnn_weights, shares, total_gap
 from fedweave.algorithms.fairness.weights import Prefer
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Context, Part, Round
@@ -47,20 +47,20 @@ def gaps(logits: Tensor, graph: Graph) -> Tensor:
     Raises:
         DataError: the graph has no sensitive attribute, or there are not two classes.
     """
-    return _gaps(logits, _members(graph, logits.dtype))
+    return _gaps(logits, _shares(graph, logits.dtype))
 
 
-def _gaps(logits: Tensor, among: Members) -> Tensor:
+def _gaps(logits: Tensor, counted: Tensor) -> Tensor:
     if logits.shape[-1] != 2:
         raise DataError(_NEEDS)
-    return total_gap(torch.softmax(logits, -1)[:, 1], among)
+    return total_gap(torch.softmax(logits, -1)[:, 1], counted)
 
 
-def _members(graph: Graph, dtype: torch.dtype) -> Members:
+def _shares(graph: Graph, dtype: torch.dtype) -> Tensor:
     """Of the training nodes."""
     if graph.sens is None:
         raise DataError(_NEEDS)
-    return members(graph.y, graph.sens, graph.masks[TRAIN], dtype)
+    return shares(graph.y, graph.sens, graph.masks[TRAIN], dtype)
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class FairPenalty(Part):
             raise ValueError(f"alpha is {self.alpha}; it must not be negative")
 
     def prepare(self, graph: Graph) -> Tree:
-        """Who is in which group."""
-        return _members(graph, graph.x.dtype)._asdict()
+        """What every node counts in the gaps."""
+        return {"shares": _shares(graph, graph.x.dtype)}
 
     def criterion(self, logits: Tensor, graph: Graph, given: Tree) -> Tensor:
         """The penalty."""
-        return self.alpha * _gaps(logits, Members(given["nodes"], given["sizes"]))
+        return self.alpha * _gaps(logits, given["shares"])
 
 
 @dataclass(frozen=True)

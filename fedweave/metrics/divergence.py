@@ -8,7 +8,11 @@ from torch import Tensor
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
     """Jensen-Shannon divergence in bits, in [0, 1], of distributions p and q over the last axis [..., k]."""
-    both = torch.stack([p, q], -2)
+    return _divergence(torch.stack([p, q], -2))
+
+
+def _divergence(both: Tensor) -> Tensor:
+    """The same of two distributions [..., 2, k]."""
     entropies = torch.special.xlogy(both, both) - torch.special.xlogy(both, both.mean(-2, keepdim=True))
     return entropies.sum((-2, -1)).clamp(min=0) / (2 * math.log(2))
 
@@ -27,8 +31,8 @@ def node_divergence(p: Tensor, q: Tensor, nodes: Tensor) -> Tensor:
     F²GNN's code computes, which takes the softmax over nodes of hard predictions at temperature .001 and SciPy's
     distance. 0 without nodes. Works under `torch.func.vmap`.
     """
-    distance = jensen_shannon(_over_positives(p, nodes), _over_positives(q, nodes)) * math.log(2)
-    return distance.sqrt()
+    both = _over_positives(torch.stack([p, q], -3), nodes[..., None, :])
+    return (_divergence(both) * math.log(2)).sqrt()
 
 
 def _mean_over(p: Tensor, nodes: Tensor) -> Tensor:

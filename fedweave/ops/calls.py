@@ -19,7 +19,9 @@ _DIRECT = {
     *("eq.Scalar", "ne.Scalar", "ge.Scalar", "gt.Scalar", "le.Scalar", "lt.Scalar"),
     *("bitwise_and.Scalar", "bitwise_or.Scalar", "bitwise_xor.Scalar", "bitwise_and.Tensor", "bitwise_xor.Tensor"),
     *("sum.dim_IntList", "stack.default", "clone.default", "gather.default", "scatter_add.default"),
-    *("index_select.default", "bmm.default"),
+    *("index_select.default", "bmm.default", "unbind.int", "prod.dim_int", "constant_pad_nd.default"),
+    *("_softmax.default", "_log_softmax.default", "_softmax_backward_data.default"),
+    "_log_softmax_backward_data.default",
 }
 
 

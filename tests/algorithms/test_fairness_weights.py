@@ -11,7 +11,7 @@ from fedweave.algorithms.fairness import (
     f2gnn_weights,
     fairfed_deviation,
     fairfed_weights,
-    members,
+    shares,
     soft_gaps,
     total_gap,
 )
@@ -29,7 +29,7 @@ def people(seed: int, nodes: int = 100) -> tuple[torch.Tensor, ...]:
 def test_soft_gaps_are_the_formulas_written_apart(oracles: Any) -> None:
     for seed in range(5):
         p, y, sens, nodes = people(seed)
-        gaps = soft_gaps(p, members(y, sens, nodes, p.dtype))
+        gaps = soft_gaps(p, shares(y, sens, nodes, p.dtype))
         chosen = [part[nodes].numpy() for part in (p, y, sens)]
         assert gaps.sp.item() == pytest.approx(oracles.parity_gap(chosen[0], chosen[2]), abs=1e-12)
         assert gaps.eo.item() == pytest.approx(oracles.opportunity_gap(*chosen), abs=1e-12)
@@ -41,7 +41,7 @@ def test_a_gap_with_an_empty_group_is_zero_without_gradient() -> None:
         own = torch.where(sens == emptied, -1, sens)
 
         def penalty(p: torch.Tensor, own: torch.Tensor = own) -> torch.Tensor:
-            return total_gap(p, members(y, own, nodes, p.dtype))
+            return total_gap(p, shares(y, own, nodes, p.dtype))
 
         grad, value = torch.func.grad_and_value(penalty)(p)
         assert value.item() == 0
@@ -51,7 +51,7 @@ def test_a_gap_with_an_empty_group_is_zero_without_gradient() -> None:
 def test_the_gradient_moves_the_groups_apart() -> None:
     """d sp / dp is 1 / n_1 at group 1, -1 / n_0 at group 0, and 0 elsewhere."""
     p, y, sens, nodes = people(1)
-    grad = torch.func.grad(lambda p: soft_gaps(p, members(y, sens, nodes, p.dtype)).sp)(p)
+    grad = torch.func.grad(lambda p: soft_gaps(p, shares(y, sens, nodes, p.dtype)).sp)(p)
     sizes = [(nodes & (sens == s)).sum() for s in (0, 1)]
     wanted = torch.where(sens == 1, 1 / sizes[1], -1 / sizes[0]) * (nodes & (sens >= 0))
     torch.testing.assert_close(grad, wanted.double())
@@ -61,7 +61,7 @@ def test_soft_gaps_of_stacked_clients() -> None:
     clients = [people(seed) for seed in range(4)]
 
     def found(p: torch.Tensor, y: torch.Tensor, sens: torch.Tensor, nodes: torch.Tensor) -> SoftGaps:
-        return soft_gaps(p, members(y, sens, nodes, p.dtype))
+        return soft_gaps(p, shares(y, sens, nodes, p.dtype))
 
     stacked = torch.func.vmap(found)(*(torch.stack(part) for part in zip(*clients, strict=True)))
     for place, client in enumerate(clients):

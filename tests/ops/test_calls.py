@@ -68,6 +68,14 @@ def test_the_short_way_to_a_kernel_is_to_the_same_kernel(name: str) -> None:
         "clamp.default": (number, 1),
         "where.self": (number > 1, number, number + 1),
         "bmm.default": (number[None], number.t()[None]),
+        "unbind.int": (number, 1),
+        "prod.dim_int": (number, 1),
+        "constant_pad_nd.default": (number, [0, 2], 0.5),
+        **dict.fromkeys(("_softmax.default", "_log_softmax.default"), (number, 1, False)),
+        **dict.fromkeys(
+            ("_softmax_backward_data.default", "_log_softmax_backward_data.default"),
+            (number, torch.softmax(number, 1), 1, torch.float32),
+        ),
     }
     packet, overload = name.split(".")
     kernel, args = getattr(getattr(torch.ops.aten, packet), overload), given.get(name, of_kind.get(overload, ()))

@@ -1,15 +1,14 @@
 """What methods of group fairness have of their own: soft gaps to penalise, and how servers weigh by fairness."""
 
-from fedweave.algorithms.fairness.gaps import Members, SoftGaps, members, soft_gaps, total_gap
+from fedweave.algorithms.fairness.gaps import SoftGaps, shares, soft_gaps, total_gap
 from fedweave.algorithms.fairness.weights import f2gnn_weights, fairfed_deviation, fairfed_weights
 
 __all__ = [
-    "Members",
     "SoftGaps",
     "f2gnn_weights",
     "fairfed_deviation",
     "fairfed_weights",
-    "members",
+    "shares",
     "soft_gaps",
     "total_gap",
 ]

@@ -20,63 +20,53 @@ class SoftGaps(NamedTuple):
     eo: Tensor
 
 
-class Members(NamedTuple):
-    """Who is in which group, of all nodes and of those of label 1.
-
-    nodes: float […, 2, 2, n], [set, group, node] is 1 where the node is in both; 0 in a set where a group is empty.
-    sizes: float […, 2, 2], how many are in both, at least 1.
-    """
-
-    nodes: Tensor
-    sizes: Tensor
-
-
-def members(y: Tensor, sens: Tensor, nodes: Tensor, dtype: torch.dtype) -> Members:
-    """Of labels y and groups sens int64 […, n], over `nodes` bool […, n]."""
-    sets, groups = torch.stack([nodes, nodes & (y == 1)], -2), torch.stack([sens == 0, sens == 1], -2)
-    inside = (sets[..., None, :] & groups[..., None, :, :]).to(dtype)
-    sizes = inside.sum(-1)
-    return Members(inside * (sizes.prod(-1) > 0)[..., None, None], sizes.clamp(min=1))
+def shares(y: Tensor, sens: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor:
+    """What every node counts in ΔSP and in ΔEO, float […, 2, n], of labels y and groups sens int64 […, n] over `nodes`
+    bool […, n]: 1 / its group's size in group 1, the negative of that in group 0; 0 for all where a group is empty."""
+    among = torch.stack([nodes, nodes & (y == 1)], -2)
+    ones, zeros = ((among & (sens == group)[..., None, :]).to(dtype) for group in (1, 0))
+    sizes = torch.stack([ones.sum(-1), zeros.sum(-1)])[..., None]
+    both = (sizes > 0).all(0)
+    return (ones / sizes[0].clamp(min=1) - zeros / sizes[1].clamp(min=1)) * both
 
 
-def soft_gaps(p: Tensor, among: Members) -> SoftGaps:
-    """F²GNN's gaps (section V-A): scalars from probabilities p float [n] of class 1. A gap with an empty group is 0 and
-    has no gradient. Works under `torch.func.vmap`."""
-    return SoftGaps(*_Gaps.apply(p, *among).unbind())
+def soft_gaps(p: Tensor, shares: Tensor) -> SoftGaps:
+    """F²GNN's gaps (section V-A): scalars from probabilities p float [n] of class 1 and `shares` [2, n]. A gap with an
+    empty group is 0 and has no gradient. Works under `torch.func.vmap`."""
+    return SoftGaps(*_Gaps.apply(p, shares).unbind())
 
 
-def total_gap(p: Tensor, among: Members) -> Tensor:
+def total_gap(p: Tensor, shares: Tensor) -> Tensor:
     """|ΔSP| + |ΔEO| of `soft_gaps`, scalar."""
-    return _Gaps.apply(p, *among).abs().sum()
+    return _Gaps.apply(p, shares).abs().sum()
 
 
 @kernel
-def _gaps(p: Tensor, nodes: Tensor, sizes: Tensor) -> Tensor:
+def _gaps(p: Tensor, shares: Tensor) -> Tensor:
     """[…, 2] of p […, n]."""
-    means = (nodes * p[..., None, None, :]).sum(-1) / sizes
-    return means[..., 1] - means[..., 0]
+    return (shares * p[..., None, :]).sum(-1)
 
 
 @kernel
-def _gradient(grad: Tensor, nodes: Tensor, sizes: Tensor) -> Tensor:
+def _gradient(grad: Tensor, shares: Tensor) -> Tensor:
     """Of p: […, n], where that of the gaps is grad […, 2]."""
-    return (nodes * (torch.stack([-grad, grad], -1) / sizes)[..., None]).sum((-3, -2))
+    return (shares * grad[..., None]).sum(-2)
 
 
 class _Gaps(Operation):
     """Both gaps […, 2], in few kernels for all clients of a batch; linear in p."""
 
     @staticmethod
-    def forward(p: Tensor, nodes: Tensor, sizes: Tensor) -> Tensor:
-        return _gaps(p, nodes, sizes)
+    def forward(p: Tensor, shares: Tensor) -> Tensor:
+        return _gaps(p, shares)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _gradient(grad, *ctx.saved_tensors), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _gradient(grad, *ctx.saved_tensors), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *given: Tensor) -> tuple[Tensor, int]:
