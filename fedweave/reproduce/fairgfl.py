@@ -95,7 +95,7 @@ def _compared(title: str, *quantities: Quantity) -> PaperTable:
         for quantity in quantities
         for method in methods
     ]
-    return _table(f"{title} at an overlap of .1", cells, STEPS, OWN, against=(PLAIN, SCALED))
+    return _table(f"{title} at an overlap of .1", cells, STEPS, OWN, over="round", against=(PLAIN, SCALED))
 
 
 def _budgets() -> PaperTable:
@@ -105,7 +105,7 @@ def _budgets() -> PaperTable:
         for quantity in (ACCURACY, LOSS, VARIANCE, ENTROPY)
         for epsilon in (1.0, 4.0, float("inf"))
     ]
-    return _table("FairGFL by the privacy of codes", cells)
+    return _table("FairGFL by the privacy of codes", cells, over="round")
 
 
 def _encoders() -> PaperTable:
@@ -115,7 +115,7 @@ def _encoders() -> PaperTable:
         for quantity in (ACCURACY, LOSS, VARIANCE, ENTROPY)
         for n in (0, 200, 600)
     ]
-    return _table("FairGFL by the training of its encoder", cells)
+    return _table("FairGFL by the training of its encoder", cells, over="round")
 
 
 def _dynamic(title: str, *quantities: Quantity) -> PaperTable:
@@ -131,7 +131,8 @@ def _dynamic(title: str, *quantities: Quantity) -> PaperTable:
         for quantity in quantities
         for method, changes in drifting.items()
     ]
-    return _table(f"{title} where 1 % of nodes changes in each round", cells, STEPS, DRIFT, against=(PLAIN, SCALED))
+    above = f"{title} where 1 % of nodes changes in each round"
+    return _table(above, cells, STEPS, DRIFT, over="round", against=(PLAIN, SCALED))
 
 
 def _overlaps() -> PaperTable:
@@ -142,7 +143,7 @@ def _overlaps() -> PaperTable:
         for quantity in (ACCURACY, VARIANCE, ENTROPY)
         for method in (OURS, NORMALISED, PLAIN, SCALED)
     ]
-    return _table("Accuracy and fairness by overlap", cells, STEPS, against=(PLAIN, SCALED))
+    return _table("Accuracy and fairness by overlap", cells, STEPS, over="overlap", against=(PLAIN, SCALED))
 
 
 def _estimates() -> PaperTable:

@@ -22,6 +22,7 @@ class Quantity:
     absent:   why a sound run may lack the number ("not reached"); "" if it may not.
     best:     read as `read`, the number of the round in which it is highest in the test: of the kind that some papers
               print, and nothing to choose by.
+    curve:    (run directory) -> {round: value}, how the number came about; None where that is not known.
     per:      read as `read`, what the number is divided by: a cell is then the ratio of the two means over the runs,
               which a run with a divisor near 0 cannot dominate as it does a mean of ratios.
     """
@@ -33,6 +34,7 @@ class Quantity:
     absent: str = ""
     best: Callable[..., float | None] | None = None
     per: Callable[..., float | None] | None = None
+    curve: Callable[[Path], dict[int, float]] | None = None
 
 
 class Printed(NamedTuple):
@@ -68,16 +70,16 @@ class PaperCell:
 @dataclass(frozen=True)
 class PaperTable:
     """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that a cell
-    is run with, what its reader must know, how many times fewer rounds a quick look has, what of each run is drawn:
-    `curve` (run directory) is {round: value}, in the unit of the cells; `plane` are two columns to be drawn against one
-    another (see `planes.draw`); and the rows that the others are compared with, `against` (see `differences`)."""
+    is run with, what its reader must know, how many times fewer rounds a quick look has, what is drawn: `over` the
+    "round", or over a number that columns are named by (see `curves`), and in a `plane`, two columns against each other
+    (see `planes.draw`); and the rows that the others are compared with, `against` (see `differences`)."""
 
     title: str
     cells: tuple[PaperCell, ...]
     seeds: int
     notes: tuple[str, ...] = ()
     quick: int = 10
-    curve: Callable[[Path], dict[int, float]] | None = None
+    over: str = ""
     against: tuple[str, ...] = ()
     plane: tuple[str, str] | None = None
 

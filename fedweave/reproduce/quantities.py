@@ -121,7 +121,18 @@ def summarised(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quan
         found = summary(run)["metrics"]
         return found.get(name, found.get(earlier))
 
-    return Quantity(unit, value, digits=digits)
+    return Quantity(unit, value, digits=digits, curve=lambda run: evaluated(name, run) or evaluated(earlier, run))
+
+
+def evaluated(name: str, run: Path) -> dict[int, float]:
+    """{round: value} of an entry of the summary's metrics in the rounds that were evaluated: of all test examples
+    together ("global/…"), the mean over clients ("local/…"), or fairness between clients ("fairness/…")."""
+    split, _, metric = name.partition("/")
+    named, outside = pc.field("metric"), pc.field("client") == GLOBAL
+    of_test = (named == metric) & (pc.field("split") == "test")
+    chosen = {GLOBAL: of_test & outside, "local": of_test & ~outside}.get(split, (named == name) & outside)
+    means = read_table(run, METRICS).filter(chosen).group_by("round").aggregate([("value", "mean")])
+    return dict(zip(means["round"].to_pylist(), means["value_mean"].to_pylist(), strict=True))
 
 
 def sent(run: Path, keys: tuple[str, ...], way: str = "") -> int:

@@ -52,8 +52,8 @@ class Session:
         if table.against:
             files += self._compare(stem, title, notes, differences(rows, table.against))
         above = title + (" (quick look)" if self.quick else "")
-        if table.curve is not None:
-            files += curves.draw(stem, above, table.curve, planned)
+        if table.over:
+            files += curves.draw(stem, above, table.over, planned, rows)
         if table.plane is not None:
             files += planes.draw(stem, above, table.plane, rows)
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)

@@ -10,7 +10,7 @@ import pytest
 from fedweave import config
 from fedweave.datasets import DATASETS, load
 from fedweave.partition.overlap import HIGH, LOW, NONE, Overlap
-from fedweave.reproduce import fairgfl, grid, overlap_quantities
+from fedweave.reproduce import curves, fairgfl, grid, overlap_quantities
 from fedweave.reproduce.differences import differences
 from fedweave.reproduce.fairgfl import FAIRGFL, NORMALISED, OURS, PLAIN, SCALED, STEP, experiment
 from fedweave.reproduce.paper import NOTHING, PaperTable
@@ -90,10 +90,14 @@ def small(document: config.Document) -> config.Document:
     return document | changes | {"rounds": 2, "eval_every": 1}
 
 
-def rows_of(tmp_path: Path, found: PaperTable) -> list[Any]:
+def planned(tmp_path: Path, found: PaperTable) -> list[grid.PlannedCell]:
     cells = [it for it in found.cells if it.document["data"]["name"] == "cora"]
     short = replace(found, cells=tuple(replace(it, document=small(it.document)) for it in cells), seeds=1)
-    plan = grid.plan(short, tmp_path, grid.Stock())
+    return grid.plan(short, tmp_path, grid.Stock())
+
+
+def rows_of(tmp_path: Path, found: PaperTable) -> list[Any]:
+    plan = planned(tmp_path, found)
     for run in grid.unfinished(plan):
         runs.run(run.config, run.directory, Silent())
     return assemble(plan, {})
@@ -134,6 +138,26 @@ def test_tables_and_figures_on_a_tiny_graph(tmp_path: Path) -> None:
     }  # fmt: skip
     assert all(it.seeds == 1 for it in compared)
     assert {it.difference for it in compared if it.row == SCALED and it.column.endswith("overlap 0")} == {0.0}
+    _drawn(tmp_path, made["figure 8"])
+
+
+def _drawn(out: Path, by_overlap: list[Any]) -> None:
+    """A picture for each data set and quantity, over rounds or overlaps; a curve ends at the table's number."""
+    plan = planned(out, FAIRGFL.figures[7])
+    over_rounds = curves.draw(out / "7", "Privacy", "round", plan, [])
+    units = ("accuracy", "loss", "variance", "entropy")
+    assert [Path(file).name for file in over_rounds] == [f"7-cora-{unit}.svg" for unit in units]
+    for it in plan:
+        assert it.cell.quantity.curve is not None
+        [run] = it.runs
+        found = it.cell.quantity.curve(run.directory)
+        assert found[max(found)] == it.cell.quantity.read(run.directory)
+    over_overlaps = curves.draw(out / "8", "Overlap", "overlap", [], by_overlap)
+    assert [Path(file).name for file in over_overlaps][:2] == ["8-cora-accuracy.svg", "8-cora-variance.svg"]
+    picture = Path(over_overlaps[0]).read_text()
+    assert ">overlap<" in picture
+    assert ">Overlap: Cora<" in picture
+    assert all(picture.count(f">{row}<") == 1 for row in ("FairGFL", "FairGFL, normalised", "FedAvg"))
 
 
 def test_overlaps_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

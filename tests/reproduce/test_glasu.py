@@ -331,10 +331,11 @@ def test_the_picture_has_means_bands_and_escaped_names(tmp_path: Path) -> None:
     assert y1 == pytest.approx((levels["40"] + levels["60"]) / 2, abs=0.1)
     assert y2 == pytest.approx(levels["60"], abs=0.1)
 
-    [plan] = grid.plan(table(cell("a")), tmp_path, grid.Stock())
-    assert curves.draw(tmp_path / "figure", "Figure", curve, [plan]) == []
+    drawn = replace(cell("a"), quantity=replace(cell("a").quantity, curve=curve))
+    [plan] = grid.plan(table(drawn), tmp_path, grid.Stock())
+    assert curves.draw(tmp_path / "figure", "Figure", "round", [plan], []) == []
     trained(plan.runs[0], {1: (0.6, 0.8), 2: (0.8, 0.9)})
-    assert curves.draw(tmp_path / "figure", "Figure", curve, [plan]) == [str(tmp_path / "figure.svg")]
+    assert curves.draw(tmp_path / "figure", "Figure", "round", [plan], []) == [str(tmp_path / "figure.svg")]
     assert ElementTree.parse(tmp_path / "figure.svg").getroot().findtext("s:text", namespaces=space) == "Figure"
 
 
