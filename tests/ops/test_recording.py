@@ -129,6 +129,12 @@ def views_of_views(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     return inner.contiguous() * 2, inner.t().sum(0), part @ part.t().clone(), b.view(2, 12).view(4, 6).detach() + a
 
 
+def views_of_which_one_changes_shape(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = a[:1], a[:1]
+    second.squeeze_(0)
+    return first.sum(1), second.sum(0)
+
+
 @kernel
 def sums(matrix: Tensor, times: int) -> tuple[Tensor, Tensor]:
     rows = torch.stack([row.sum() * times for row in matrix])
@@ -156,6 +162,7 @@ CASES = (
     computed_again_of_what_changes,
     computed_twice_for_two_results,
     views_of_views,
+    views_of_which_one_changes_shape,
     called_whole,
 )
 
