@@ -96,6 +96,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "secure_sum": parts.SecureSum,
     "clip": parts.Clip,
     "dp": parts.MemberNoise,
+    "dp_examples": parts.ExampleNoise,
     "normalised": parts.Normalised,
     "server_momentum": ServerMomentum,
     "server_adam": ServerAdam,

@@ -67,7 +67,7 @@ class GraphBatches:
         named = dict(zip(("first", "nodes", "slot", "starts", "columns"), laid, strict=True))
         return {"target": target, "weight": real.to(graph.x.dtype), **named}
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree) -> Tensor:
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree) -> Tensor:
         """Mean cross-entropy of one mini-batch; scalar, 0 at a client without training graphs."""
         logits = models.apply(model, w, batch_graph(graph, minibatch), key)
         return cross_entropy(logits, minibatch["target"], minibatch["weight"])

@@ -8,6 +8,7 @@ from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.dp import MemberNoise
 from fedweave.algorithms.parts.drift import Drift
 from fedweave.algorithms.parts.egos import EgoCrossEntropy
+from fedweave.algorithms.parts.example_noise import ExampleNoise
 from fedweave.algorithms.parts.graphs import GraphCrossEntropy
 from fedweave.algorithms.parts.judged import TrainedModel
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
@@ -28,6 +29,7 @@ __all__ = [
     "CrossEntropy",
     "Drift",
     "EgoCrossEntropy",
+    "ExampleNoise",
     "GraphCrossEntropy",
     "Krum",
     "Median",
