@@ -1,13 +1,15 @@
-"""What DP-FedAvg costs on Cora, by ε: accuracy of the global model of 10 Louvain clients, GCN of width 16.
+"""What differential privacy costs on Cora, by ε: accuracy of the global model of 10 Louvain clients.
 
-Seeds are paired: each draws one cut and one start for all rows. Clip and rounds follow a look at test numbers
-(docs/privacy.md).
+Of members (DP-FedAvg, GCN of width 16), whose clip and rounds follow a look at test numbers (docs/privacy.md); of
+examples (`dp_examples`, a perceptron of width 16 that sees no edges), whose clip and learning rate have the best mean
+validation accuracy on seed 0 at ε = 8. Seeds are paired: each draws one cut and one start for all rows.
 
-    python -m benchmarks.privacy [--seeds 3] [--rounds 30] [--clip 4.0]
+    python -m benchmarks.privacy [--seeds 3] [--rounds 30] [--clip 4.0] [--record member]
 """
 
 import argparse
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,23 +17,53 @@ import numpy as np
 import torch
 
 from fedweave import config
-from fedweave.algorithms.parts import Clip, MemberNoise, Part, Uniform
+from fedweave.algorithms.parts import Clip, ExampleNoise, MemberNoise, Part, Uniform
 from fedweave.build import build
 from fedweave.privacy.gaussian import epsilon
-from fedweave.rounds import train
+from fedweave.rounds import VALIDATION, train
 
 DELTA = 1e-5
+TARGETS = (1000.0, 100.0, 8.0)
+TRAINED = 135  # examples of a member, about half of 2,708 / 10 nodes
+GRID = [(clip, lr) for clip in (0.3, 1.0, 3.0) for lr in (1.0, 3.0, 10.0)]
 
 
 def rows(rounds: int, clip: float) -> dict[str, tuple[Part, ...]]:
     """Parts of FedAvg, by the first cells of their row."""
     found: dict[str, tuple[Part, ...]] = {"`fedavg` | |": (), "all members alike | |": (Uniform(),)}
     found["clipped, without noise | |"] = Uniform(), Clip(clip)
-    for target in (1000.0, 100.0, 8.0):
+    for target in TARGETS:
         noise = MemberNoise(clip, epsilon=target, delta=DELTA, target_rounds=rounds)
         spent = epsilon(2 * math.sqrt(rounds) / noise.multiplier, DELTA)
         found[f"`dp_fedavg` | {noise.multiplier:.2f} | {spent:.0f}"] = Uniform(), noise
     return found
+
+
+def of_examples(rounds: int) -> dict[str, tuple[Part, ...]]:
+    """The same for noise of examples."""
+
+    def noised(target: float, clip: float, lr: float) -> ExampleNoise:
+        return ExampleNoise(clip, None, target, DELTA, rounds, TRAINED, lr)
+
+    judged = {
+        (clip, lr): summary(0, "mlp", (Uniform(), noised(8.0, clip, lr)), rounds)[VALIDATION] for clip, lr in GRID
+    }
+    clip, lr = max(judged, key=lambda own: judged[own])
+    print(f"clip {clip:g}, learning rate {lr:g}", flush=True)
+    found: dict[str, tuple[Part, ...]] = {"`fedavg` | |": (), "all members alike | |": (Uniform(),)}
+    found["clipped, hardly any noise | |"] = Uniform(), ExampleNoise(clip, 1e-6, examples=TRAINED, lr=lr)
+    for target in (*TARGETS, 2.0):
+        noise = noised(target, clip, lr)
+        found[f"`dp_examples` | {noise.multiplier:.2f} | {target:.0f}"] = Uniform(), noise
+    return found
+
+
+def summary(seed: int, model: str, parts: tuple[Part, ...], rounds: int) -> Mapping[str, float]:
+    """Of one run."""
+    sets = [f"seed={seed}", "partition.name='louvain'", f"model.name='{model}'", "model.hidden=16"]
+    built = build(config.read(Path("experiments/fedavg-cora.toml"), sets, "fedavg")[0])
+    *_, last = train(replace(built.algorithm, parts=parts), built.fed, rounds, eval_every=0)
+    return last.summary
 
 
 def main() -> None:
@@ -40,16 +72,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--clip", type=float, default=4.0)
+    parser.add_argument("--record", choices=["member", "example"], default="member")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    members = given.record == "member"
+    model, kinds = ("gcn", rows(given.rounds, given.clip)) if members else ("mlp", of_examples(given.rounds))
     found: dict[str, list[float]] = {}
     for seed in range(given.seeds):
-        sets = [f"seed={seed}", "partition.name='louvain'", "model.hidden=16"]
-        for name, parts in rows(given.rounds, given.clip).items():
-            built = build(config.read(Path("experiments/fedavg-cora.toml"), sets, "fedavg")[0])
-            *_, last = train(replace(built.algorithm, parts=parts), built.fed, given.rounds, eval_every=0)
-            found.setdefault(name, []).append(100 * last.summary["global/accuracy"])
-        found.setdefault("the largest class | |", []).append(100 * last.summary["global/majority"])
+        for name, parts in kinds.items():
+            last = summary(seed, model, parts, given.rounds)
+            found.setdefault(name, []).append(100 * last["global/accuracy"])
+        found.setdefault("the largest class | |", []).append(100 * last["global/majority"])
     print("| | sigma | ε | accuracy in % |\n| --- | --- | --- | --- |")
     for name, values in found.items():
         print(f"| {name} | {np.mean(values):.1f} ± {np.std(values, ddof=1):.1f} |", flush=True)

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from fedweave.config import resolve
 from fedweave.core.tree import norm
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.requests import pin
@@ -71,6 +72,24 @@ def test_a_run_with_too_little_noise_is_refused_by_the_policy(project: Path, pol
     server = Cheat(project, noisy(sigma=0.01))
     assert not server.join().refusal
     assert re.search(why, server.call("FedAvg.train").refusal)
+
+
+def test_weights_of_a_cheating_server_get_no_more_of_an_example_than_its_noise_lets_through(project: Path) -> None:
+    """Whatever it sends, each of a site's fewer than 200 training examples adds no more than the clip, and at the cap
+    nothing leaves."""
+    clip, sigma, examples = 0.5, 8.0, 5
+    part = {"name": "dp_examples", "clip": clip, "sigma": sigma, "examples": examples, "lr": 1.0}
+    cap = epsilon(math.sqrt(2) * 2 / sigma, 1e-5)
+    set_policy(project, f"epsilon = {cap + 1e-9}")
+    document = agreed(rounds=9, algorithm_settings={"local_steps": 1, "parts": ["uniform", part]}).plain()
+    server = Cheat(project, resolve({**document, "model": {"name": "mlp", "hidden": 16}}))
+    assert not server.join().refusal
+    noise = sigma * clip * math.sqrt(weights_of(server))
+    for round, crafted in ((1, server.weights()), (2, server.weights(1e4))):
+        left = reply(server.call("FedAvg.train", round, crafted))
+        assert left.keys() == {"update"}
+        assert 0.5 * noise <= float(norm(left["update"])) * examples <= 1.5 * noise + clip * 200
+    assert f"policy.epsilon: ε = {cap:g} is spent" in server.call("FedAvg.train", 3).refusal
 
 
 def test_a_target_is_not_stretched_by_asking_for_more_rounds(project: Path) -> None:
