@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave.algorithms import FedAvg
-from fedweave.algorithms.parts import Uniform
+from fedweave.algorithms.parts import Round, Uniform
 from fedweave.cli import app
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
@@ -18,9 +18,8 @@ from tests.contract.federations import distance, federation, model
 ROOT = Path(__file__).parent.parent
 
 
-def code(document: str) -> str:
-    [block] = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
-    return block
+def code(document: str, at: int = 0) -> str:
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)[at]
 
 
 def test_the_readme_trains_and_shows_the_ledger_from_any_folder(
@@ -64,3 +63,15 @@ def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
     laws = ("--law", "nothing_but_bytes_passes", "--law", "one_client_is_ordinary_training")
     tried = CliRunner().invoke(app, ["contract", "my_file.py:FedAvgM", *laws])
     assert [line.split()[0] for line in tried.output.splitlines()] == ["holds", "declared"]
+
+
+def test_the_second_part_of_the_extending_page_weighs_by_roots_of_nodes() -> None:
+    """Of 21, 40, 33, 57 and 12 nodes; the ledger says that their number leaves."""
+    space: dict[str, Any] = {}
+    exec(code("docs/extending.md", 1), space)
+    made, fed = FedAvg(model(), parts=(space["RootOfNodes"](),)), federation(mode="vmap")
+    part, sizes = space["RootOfNodes"](), torch.tensor([21.0, 40, 33, 57, 12])
+    replies = fed.map(made.train, made.init(fed), clients=list(fed.clients))
+    weights = part.weigh({}, Round(replies, torch.arange(5), {}, made.model))
+    assert weights.tolist() == pytest.approx((sizes.sqrt() / sizes.sqrt().sum()).tolist())
+    assert {row["key"] for row in fed.ledger.table().to_pylist() if row["direction"] == "up"} > {"nodes"}

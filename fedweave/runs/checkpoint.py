@@ -17,7 +17,8 @@ class Checkpoint:
 
     seconds: of training, evaluation and writing so far, over all sessions. metrics, ledger: rows of the two tables that
     belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`). data: what
-    became of their data (`snapshot_data`); empty as long as it is as loaded.
+    became of their data (`snapshot_data`); empty as long as it is as loaded. source: digests of what was loaded
+    (`datasets.contents`); empty where sites hold it.
     """
 
     round: int = 0
@@ -28,6 +29,7 @@ class Checkpoint:
     state: Tree = field(default_factory=dict)
     fed: Tree = field(default_factory=dict)
     data: Tree = field(default_factory=dict)
+    source: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the one file, with a digest of its content.

@@ -22,6 +22,7 @@ from fedweave.config import Config, dumps
 from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import MotifTable
 from fedweave.core.tree import Tree
+from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
 from fedweave.partition.statistics import statistics
 from fedweave.privacy.spent import bounds
@@ -101,13 +102,14 @@ class RunBackend:
     """What a run takes from where it runs; by default, from this process alone.
 
     build: everything that the run needs. held: the columns of partition.parquet. noted: (federation, round) -> further
-    rows of metrics.parquet, or None. stop: who may ask it to stop.
+    rows of metrics.parquet, or None. stop: who may ask it to stop. source: what its data is known by later.
     """
 
     build: Callable[[Config], Any] = simulated
     held: Callable[[Any], dict[str, Any]] = held
     noted: Callable[[Any, int], pa.Table | None] = lambda fed, round: None
     stop: Stop | None = None
+    source: Callable[[Any], dict[str, str]] = lambda built: digests(built.data)
 
 
 def run(
@@ -137,9 +139,10 @@ def run(
             remove_run(directory)
         else:
             examine(config, directory, resume)  # again: now nobody else writes
-        start, metrics = _prepare(config, built, directory, here)
+        source = here.source(built)
+        start, metrics = _prepare(config, built, directory, here, source)
         watch.begin(config, built, directory, start.round)
-        files = _Files(directory, built, metrics, start.round)
+        files = _Files(directory, built, metrics, start.round, source)
         with here.stop or Stop(watch.stopping) as stop:
             try:
                 last = _train(config, built, files, start, stop, watch, here)
@@ -155,8 +158,9 @@ def run(
 class _Files:
     """Saves what a run has reached."""
 
-    def __init__(self, directory: Path, built: Any, metrics: pa.Table, saved: int) -> None:
+    def __init__(self, directory: Path, built: Any, metrics: pa.Table, saved: int, source: dict[str, str]) -> None:
         self.directory, self.built, self.saved, self._metrics = directory, built, saved, [metrics]
+        self._source = source
 
     def add(self, metrics: pa.Table | None) -> None:
         if metrics is not None:
@@ -171,7 +175,7 @@ class _Files:
             write_arrays(self.directory / PAIRS, pairs)
         fed, data = self.built.fed.snapshot(), self.built.fed.snapshot_data()
         whole = replace(reached, metrics=len(self._metrics[0]), ledger=len(ledger), fed=fed, data=data)
-        whole.save(self.directory / CHECKPOINT)
+        replace(whole, source=self._source).save(self.directory / CHECKPOINT)
         self.saved = reached.round
 
 
@@ -184,13 +188,16 @@ def pairs_of(built: Any, state: Tree) -> dict[str, np.ndarray]:
     return {name: matrix.numpy() for name, matrix in known.items()}
 
 
-def _prepare(config: Config, built: Any, directory: Path, here: RunBackend) -> tuple[Checkpoint, pa.Table]:
+def _prepare(
+    config: Config, built: Any, directory: Path, here: RunBackend, source: dict[str, str]
+) -> tuple[Checkpoint, pa.Table]:
     """Write what is known before training and restore the checkpoint, if there is one."""
     remove_leftovers(directory)
     start, metrics = Checkpoint(), METRICS_SCHEMA.empty_table()
     if (directory / CHECKPOINT).exists():
         start = Checkpoint.load(directory / CHECKPOINT)
         check_rounds(start.round, config, directory)
+        check_same(start.source, source, directory, "Bring the old data back, or begin anew with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)

@@ -10,6 +10,7 @@ from fedweave.build import Built, build
 from fedweave.config import Config, read
 from fedweave.core.algorithm import capabilities
 from fedweave.core.tree import Tree
+from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
 from fedweave.partition.base import Partition
 from fedweave.partition.pooling import pooled
@@ -83,11 +84,13 @@ def trained(directory: Path, config: Config, instead: str) -> Trained:
     """The finished run in `directory` of `config`; instead: what to do about one that sites made.
 
     Raises:
-        UserError: it was made between sites, where its models are. DataError: its data is not there any more.
+        UserError: it was made between sites, where its models are, or its data has changed. DataError: its data is not
+            there any more.
     """
     if config.engine.name != "simulation":
         raise UserError(f"{directory} was trained between sites, where its models are. {instead}")
     built, reached = build(config), Checkpoint.load(directory / CHECKPOINT)
+    check_same(reached.source, digests(built.data), directory, "Bring it back; new data are for `predict --data`.")
     built.fed.restore(reached.fed, reached.data)
     built.fed.begin(reached.round)
     return Trained(config, built, reached.state)

@@ -82,6 +82,19 @@ def test_a_fault_is_named_with_its_place_and_remedy(
     assert remedy in fault
 
 
+def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project: Path, tmp_path: Path) -> None:
+    """One that pools data is a fault; scaling that is of simulations alone is noted at every site."""
+    path = tmp_path / "experiment.toml"
+    path.write_text('[data]\nname = "folder"\npath = "."\nnormalise = "standard"\n[partition]\nclients = 3\n')
+    said = runner.invoke(app, ["sites", "check", str(project), str(path)])
+    assert said.exit_code == 0, said.output
+    told = " ".join(said.output.split())
+    assert told.count("normalise = 'standard' of the experiment is of simulations; here it is") == 3
+    refused = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.name='centralized'"])
+    assert refused.exit_code == 2
+    assert "centralized pools all data at one place, which no site allows" in " ".join(refused.output.split())
+
+
 def test_a_taken_port_is_a_fault_of_the_server(project: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("", read_project(project).port))

@@ -1,6 +1,7 @@
 """`fedweave predict` for horizontal runs: the accuracies of the run, and new nodes and graphs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from fedweave.build import build
 from fedweave.cli import app
 from fedweave.config import resolve
 from fedweave.core.algorithm import capabilities
+from fedweave.datasets import npz
 from fedweave.errors import DataError, UserError
 from fedweave.predict import predictions
+from fedweave.runs import trained as models
 from fedweave.runs.run import run
 from fedweave.runs.trained import finished
 from tests.contract.federations import OTHER_PARAMETERS
@@ -47,8 +50,10 @@ class Quiet:
         """Nothing."""
 
 
-def made(out: Path, algorithm: dict[str, Any], data: dict[str, Any], rounds: int = 2, **more: Any) -> dict[str, Any]:
-    """Run an experiment into `out`; returns its summary."""
+def made(
+    out: Path, algorithm: dict[str, Any], data: dict[str, Any], rounds: int = 2, resume: bool = False, **more: Any
+) -> dict[str, Any]:
+    """Run an experiment into `out`; returns its metrics."""
     document = {
         "seed": 1,
         "rounds": rounds,
@@ -58,7 +63,7 @@ def made(out: Path, algorithm: dict[str, Any], data: dict[str, Any], rounds: int
         "algorithm": algorithm,
         "engine": {"threads": 1},
     }
-    return run(resolve(document), out, Quiet())["metrics"]
+    return run(resolve(document), out, Quiet(), resume)["metrics"]
 
 
 def columns(table: Any) -> dict[str, np.ndarray]:
@@ -270,3 +275,30 @@ def test_a_run_says_the_same_of_itself_after_predicting(trained: Path) -> None:
     predictions(trained, model="trained")
     assert before == ((trained / "summary.json").read_text(), (trained / "checkpoint/state.safetensors").read_bytes())
     assert json.loads(before[0])["algorithm"] == "fedavg"
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [("x", "features"), ("edges", "edges"), ("y", "labels"), ("sens", "sensitive attribute")],
+)
+def test_a_run_goes_on_with_its_own_data_alone(tmp_path: Path, changed: str, what: str) -> None:
+    """Else half of its rounds would be of one graph, and test nodes of now might have trained before."""
+    settings = {name: value for name, value in SYNTHETIC.items() if name != "name"}
+    whole, path, out = datasets.load("synthetic", **settings), tmp_path / "own.npz", tmp_path / "run"
+    own, fedavg = {"name": "npz", "path": str(path)}, {"name": "fedavg"}
+    npz.write(whole, path)
+    made(out, fedavg, own)
+    other = {
+        "x": whole.x * np.where(np.arange(whole.features) == 3, 1.5, 1.0).astype(np.float32),
+        "edges": whole.edges[:, (whole.edges != 0).all(0)],
+        "y": np.roll(whole.y, 1),
+        "sens": None if whole.sens is None else 1 - whole.sens,
+    }
+    npz.write(replace(whole, **{changed: other[changed]}), path)
+    for again in (lambda: made(out, fedavg, own, 3, resume=True), lambda: models.trained(out, finished(out), "")):
+        with pytest.raises(UserError, match=rf"the data of .*run has changed since it was begun: {what}\. B"):
+            again()
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 2
+    npz.write(whole, path)
+    made(out, fedavg, own, 3, resume=True)
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 3

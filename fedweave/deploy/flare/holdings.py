@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 from fedweave.build import graph_of
@@ -21,6 +20,7 @@ from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
+from fedweave.datasets.contents import content
 from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
@@ -96,16 +96,6 @@ def marks(data: Dataset, scaling: str) -> dict[str, Any]:
         "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
         "data": content(data),
     }
-
-
-def content(data: Dataset) -> str:
-    """SHA-256 of what a client trains on."""
-    x = sp.csr_matrix(data.x)
-    found = hashlib.sha256(repr((x.shape, data.classes)).encode())
-    more = (data.edges, data.y, data.public, data.sens, data.graph_of, data.node_labels, data.edge_labels)
-    for array in (x.data, x.indices, x.indptr, *more):
-        found.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
 
 
 def fingerprint(labels: Sequence[str]) -> int:

@@ -122,7 +122,7 @@ class Server:
             if self.predict:
                 _predict(partial(build, config), folder, self.predict)
             else:
-                run(config, folder, progress, True, RunBackend(build, _held, _noted, stop))
+                run(config, folder, progress, True, RunBackend(build, _held, _noted, stop, lambda built: {}))
             progress.status = "done"
         except Interrupted:
             progress.status = "stopped"

@@ -64,6 +64,9 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         told.attempt(ADMIN, partial(_certificate, directory / ADMIN, "client", told))
     if "server" not in names:
         told.attempt("server", partial(_reach, project, told))
+    if config is not None and capabilities(config.algorithm.kind).pooled:
+        why = f"{config.algorithm.name} pools all data at one place, which no site allows; choose another."
+        told.faults.append(("experiment", why))
     _compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
     return told
 
@@ -95,6 +98,10 @@ def _site(folder: Path, config: Config | None, told: Found) -> None:
     name, (data, rules) = folder.name, read_checked(folder / SITE_FILE)
     if config is not None:
         told.attempt(name, partial(check_algorithm, rules, config.algorithm.name))
+        scaling = config.data.values.get("normalise", "none")
+        if scaling not in ("none", data.normalise):
+            said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
+            told.notes.append((name, f"{said}; here it is {data.normalise!r}, which site.toml says"))
     if config is not None and capabilities(config.algorithm.kind).vertical:
         party = read_own(data, folder, "check", (name,), name)
         told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}

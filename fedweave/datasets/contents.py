@@ -1,0 +1,53 @@
+"""What data holds, as digests: whether it is still the same, and what of it has changed."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.datasets.base import Dataset
+from fedweave.errors import UserError
+
+
+def digests(data: Dataset) -> dict[str, str]:
+    """{what: SHA-256} of everything that a run depends on."""
+    x = sp.csr_matrix(data.x)
+    parties = data.parties or ()
+    held = {
+        "features": (np.array(x.shape), x.data, x.indices, x.indptr),
+        "edges": (data.edges, data.edge_labels),
+        "labels": (np.array(data.classes), data.y),
+        "published split": (data.public,),
+        "sensitive attribute": (data.sens,),
+        "small graphs": (data.graph_of, data.node_labels),
+        "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
+    }
+    named = {"names": [data.columns, data.labels, data.owners]}
+    return {what: _digest(arrays) for what, arrays in held.items()} | {
+        what: hashlib.sha256(json.dumps(names).encode()).hexdigest() for what, names in named.items()
+    }
+
+
+def content(data: Dataset) -> str:
+    """SHA-256 of all of it."""
+    return hashlib.sha256(json.dumps(digests(data), sort_keys=True).encode()).hexdigest()
+
+
+def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, remedy: str) -> None:
+    """Refuse data that is not that of a run any more; a run that did not note its data may have any.
+
+    Raises:
+        UserError: names what has changed.
+    """
+    if before and (changed := [what for what in now if before.get(what) != now[what]]):
+        raise UserError(f"the data of {run} has changed since it was begun: {', '.join(changed)}. {remedy}")
+
+
+def _digest(arrays: tuple[np.ndarray | None, ...]) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
