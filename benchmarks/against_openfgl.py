@@ -19,16 +19,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 import pyarrow.compute as pc
 import torch
-from scipy.stats import t
 
 from benchmarks.optimizer_state import export, spread
 from fedweave.build import Built, build
 from fedweave.config import load, resolve
+from fedweave.metrics.paired import interval
 from fedweave.rounds import GLOBAL, RoundResult, train
 
 ROOT = Path(__file__).parents[1]
@@ -104,9 +104,9 @@ def table(cells: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of the 95 % interval of a mean (Student's t); NaN of one value."""
-    n = len(values)
-    return float(t.ppf(0.975, n - 1)) * stdev(values) / n**0.5 if n > 1 else float("nan")
+    """Half of the 95 % interval of a mean; NaN of one value."""
+    low, high = interval(values)
+    return float("nan") if low is None or high is None else (high - low) / 2
 
 
 def _last(value: float | Sequence[float]) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
 from fedweave.errors import UserError
@@ -14,10 +13,10 @@ from fedweave.errors import UserError
 
 def digests(data: Dataset) -> dict[str, str]:
     """{what: SHA-256} of everything that a run depends on."""
-    x = sp.csr_matrix(data.x)
-    parties = data.parties or ()
+    x, parties = data.x, data.parties or ()
+    features = (x,) if isinstance(x, np.ndarray) else (x.data, x.indices, x.indptr)
     held = {
-        "features": (np.array(x.shape), x.data, x.indices, x.indptr),
+        "features": (np.array(x.shape), *features),
         "edges": (data.edges, data.edge_labels),
         "labels": (np.array(data.classes), data.y),
         "published split": (data.public,),
@@ -25,10 +24,8 @@ def digests(data: Dataset) -> dict[str, str]:
         "small graphs": (data.graph_of, data.node_labels),
         "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
     }
-    named = {"names": [data.columns, data.labels, data.owners]}
-    return {what: _digest(arrays) for what, arrays in held.items()} | {
-        what: hashlib.sha256(json.dumps(names).encode()).hexdigest() for what, names in named.items()
-    }
+    names = json.dumps([data.columns, data.labels, data.owners]).encode()
+    return {what: _digest(arrays) for what, arrays in held.items()} | {"names": hashlib.sha256(names).hexdigest()}
 
 
 def content(data: Dataset) -> str:

@@ -2,14 +2,12 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, axes, begin, legend, stroke, text
+from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, axes, begin, legend, save, stroke, text
 from fedweave.reproduce.grid import PlannedCell
 from fedweave.reproduce.table import Row
-from fedweave.runs.files import write
 
 DASHES = ("", "7 4", "2 3", "8 3 2 3")  # tell the lines apart in print
 Curve = Mapping[int, float]  # {round: value}
@@ -38,13 +36,9 @@ def draw(stem: Path, title: str, over: str, planned: Sequence[PlannedCell], rows
         name = stem.name if len(panels) == 1 else f"{stem.name}-{column}-{unit}".lower().replace(" ", "-")
         above = title if len(panels) == 1 else f"{title}: {column}"
         path = stem.with_name(f"{name}.svg")
-        write(path, partial(_fill, svg(above, unit, lines, over)))
+        save(path, svg(above, unit, lines, over))
         files.append(str(path))
     return files
-
-
-def _fill(picture: str, file: BinaryIO) -> None:
-    file.write(picture.encode())
 
 
 def _over_rounds(planned: Sequence[PlannedCell]) -> dict[tuple[str, str], dict[str, list[Point]]]:

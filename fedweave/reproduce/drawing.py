@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
 
 from fedweave.report.axis import Axis
+from fedweave.runs.files import write
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, BOTTOM = 60, 15, 45  # margins
@@ -42,6 +44,11 @@ def axes(across: Axis, up: Axis, unit: str, below: str, top: float) -> Iterator[
     yield stroke(f"M{LEFT},{bottom} H{WIDTH - RIGHT}", "#999999", width=1)
     yield text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, below, "middle")
     yield text(EDGE, top - 12, unit)
+
+
+def save(path: Path, picture: str) -> None:
+    """Write a picture, whole or not at all."""
+    write(path, lambda file: file.write(picture.encode()))
 
 
 def stroke(path: str, colour: str, dash: str = "", width: int = 2) -> str:

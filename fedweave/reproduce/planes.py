@@ -1,13 +1,11 @@
 """Two numbers of each experiment against one another, drawn as SVG: a picture per data set, a line per method."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, axes, begin, legend, stroke, text
+from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, axes, begin, legend, save, stroke, text
 from fedweave.reproduce.table import Row
-from fedweave.runs.files import write
 
 NEAR = 12  # pixels within which labels would cover each other
 
@@ -33,13 +31,9 @@ def draw(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[Row]) ->
     files = []
     for panel, lines in panels(plane, rows).items():
         path = stem.with_name(f"{stem.name}-{panel.lower()}.svg")
-        write(path, partial(_fill, svg(f"{title}: {panel}", plane, lines)))
+        save(path, svg(f"{title}: {panel}", plane, lines))
         files.append(str(path))
     return files
-
-
-def _fill(picture: str, file: BinaryIO) -> None:
-    file.write(picture.encode())
 
 
 def panels(plane: tuple[str, str], rows: Sequence[Row]) -> dict[str, dict[str, list[Spot]]]:

@@ -174,8 +174,8 @@ class _Files:
         if pairs := pairs_of(self.built, reached.state):
             write_arrays(self.directory / PAIRS, pairs)
         fed, data = self.built.fed.snapshot(), self.built.fed.snapshot_data()
-        whole = replace(reached, metrics=len(self._metrics[0]), ledger=len(ledger), fed=fed, data=data)
-        replace(whole, source=self._source).save(self.directory / CHECKPOINT)
+        kept = replace(reached, fed=fed, data=data, source=self._source)
+        replace(kept, metrics=len(self._metrics[0]), ledger=len(ledger)).save(self.directory / CHECKPOINT)
         self.saved = reached.round
 
 

@@ -77,13 +77,16 @@ class MemberNoise(Part):
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """Δ · min(1, clip / ‖Δ‖₂) + sigma · clip · N(0, I), the norm over all weights together."""
+        return map_leaves(lambda leaf, like: leaf.to(like.dtype), self.noised(ctx, self.clipped(update)), update)
+
+    def noised(self, ctx: Context, tree: Tree) -> Tree:
+        """Float64 leaves; every number has noise of standard deviation sigma · clip, drawn from the client's secret."""
         key, deviation = random.fold(ctx.client.secret, "update"), self.multiplier * self.clip
 
-        def noised(path: str, leaf: Tensor) -> Tensor:
-            drawn = noise(random.fold(key, path), tuple(leaf.shape))
-            return (leaf.double() + deviation * drawn).to(leaf.dtype)
+        def with_noise(path: str, leaf: Tensor) -> Tensor:
+            return leaf.double() + deviation * noise(random.fold(key, path), tuple(leaf.shape))
 
-        return nest({path: noised(path, leaf) for path, leaf in leaves(self.clipped(update))})
+        return nest({path: with_noise(path, leaf) for path, leaf in leaves(tree)})
 
     def clipped(self, update: Tree) -> Tree:
         """What noise is added to: of norm `clip` at most, whatever the update.

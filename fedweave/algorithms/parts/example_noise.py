@@ -20,7 +20,6 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
 from fedweave.learn import cross_entropy
 from fedweave.ops.sparse import dense
-from fedweave.privacy.gaussian import noise
 from fedweave.sampling.graphs import GraphBatches
 
 _AT_ONCE = 64  # examples whose gradients are held at the same time
@@ -73,13 +72,9 @@ class ExampleNoise(MemberNoise):
     def release(self, ctx: Context, update: Tree) -> Tree:
         """-lr (Σ_i g_i · min(1, clip / ‖g_i‖₂) + sigma · clip · N(0, I)) / examples, g_i at the received weights."""
         total = dict(leaves(self.clipped_sum(ctx.received, ctx.training.model, ctx.client.graph)))
-        key, step = random.fold(ctx.client.secret, "update"), -self.lr / self.examples
-
-        def noised(path: str, like: Tensor) -> Tensor:
-            drawn = noise(random.fold(key, path), tuple(like.shape))
-            return (step * (total[path].double() + self.multiplier * self.clip * drawn)).to(like.dtype)
-
-        return nest({path: noised(path, like) for path, like in leaves(update)})
+        noised = self.noised(ctx, nest({path: total[path] for path, _ in leaves(update)}))
+        step = -self.lr / self.examples
+        return map_leaves(lambda leaf, like: (step * leaf).to(like.dtype), noised, update)
 
     def clipped_sum(self, w: Tree, model: Model, graph: Graph) -> Tree:
         """Σ_i g_i · min(1, clip / ‖g_i‖₂) over the training examples, without dropout."""
