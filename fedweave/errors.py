@@ -1,5 +1,12 @@
 """Every error that fedweave raises on purpose: each says what is wrong, where, and what to do."""
 
+import sysconfig
+import traceback
+from pathlib import Path
+
+_HERE, _LIBRARIES = Path(__file__).parent, [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+_CARRIERS = ("core", "engines", "ops")  # of steps that others wrote
+
 
 class FedweaveError(Exception):
     """Base of all errors below; the command line prints its message without a traceback."""
@@ -46,3 +53,16 @@ class ClientsMissing(FedweaveError):
             f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. "
             f"Missing: {named}. Bring them back or, if the algorithm can do without them, lower the quorum."
         )
+
+
+def raised_at(error: BaseException) -> str:
+    """ " (file.py, line 12)" of the algorithm, part or model in which an error was raised; "" if it was in none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(_HERE):
+            theirs = path.relative_to(_HERE).parts[0] not in _CARRIERS
+        else:
+            theirs = path.is_file() and not any(path.is_relative_to(folder) for folder in _LIBRARIES)
+        if theirs:
+            return f" ({path.name}, line {frame.lineno})"
+    return ""

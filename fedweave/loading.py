@@ -55,14 +55,14 @@ class SavedRun:
         model: the global one where there is one. See `export.pyg`.
 
         Raises:
-            UserError: see `export.command.chosen`.
+            UserError: see `export.source.source`.
         """
-        from fedweave.export.command import described
         from fedweave.export.pyg import build
+        from fedweave.export.source import source
 
-        about, weights, _, _ = described(self.directory, model, client)
-        module = build(about)
-        module.load_state_dict(weights)
+        found = source(self.directory, model, client)
+        module = build(found.described())
+        module.load_state_dict(found.weights)
         return module.eval()
 
 

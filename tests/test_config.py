@@ -314,3 +314,25 @@ def test_what_a_name_begins_with_is_nearest() -> None:
         " Did you mean 'report'?",
         "",
     ]
+
+
+def test_a_key_at_the_wrong_place_is_told_where_it_belongs() -> None:
+    for key, meant in (
+        ("lr = 0.1", "algorithm.lr"),
+        ("hidden = 8", "model.hidden"),
+        ("clients = 3", "partition.clients"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            resolved(f"{key}\n{GRID}")
+        assert str(error.value).endswith(f" Did you mean '{meant}'?")
+
+
+def test_a_run_of_sites_says_which_sections_they_did_not_use() -> None:
+    chosen = resolved(GRID + "[engine]\nname = 'flare'\n")
+    text = config.written(chosen.plain())
+    remark = "# Of simulations: every site read its own data and split, as its own site.toml says.\n"
+    assert text.count("#") == text.count(remark) == 2
+    assert remark + "[data]\n" in text
+    assert remark + "[partition]\n" in text
+    assert resolved(text) == chosen
+    assert "#" not in config.written(resolved(GRID).plain())

@@ -1,7 +1,7 @@
 """Configuration: from a TOML file and the command line's overrides to checked, resolved settings."""
 
 from fedweave.config.choice import Choice
-from fedweave.config.experiment import Config, read, resolve, with_algorithm
+from fedweave.config.experiment import Config, read, resolve, with_algorithm, written
 from fedweave.config.names import check_name, nearest
 from fedweave.config.plugins import Parameter, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import ENGINES, General, SimulationEngine
@@ -28,4 +28,5 @@ __all__ = [
     "registry",
     "resolve",
     "with_algorithm",
+    "written",
 ]

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from fedweave.config.choice import Choice, accepts, checked_values, choose
 from fedweave.config.names import Faults, check_keys
 from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import General
-from fedweave.config.toml import Document, load, override, section
+from fedweave.config.toml import Document, dumps, load, override, section
 from fedweave.errors import ConfigError
+
+_OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,12 @@ class Config:
         if self.folder is not None:
             sections["data"]["path"] = self.folder
         return {**dataclasses.asdict(self.general), **sections, "privacy": {}}
+
+
+def written(document: Document) -> str:
+    """The document of a run (`Config.plain`) as TOML, with the remark which sections sites do not use."""
+    of_sites = section(document, "engine").get("name") == "flare"
+    return dumps(document, dict.fromkeys(("data", "partition"), _OF_SIMULATIONS) if of_sites else None)
 
 
 def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None) -> tuple[Config, tuple[str, ...]]:
@@ -64,9 +73,9 @@ def _flagged(fault: str, overrides: Sequence[str]) -> str:
     return fault
 
 
-def with_algorithm(document: Document, name: str) -> tuple[Document, tuple[str, ...]]:
+def with_algorithm(document: Document, name: str, option: str = "--algorithm") -> tuple[Document, tuple[str, ...]]:
     """The same experiment with another algorithm: NAME's defaults, keeping the keys that NAME has too with values that
-    it can have.
+    it can have. option: of the command line, where the name comes from.
 
     Returns the new document and the dropped keys.
 
@@ -75,7 +84,7 @@ def with_algorithm(document: Document, name: str) -> tuple[Document, tuple[str, 
     """
     table = section(document, "algorithm")
     _chosen("algorithm", table)
-    name, kind = lookup("--algorithm", "algorithm", name)
+    name, kind = lookup(option, "algorithm", name)
     own = parameters("algorithm", kind)
     kept = {key: value for key, value in table.items() if key in own and accepts(own[key], value)}
     dropped = tuple(key for key in table if key not in kept and key != "name")
@@ -91,7 +100,7 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults()
     top, sections = dict[str, Any](), dict[str, Choice]()
     with faults:
-        check_keys("", document, [*general, *REGISTRIES, "privacy"])
+        check_keys("", document, [*general, *REGISTRIES, "privacy"], elsewhere=partial(_sections_with, document))
     with faults:
         top = checked_values("", document, general)
     folder = None
@@ -106,6 +115,17 @@ def resolve(document: Document) -> Config:
             raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
     faults.refuse()
     return Config(General(**top), **sections, folder=folder)
+
+
+def _sections_with(document: Document, key: str) -> list[str]:
+    """ "section.key" of every section whose chosen plug-in has that key."""
+    found = []
+    for path in REGISTRIES:
+        table, kinds = document.get(path), registry(path)
+        name = table.get("name", DEFAULT_NAMES.get(path)) if isinstance(table, dict) else DEFAULT_NAMES.get(path)
+        if isinstance(name, str) and name in kinds and key in parameters(path, kinds[name]):
+            found.append(f"{path}.{key}")
+    return found
 
 
 def _located(table: Document) -> tuple[Document, str | None]:

@@ -1,7 +1,7 @@
 """Names and keys that the user gave: an unknown one is refused with all that there are and the nearest of them."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fedweave.errors import ConfigError
@@ -37,8 +37,16 @@ def check_name(path: str, name: Any, valid: Iterable[str]) -> None:
         raise ConfigError(f"{path}: there is no {name!r}; choose one of {', '.join(valid)}.{nearest(name, valid)}")
 
 
-def check_keys(path: str, given: Iterable[str], valid: Sequence[str], owner: str = "") -> None:
+def check_keys(
+    path: str,
+    given: Iterable[str],
+    valid: Sequence[str],
+    owner: str = "",
+    elsewhere: Callable[[str], Sequence[str]] = lambda key: (),
+) -> None:
     """Refuse keys that are not among `valid`, those of `owner`; `path` is the table's, "" for the top level.
+
+    elsewhere: where else there is a key of that name.
 
     Raises:
         ConfigError: names each key's path, the valid keys and the nearest.
@@ -47,7 +55,13 @@ def check_keys(path: str, given: Iterable[str], valid: Sequence[str], owner: str
     if unknown:
         where = f"{path}." if path else ""
         allowed = f"unknown key; the keys{owner} are {', '.join(valid)}."
-        raise ConfigError(*(f"{where}{key}: {allowed}{nearest(key, valid)}" for key in unknown))
+        raise ConfigError(
+            *(f"{where}{key}: {allowed}{_meant(elsewhere(key)) or nearest(key, valid)}" for key in unknown)
+        )
+
+
+def _meant(paths: Sequence[str]) -> str:
+    return f" Did you mean {' or '.join(map(repr, paths))}?" if paths else ""
 
 
 def nearest(name: Any, valid: Iterable[str]) -> str:

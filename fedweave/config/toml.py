@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,21 @@ def differences(one: Document, other: Document, prefix: str = "") -> list[str]:
     return found
 
 
-def dumps(document: Document) -> str:
-    """Write scalars and one level of sections as TOML; deeper tables are inline. `tomllib.loads` gives it back."""
+def dumps(document: Document, remarks: Mapping[str, str] | None = None) -> str:
+    """Write scalars and one level of sections as TOML; deeper tables are inline. `tomllib.loads` gives it back.
+
+    remarks: {section: a comment for the line above it}.
+    """
+    remarks = remarks or {}
     lines = [f"{_key(key)} = {_inline(value)}" for key, value in document.items() if not isinstance(value, dict)]
     for name, table in document.items():
         if isinstance(table, dict):
-            lines += ["", f"[{_key(name)}]", *(f"{_key(key)} = {_inline(value)}" for key, value in table.items())]
+            lines += [
+                "",
+                *([f"# {remarks[name]}"] if name in remarks else []),
+                f"[{_key(name)}]",
+                *(f"{_key(key)} = {_inline(value)}" for key, value in table.items()),
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -14,7 +14,7 @@ from fedweave.errors import ConfigError
 class Archive:
     """Your own graph in one .npz file ([data] path), in the layout of `npz`.
 
-    normalise: see `features.normalise`.
+    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     normalise: str = "none"

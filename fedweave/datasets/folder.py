@@ -27,7 +27,7 @@ EDGES = ("source", "target")
 class Classified:
     """What all data sets of a user's tables have in common.
 
-    normalise: see `features.normalise`.
+    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
     classes:   number of classes when labels are numbers; None is the largest label + 1.
     labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
                all give the same `classes` or `labels`, since one site may lack a class.

@@ -34,26 +34,29 @@ NODES = ("id", "graph", "label")
 class GraphFolder(Classified):
     """Your own folder of small graphs with graphs.csv|parquet, nodes.csv|parquet and edges.csv|parquet.
 
-    normalise:   see `features.normalise`.
+    normalise:   how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
     classes:     number of classes when the graphs' labels are numbers; None is the largest label + 1.
     labels:      names of the graphs' classes in order; None is those present, sorted.
     node_labels: the nodes' labels in order of their one-hot columns; None is those present, sorted (or 0 to the
                  largest, if all are whole numbers).
     edge_labels: the edges' labels in order, as `node_labels`.
     degrees:     columns of the one-hot degrees that stand in where nodes have neither labels nor features; None is the
-                 largest degree + 1. Sites that train together must all give the same of these five.
+                 largest degree + 1.
+    categories:  columns of nodes that are text, as in `folder.Folder`. Sites that train together must all give the same
+                 of these six.
     """
 
     node_labels: tuple[str, ...] | None = None
     edge_labels: tuple[str, ...] | None = None
     degrees: int | None = None
+    categories: dict[str, tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("node_labels", "edge_labels"):
-            names = getattr(self, name)
+        lists = {"node_labels": self.node_labels, "edge_labels": self.edge_labels} | (self.categories or {})
+        for name, names in lists.items():
             if names is not None and not 0 < len(names) == len(set(names)):
-                raise ConfigError(f"graphs: {name} = {list(names)} is empty or names a label twice.")
+                raise ConfigError(f"graphs: {name} = {list(names)} is empty or names a value twice.")
         if self.degrees is not None and self.degrees < 1:
             raise ConfigError(f"graphs: degrees = {self.degrees} is not allowed; it must be at least 1.")
 
@@ -108,7 +111,7 @@ class GraphFolder(Classified):
 
     def _columns(self, nodes: Table, count: int) -> tuple[str, ...]:
         """What the `count` features are called: "label = C", the feature columns' own names, or "degree = 3"."""
-        own = feature_names(nodes, NODES)
+        own = feature_names(nodes, NODES, self.categories)
         kind = "label" if "label" in nodes.columns else "degree"
         known = _names(nodes, self.node_labels) if kind == "label" else ()
         named = known or tuple(map(str, range(count - len(own))))
@@ -119,7 +122,7 @@ class GraphFolder(Classified):
     ) -> "np.ndarray | sp.csr_matrix":
         """[n, d]: one-hot node labels, then the feature columns; without either, one-hot degrees."""
         named = bool(feature_names(nodes, NODES))
-        held = [features_of(nodes, NODES)[order]] if named else []
+        held = [features_of(nodes, NODES, self.categories)[order]] if named else []
         if kinds is not None:
             columns = one_hot(kinds, None if self.node_labels is None else len(self.node_labels))
             return sp.hstack([columns, *held], "csr", np.float32)

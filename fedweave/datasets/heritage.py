@@ -28,7 +28,7 @@ class HeriGraph:
     It is looked for in `root` (`<root>/<name>`, or `root` is the folder) and nowhere else; without `root` likewise in
     $FEDWEAVE_DATA, then in the cache. There is no download.
 
-    normalise: see `features.normalise`.
+    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     normalise: str = "none"

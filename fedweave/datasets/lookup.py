@@ -37,8 +37,9 @@ class Public:
     $XDG_CACHE_HOME/fedweave, else ~/.cache/fedweave). If it is in neither and PyTorch Geometric can fetch it, it is
     downloaded into the cache.
 
-    normalise: see `features.normalise`; over all nodes, before any partition. The default "none" keeps the published
-               values (0/1 words, counts, TF-IDF): scaling rows is a choice that papers make differently.
+    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md); over all
+               nodes, before any partition. The default "none" keeps the published values (0/1 words, counts, TF-IDF):
+               scaling rows is a choice that papers make differently.
     """
 
     normalise: str = "none"

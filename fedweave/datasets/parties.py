@@ -16,6 +16,7 @@ from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.folder import (
     EDGES,
     NODES,
+    Categories,
     Folder,
     check_columns,
     edges_of,
@@ -37,13 +38,16 @@ _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes an
 class Parties:
     """Your own folder of parties, each a sub-folder with nodes.csv|parquet and edges.csv|parquet, joined by id.
 
-    normalise, classes, labels, sens_feature: as in `folder.Folder`, over the nodes that all parties have.
+    normalise, classes, labels, sens_feature, categories, groups: as in `folder.Folder`, over the nodes that all parties
+    have; a column of `categories` is of every party that has it.
     """
 
     normalise: str = "none"
     classes: int | None = None
     labels: tuple[str, ...] | None = None
     sens_feature: bool = False
+    categories: dict[str, tuple[str, ...]] | None = None
+    groups: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         self._as_folder()
@@ -60,7 +64,7 @@ class Parties:
         """
         if root is None:
             raise ConfigError('The dataset "parties" needs the folder of all parties\' folders: set [data] path.')
-        given = [_read(folder) for folder in _folders(root)]
+        given = self._given(root)
         ids = _common(root, given)
         rows = [pc.index_in(ids, party.ids).to_numpy(zero_copy_only=False).astype(np.int64) for party in given]
         _report(given, rows)
@@ -70,9 +74,9 @@ class Parties:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
         y, classes = self._as_folder().labels_of(label)
         source, target = np.concatenate([party.edges for party in parties], 1)
-        groups = None if sens is None else sens_of(sens)
+        groups = None if sens is None else sens_of(sens, self.groups)
         for party, own in zip(given, rows, strict=True) if not self.sens_feature else ():
-            refuse_repeated(party.x[own], groups, feature_names(party.nodes), party.nodes.path)
+            refuse_repeated(party.x[own], groups, party.names, party.nodes.path)
         x = np.concatenate([party.x[own] for party, own in zip(given, rows, strict=True)], 1)
         dataset = Dataset(
             name=root.resolve().name,
@@ -88,21 +92,30 @@ class Parties:
         )
         return check(dataset, root)
 
+    def _given(self, root: Path) -> "list[_Given]":
+        given, declared = (
+            [_read(folder, self.categories, shared=True) for folder in _folders(root)],
+            self.categories or {},
+        )
+        if odd := [name for name in declared if not any(name in party.nodes.columns for party in given)]:
+            refuse(root, f"no party has a column {odd[0]!r}, which [data] categories names", "Correct its name.")
+        return given
+
     def _as_folder(self) -> Folder:
         """The one-party dataset with the same parameters, which checks them and knows how labels become classes."""
-        return Folder(self.normalise, self.classes, self.labels, self.sens_feature)
+        return Folder(self.normalise, self.classes, self.labels, self.sens_feature, self.categories, self.groups)
 
 
 def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
     """One party's data by itself, with its ids and its features as they are, and what these are called; it may have no
     column of labels.
 
-    kind: the classes or labels, which a party without labels must be told.
+    kind: how its tables are read, with the classes or labels, which a party without labels must be told.
 
     Raises:
         DataError: a file is missing or refused; the message names file, row (see `table.Table`) and remedy.
     """
-    given = _read(folder)
+    given = _read(folder, kind.categories)
     labelled, classes = "label" in given.nodes.columns, kind.classes or len(kind.labels or ())
     if not labelled and not classes:
         refuse(
@@ -113,9 +126,9 @@ def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
     y = np.full(given.nodes.rows, -1)
     if labelled:
         y, classes = kind.labels_of(given.nodes)
-    sens = sens_of(given.nodes)
+    sens = sens_of(given.nodes, kind.groups)
     if not kind.sens_feature:
-        refuse_repeated(given.x, sens, feature_names(given.nodes), given.nodes.path)
+        refuse_repeated(given.x, sens, given.names, given.nodes.path)
     dataset = Dataset(
         name=folder.resolve().name,
         x=given.x,
@@ -127,7 +140,7 @@ def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
         ids=tuple(given.ids.to_pylist()),
         labels=kind.names_of(given.nodes),
     )
-    return check(dataset, folder, labelled), feature_names(given.nodes)
+    return check(dataset, folder, labelled), given.names
 
 
 def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
@@ -145,12 +158,14 @@ def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
 
 
 class _Given(NamedTuple):
-    """One party's tables as read: ids [n_m], features [n_m, d_m], edges [2, E_m] in the numbers of its own rows."""
+    """One party's tables as read: ids [n_m], features [n_m, d_m] and their names, edges [2, E_m] in the numbers of its
+    own rows."""
 
     name: str
     nodes: Table
     ids: pa.Array
     x: np.ndarray
+    names: tuple[str, ...]
     edges: np.ndarray
 
 
@@ -179,17 +194,20 @@ def _folders(root: Path) -> list[Path]:
     return folders
 
 
-def _read(folder: Path) -> _Given:
+def _read(folder: Path, categories: Categories | None, shared: bool = False) -> _Given:
+    """shared: the categories are of all parties, each of which may lack their columns."""
     nodes, edges = read(find(folder, "nodes")), read(find(folder, "edges"))
     check_columns(nodes, required=NODES[:1], known=NODES)
     check_columns(edges, required=EDGES, known=EDGES, closed=True)
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
-    x = features_of(nodes)
+    if shared:
+        categories = {name: values for name, values in (categories or {}).items() if name in nodes.columns}
+    x = features_of(nodes, categories=categories)
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
     ids = ids_of(nodes)
-    return _Given(folder.name, nodes, ids, x, edges_of(edges, ids))
+    return _Given(folder.name, nodes, ids, x, feature_names(nodes, categories=categories), edges_of(edges, ids))
 
 
 def _common(root: Path, given: list[_Given]) -> pa.Array:
@@ -208,7 +226,7 @@ def _parties(given: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
         begin += party.x.shape[1]
         source, target = _among(party.edges, own, len(party.ids))
         edges = undirected(source, target, len(own))
-        parties.append(Party(party.name, columns, edges, "label" in party.nodes.columns, feature_names(party.nodes)))
+        parties.append(Party(party.name, columns, edges, "label" in party.nodes.columns, party.names))
     return tuple(parties)
 
 

@@ -28,7 +28,7 @@ class Pokec:
     relationship with oneself is left out; one direction is enough. The files are looked for in `<name>`, `pokec` and
     the folder itself, of [data] path alone or, without it, of $FEDWEAVE_DATA, then of the cache; there is no download.
 
-    normalise: see `features.normalise`.
+    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     normalise: str = "minmax"

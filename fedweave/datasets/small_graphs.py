@@ -19,7 +19,8 @@ class TU:
     """Your own folder of small graphs in the TU text layout (DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt).
 
     attributes: use the node attributes (DS_node_attributes) as features too.
-    normalise:  see `features.normalise`; over the nodes of all graphs, before any partition.
+    normalise:  how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md);
+                over the nodes of all graphs, before any partition.
     """
 
     attributes: bool = False

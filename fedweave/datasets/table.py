@@ -81,7 +81,7 @@ class Table:
         refuse_rows(self, bad, lambda row: f"{column} is {cells[row].as_py()!r}, not a whole number", remedy)
         values = pc.replace_substring_regex(cells, r"\.0*$", "").cast(pa.int64())
         refuse_rows(self, _bools(pc.less(values, 0)), lambda row: f"{column} is {values[row].as_py()}, below 0", remedy)
-        return values.fill_null(-1).to_numpy(zero_copy_only=False)
+        return np.array(values.fill_null(-1))  # Arrow's own memory cannot be written to
 
     def numbers(self, column: str) -> np.ndarray:
         """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are refused."""
@@ -134,6 +134,9 @@ class Table:
             bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not say which rows
             texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
             better = remedy if to != pa.float64() else remedy_of(column, [str(text) for text in texts])
+            if bad.mean() > 0.5 and len(texts) > 1:  # not single cells: the column is of another kind
+                at, many = int(bad.argmax()), f"so are {len(texts) - 1:,} more of its {self.rows:,} rows"
+                self.refuse_at(at, f"{column!r} is {cells[at].as_py()!r}, no number, and {many}", better)
             refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}", better)
             refuse(self.path, f"column {column!r}: {error}", remedy)
 

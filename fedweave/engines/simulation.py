@@ -35,7 +35,7 @@ from fedweave.engines.messages import Messages
 from fedweave.engines.states import Group, Readers, States
 from fedweave.engines.summing import SumMeter
 from fedweave.engines.vectorised import batch_dims, matrix_of, run_batch, settled, stacked_states
-from fedweave.errors import ConfigError, ReplyRefused, StepFailed
+from fedweave.errors import ConfigError, ReplyRefused, StepFailed, raised_at
 from fedweave.ops.recording import Recordings, When, traced
 from fedweave.ops.touched import TouchedRows
 
@@ -207,7 +207,7 @@ class Simulation:
             raise
         except Exception as error:
             raise StepFailed(
-                f"step {call.name} failed on client {client!r}: {type(error).__name__}: {error}"
+                f"step {call.name} failed on client {client!r}{raised_at(error)}: {type(error).__name__}: {error}"
             ) from error
         call.refuse_changes(before, messages)
         if call.info.replaces_data:
@@ -244,7 +244,7 @@ class Simulation:
             self._find_culprit(call, group, messages)
             raise StepFailed(
                 f"step {call.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on "
-                f"any of them alone: {type(error).__name__}: {error}. "
+                f"any of them alone{raised_at(error)}: {type(error).__name__}: {error}. "
                 "Mark it @on_client(…, ragged=True) if its shapes depend on data."
             ) from error
         call.refuse_changes(before, messages)

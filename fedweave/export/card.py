@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedweave.datasets.base import Dataset
+from fedweave.export.source import AT_SITES, Form, Source
 from fedweave.report.disclosure import disclose
+from fedweave.report.groups import GAPS, NOTES
 from fedweave.report.reading import Run
 
 _SHOWN = (
@@ -13,10 +14,16 @@ _SHOWN = (
     ("trained/accuracy", "the same of the models right after their own training"),
     ("global/loss", "test loss, as the first"),
     ("global/auc", "area under the ROC curve, as the first"),
+    *(
+        (f"groups/global/{gap}", f"{name}: {NOTES[gap]} between the two groups, as the first")
+        for gap, name in GAPS.items()
+    ),
 )
 _NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in model.json"
 _SCALED = {
     "none": "as they are",
+    AT_SITES: "as in the sites' own data after what each one's site.toml says of it (normalise, categories)",
+    "binary": "1 where not 0",
     "row": "each row divided by the sum of its absolute values",
     "scale": f"each column divided by its standard deviation over the run's nodes{_NUMBERS}",
     "standard": f"each column to mean 0 and standard deviation 1 over the run's nodes{_NUMBERS}",
@@ -24,10 +31,11 @@ _SCALED = {
 }
 
 
-def card(run: Run, data: Dataset, which: str, client: str | None, weights: int, usage: str) -> str:
-    """Markdown. which, client: whose model it is; weights: how many numbers it has; usage: how its files are used."""
+def card(run: Run, source: Source, client: str | None, usage: str) -> str:
+    """Markdown. client: whose model it is, if not the server's; usage: how its files are used."""
     algorithm, dataset = run.summary["algorithm"], run.summary["dataset"]
-    whose = "the server's global model" if which == "global" else f"the {which} model of {client}"
+    whose = "the server's global model" if source.which == "global" else f"the {source.which} model of {client}"
+    weights = sum(leaf.numel() for leaf in source.weights.values())
     parts = [
         f"# {algorithm} on {dataset}",
         f"This is {whose} after {run.summary['rounds']} rounds with {run.summary['clients']} clients (seed "
@@ -36,7 +44,7 @@ def card(run: Run, data: Dataset, which: str, client: str | None, weights: int, 
         "## Architecture",
         _listed([*_settings(run.section("model")), f"weights: {weights:,} numbers, float32"]),
         "## Data form",
-        _listed(_form(run, data)),
+        _listed(_form(source.form)),
         "## Metrics",
         "Of the whole run, after its last evaluation; this model's own share in them is not told apart.",
         _listed(f"{about}: {run.summary['metrics'][name]:.4f}" for name, about in _shown(run)),
@@ -55,15 +63,14 @@ def _settings(section: dict[str, Any]) -> list[str]:
     return [f"{key}: {value}" for key, value in section.items()]
 
 
-def _form(run: Run, data: Dataset) -> list[str]:
+def _form(form: Form) -> list[str]:
     """The features, their scaling, the classes and the edges that the model wants."""
-    how = run.section("data").get("normalise", "none")
-    named = f": {_several(data.columns)}" if data.columns else ", in the order of the data set's"
-    classes = _several(data.labels) if data.labels else f"0 to {data.classes - 1}"
+    named = f": {_several(form.columns)}" if form.columns else ", in the order of the data set's"
+    classes = _several(form.labels) if form.labels else f"0 to {form.classes - 1}"
     return [
-        f"examples: {data.example}s",
-        f"features: {data.features} columns, float32{named}",
-        f"scaling: {_SCALED[how]}",
+        f"examples: {form.example}s",
+        f"features: {form.features} columns, float32{named}",
+        f"scaling: {_SCALED[form.scaling['how']]}",
         f"classes, in the order of the logits: {classes}",
         "edges: undirected, each in both directions, without self loops and weights",
     ]

@@ -24,7 +24,7 @@ class Dirichlet:
     alpha:            concentration, > 0; small is heterogeneous, large approaches equal shares.
     min_nodes:        least examples per client; proportions are redrawn, at most 100 times, until all have as many.
     clients:          how many, P.
-    train, val, test: ratios of every client's labelled examples, stratified by label (see `splits.divide`).
+    train, val, test: ratios of every client's labelled examples, stratified by label.
     public_split:     take the dataset's published masks instead of the ratios.
     """
 

@@ -27,7 +27,7 @@ class EgoNetworks:
 
     hops:             radius. Three hops are nearly all of a small graph: 1 suits nba and german, 2 bail, 3 credit.
     clients:          how many, P.
-    train, val, test: ratios of all labelled nodes, stratified by label (see `splits.divide`).
+    train, val, test: ratios of all labelled nodes, stratified by label.
     public_split:     take the dataset's published masks instead of the ratios.
     incomplete:       "drop" the nodes whose label or sensitive attribute is unknown first, as in the released code, or
                       "keep" them as neighbours without a role.

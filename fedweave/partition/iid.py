@@ -16,7 +16,7 @@ class Random:
     """Uniformly random disjoint clients whose sizes differ by at most one node, or small graph.
 
     clients:          how many, P.
-    train, val, test: ratios of every client's labelled examples, stratified by label (see `splits.divide`).
+    train, val, test: ratios of every client's labelled examples, stratified by label.
     public_split:     take the dataset's published masks instead of the ratios.
     """
 

@@ -28,7 +28,7 @@ class Louvain:
     without edges are spread so that sizes even out. No client is empty or holds above ceil(n / P (1 + slack)) nodes.
 
     clients:          how many, P.
-    train, val, test: ratios of every client's labelled nodes, stratified by label (see `splits.divide`).
+    train, val, test: ratios of every client's labelled nodes, stratified by label.
     slack:            how far sizes may deviate from n / P, relative; more slack keeps more edges.
     holdout:          the community whose size is closest to n / (P + 1) becomes the global test set and is held by no
                       client; of it, only the labelled nodes are kept.

@@ -13,7 +13,7 @@ from fedweave.partition.splits import check_ratios, divide, group
 class Column:
     """A client for each owner that the data names, in order of name; edges between owners are lost.
 
-    train, val, test: ratios of every client's labelled examples, stratified by label (see `splits.divide`).
+    train, val, test: ratios of every client's labelled examples, stratified by label.
     public_split:     take the data's own column split instead of the ratios.
     """
 

@@ -24,7 +24,7 @@ class Vertical:
     edges:            share of the undirected edges that each client keeps, rounded to whole edges, independently of the
                       others.
     labels:           "all" clients see the labels, or only the "first".
-    train, val, test: ratios of the labelled nodes, stratified by label (see `splits.divide`); the same at all clients.
+    train, val, test: ratios of the labelled nodes, stratified by label; the same at all clients.
     train_per_class:  if above 0, so many nodes of each label train instead, and `val` and `test` are drawn uniformly.
     public_split:     take the dataset's published masks instead of the ratios.
     train_rest:       with `public_split`, every labelled node outside the published val and test masks trains.
@@ -90,7 +90,7 @@ class Parties:
     features and edges.
 
     labels:           "all" parties see the labels, or only the "holders", whose own tables have a label.
-    train, val, test: ratios of the labelled nodes, stratified by label (see `splits.divide`); the same at all parties.
+    train, val, test: ratios of the labelled nodes, stratified by label; the same at all parties.
     public_split:     take the dataset's own masks instead of the ratios.
     train_rest:       with `public_split`, every labelled node outside its val and test masks trains.
     """

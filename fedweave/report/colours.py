@@ -7,8 +7,9 @@ PAPER = ("#ffffff", "#16191d")  # light and dark
 DRAWN, WRITTEN = 3.0, 4.5  # least contrast of what is drawn and of text (WCAG 2.2, 1.4.11 and 1.4.3)
 # Okabe and Ito 2008, "Color universal design", without the yellow that paper does not show.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-# Tol 2021, "Colour schemes", muted: for classes, which are more than the runs.
-CLASSES = ("#332288", "#88CCEE", "#44AA99", "#117733", "#999933", "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB")
+# Tol 2021, "Colour schemes", muted: for classes, which are more than the runs. Orange stands for its olive, which sand
+# looks like where it is dark enough for paper.
+CLASSES = ("#332288", "#88CCEE", "#44AA99", "#117733", "#EE7733", "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB")
 # Cividis (Nuñez, Anderton and Renslow 2018), at equal distances.
 SCALE = ("#00224E", "#35456C", "#666970", "#948E77", "#C8B866", "#FEE838")
 

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from fedweave.config import dumps
+from fedweave.config import written
 from fedweave.report import figures, gain, svg, tables, traffic
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
@@ -199,5 +199,5 @@ def _repeat(group: Group, run: Run) -> dict[str, str]:
         "name": f"{group.label}, seed {run.summary.get('seed')}",
         "command": tables.command(run),
         "directory": str(run.directory),
-        "config": dumps(run.config),
+        "config": written(run.config),
     }

@@ -82,7 +82,9 @@ def when(moment: float) -> str:
 
 def command(run: Run) -> str:
     """The command that repeats a run."""
-    return shlex.join(["fedweave", "run", str(run.directory / "config.toml"), "--out", f"{run.directory}-again"])
+    words = ["run"] if run.section("engine").get("name") != "flare" else ["sites", "run"]
+    at = ["--sites", "DIR"] if len(words) > 1 else []
+    return shlex.join(["fedweave", *words, str(run.directory / "config.toml"), *at, "--out", f"{run.directory}-again"])
 
 
 def comparable(groups: Sequence[Group]) -> bool:

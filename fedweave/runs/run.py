@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.build import Built, build, client_ids
-from fedweave.config import Config, dumps
+from fedweave.config import Config, written
 from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import MotifTable
 from fedweave.core.tree import Tree
@@ -202,7 +202,7 @@ def _prepare(
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
     (directory / SUMMARY).unlink(missing_ok=True)  # of fewer rounds than are wanted now
-    write(directory / CONFIG, lambda file: file.write(dumps(config.plain()).encode()))
+    write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(here.held(built)))
     if motifs := getattr(built, "motifs", None):
         write_table(directory / MOTIFS, frequent(motifs))
@@ -244,6 +244,8 @@ def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
         **({"classes": list(built.data.labels)} if built.data.labels else {}),
+        "features": built.data.features,
+        "class_count": built.data.classes,
         "clients": len(built.fed.clients),
         "rounds": last.round,
         "seed": config.general.seed,

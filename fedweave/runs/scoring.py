@@ -94,11 +94,11 @@ def like(config: Config, before: Dataset, folder: Path) -> Dataset:
         DataError: the tables are refused, or have other features or classes; names the column and the remedy.
     """
     named = {"labels": before.labels} if before.labels else {"classes": before.classes}
+    own = {name: config.data.values[name] for name in ("categories", "groups") if name in config.data.values}
     if before.graph_of is None:
-        own = {name: config.data.values[name] for name in ("categories", "groups") if name in config.data.values}
         data = Folder(sens_feature=True, **named, **own).load(folder, 0, labelled=False)
     else:
-        data = GraphFolder(sens_feature=True, **named, **_kinds(before)).load(folder, 0, labelled=False)
+        data = GraphFolder(sens_feature=True, **named, **_kinds(before), **own).load(folder, 0, labelled=False)
     x = _scaled(config, before, _matched(data, before, folder))
     return replace(data, x=x, public=np.zeros((3, data.examples), bool))
 

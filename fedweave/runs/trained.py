@@ -74,9 +74,9 @@ def finished(directory: Path) -> Config:
         UserError: there is none.
     """
     if not (directory / SUMMARY).exists():
-        raise UserError(
-            f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `fedweave run --resume`."
-        )
+        between = (directory / CONFIG).exists() and read(directory / CONFIG)[0].engine.name != "simulation"
+        again = "fedweave sites run --resume" if between else "fedweave run --resume"
+        raise UserError(f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{again}`.")
     return read(directory / CONFIG)[0]
 
 

@@ -28,7 +28,7 @@ def planned(
     base = load(config)
     documents: list[Document] = []
     for name in algorithms.split(",") if algorithms else [None]:
-        document = deepcopy(base) if name is None else deepcopy(with_algorithm(base, name.strip())[0])
+        document = deepcopy(base) if name is None else deepcopy(with_algorithm(base, name.strip(), "--algorithms")[0])
         for text in settings:
             override(document, text)
         documents += _combined(document, [_values(text) for text in grid])

@@ -122,3 +122,15 @@ def test_options_are_checked(tmp_path: Path) -> None:
 def test_one_graph_is_not_read_in_place_of_many(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r'there is a table graphs.* Set \[data\] name = "graphs"'):
         load("folder", str(folder(tmp_path)))
+
+
+def test_text_of_nodes_worked_by_hand(tmp_path: Path) -> None:
+    nodes = "id,graph,charge\nNa,salt,plus\nCl,salt,minus\nO,water,\nN,air,plus\n"
+    root = folder(tmp_path, nodes=nodes, edges="source,target\nNa,Cl\n")
+    with pytest.raises(DataError, match=r"categories = \{charge = "):
+        load("graphs", str(root))
+    data = load("graphs", str(root), categories={"charge": ("minus", "plus")})
+    np.testing.assert_array_equal(dense(data.x), [[0, 0], [0, 1], [1, 0], [0, 1]])  # O, Na, Cl, N
+    assert data.columns == ("charge = minus", "charge = plus")
+    with pytest.raises(ConfigError, match="names a value twice"):
+        load("graphs", str(root), categories={"charge": ("plus", "plus")})

@@ -126,11 +126,22 @@ def test_all_faults_of_the_tables_are_told_at_once(tmp_path: Path) -> None:
         "nodes.csv: row 4: feature 'g' is empty",
         "nodes.csv: row 3: split is 'dev'",
     ]  # edges are not looked at before ids are unique
-    many = "id,label,f\n" + "".join(f"{i},0,1x{i}\n" for i in range(50))
+    many = "id,label,f\n" + "".join(f"{i},0,1{'x' * (i % 2)}{i}\n" for i in range(100))
     with pytest.raises(DataError) as refusal:
         load("folder", str(folder(tmp_path, many, "source,target\n" + "a,b\n" * 3)))
     assert len(str(refusal.value).splitlines()) == 21
     assert str(refusal.value).splitlines()[-1] == "and 36 more faults"  # 50 features and 6 ends, of which 20 are shown
+
+
+def test_a_column_of_another_kind_is_one_fault(tmp_path: Path) -> None:
+    dates = "id,label,born,f\n" + "".join(f"{i},0,2001-02-{10 + i},{'x' if i == 3 else i}\n" for i in range(9))
+    with pytest.raises(DataError) as refusal:
+        load("folder", str(folder(tmp_path, dates, "source,target\n1,2\n")))
+    column, cell = str(refusal.value).removeprefix(f"{tmp_path}/").splitlines()
+    assert column.startswith(
+        "nodes.csv: row 2: 'born' is '2001-02-10', no number, and so are 8 more of its 9 rows. A date"
+    )
+    assert "row 5: 'f' is 'x'" in cell
 
 
 def test_an_npz_of_ones_own_is_a_path(tmp_path: Path) -> None:

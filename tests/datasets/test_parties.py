@@ -186,3 +186,31 @@ def test_a_party_by_itself_and_its_common_nodes_worked_by_hand(tmp_path: Path) -
         read_party(tmp_path / "bank", Folder())
     shop, _ = read_party(tmp_path / "shop", Folder())
     assert (shop.classes, shop.y.tolist()) == (2, [-1, 1, 0])
+
+
+def test_text_and_groups_of_parties_worked_by_hand(tmp_path: Path) -> None:
+    """Each party has the columns of categories that it has; the groups are named once."""
+    bank = "id,job,sens\nben,nurse,m\nanna,clerk,f\ncleo,,f\n"
+    root = two(
+        tmp_path,
+        bank,
+        SHOP.replace("spent", "spent,job")
+        .replace("0.5\n", "0.5,clerk\n")
+        .replace("1.5\n", "1.5,clerk\n")
+        .replace("-1\n", "-1,nurse\n"),
+        "source,target\nanna,ben\n",
+    )
+    given = {"categories": {"job": ("clerk", "nurse")}, "groups": ("m", "f")}
+    data = loaded(root, **given)
+    np.testing.assert_array_equal(data.x, [[1, 0, 1.5, 1, 0], [0, 1, -1, 0, 1], [0, 0, 0.5, 1, 0]])
+    assert [own.names for own in data.parties or ()] == [
+        ("job = clerk", "job = nurse"),
+        ("spent", "job = clerk", "job = nurse"),
+    ]
+    np.testing.assert_array_equal(data.sens, [1, 0, 1])
+    alone, names = read_party(root / "bank", Folder(labels=("bad", "good"), **given))  # type: ignore[arg-type]
+    assert names == ("job = clerk", "job = nurse")
+    np.testing.assert_array_equal(alone.x, [[0, 1], [1, 0], [0, 0]])
+    np.testing.assert_array_equal(alone.sens, [0, 1, 1])
+    with pytest.raises(DataError, match=r"no party has a column 'jobs', which \[data\] categories names"):
+        loaded(root, categories=given["categories"] | {"jobs": ("clerk",)})

@@ -169,7 +169,7 @@ def test_labels_whose_order_nobody_gave_or_gave_otherwise_are_refused(project: P
     bring_tables(project, config, node_labels=KINDS[::-1])
     write_site_file(project / "bank-a" / SITE_FILE, {"path": "tables", "classes": 2, "node_labels": KINDS})
     replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(config.plain(), "r1", -1)
-    with pytest.raises(UserError, match=r"bank-b, bank-c have other names.*node_labels"):
+    with pytest.raises(UserError, match=r"labels of nodes and edges of bank-b, bank-c have other names"):
         check_names(replies)
     write_site_file(project / "bank-a" / SITE_FILE, {"path": "tables", "classes": 2})
     with pytest.raises(ClientsMissing, match="bank-a: its data or settings were refused"):

@@ -14,9 +14,12 @@ from typer.testing import CliRunner
 pytest.importorskip("torch_geometric", reason="the exported module needs PyTorch Geometric")
 
 import fedweave
-from fedweave import datasets
+from fedweave import config, datasets
 from fedweave.build import graph_of
 from fedweave.cli import app
+from fedweave.datasets import features
+from fedweave.deploy.sites.running import for_sites
+from fedweave.export import card, source
 from fedweave.predict import predictions
 from fedweave.runs.scoring import probabilities
 from fedweave.runs.trained import Trained, finished, trained
@@ -167,3 +170,31 @@ def test_the_exported_source_needs_no_fedweave(tmp_path: Path) -> None:
     source = (exported(tmp_path / "run") / "model.py").read_text()
     assert "fedweave" not in source
     assert "exported_model" not in sys.modules
+
+
+def test_the_card_knows_every_scaling_and_tells_the_gaps_between_groups(tmp_path: Path) -> None:
+    assert set(card._SCALED) == {*features.NORMALISE, source.AT_SITES}
+    summary = made(tmp_path / "run", {"name": "fedavg", "lr": 0.05}, SYNTHETIC, 3)
+    text = (exported(tmp_path / "run") / "README.md").read_text()
+    for gap in ("sp", "eo", "equalised_odds"):
+        assert f"between the two groups, as the first: {summary[f'groups/global/{gap}']:.4f}" in text
+
+
+def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> None:
+    """The same files as of the simulation, but for what sites alone know; any other model is refused."""
+    out = tmp_path / "run"
+    made(out, {"name": "fedavg", "lr": 0.05}, SYNTHETIC, 3)
+    simulated = exported(out)
+    simulated.rename(tmp_path / "simulated")
+    chosen, _ = config.read(out / "config.toml")
+    (out / "config.toml").write_text(config.written(for_sites(chosen.plain()).plain()))
+    folder = exported(out)
+    assert (folder / "weights.safetensors").read_bytes() == (tmp_path / "simulated/weights.safetensors").read_bytes()
+    about = json.loads((folder / "model.json").read_text())
+    assert about["scaling"] == {"how": "sites"}
+    assert "each one's site.toml" in (folder / "README.md").read_text()
+    data = datasets.load(**SYNTHETIC)
+    assert torch.equal(logits(loaded(folder), data), logits(loaded(tmp_path / "simulated"), data))
+    refused = CliRunner().invoke(app, ["export", str(out), "--client", "client-1", "--out", str(tmp_path / "other")])
+    assert refused.exit_code == 2
+    assert "where each one's own models are" in refused.output

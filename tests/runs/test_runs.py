@@ -116,6 +116,8 @@ def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) 
     assert list(summary) == [
         "algorithm",
         "dataset",
+        "features",
+        "class_count",
         "clients",
         "rounds",
         "seed",

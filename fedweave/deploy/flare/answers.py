@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 
 from fedweave.core.tree import Tree, encode
 
+MISTAKEN = "its data or settings were refused"  # begins a refusal that the site's owner can mend
+
 
 class Answer(NamedTuple):
     """What a site sent: the encoded reply and the seconds that it took there; or why there is none."""

@@ -26,14 +26,14 @@ from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.deploy.flare.lengths import SIZES, TELLS
 from fedweave.deploy.flare.sitefile import Rules, SiteData
-from fedweave.errors import DataError
+from fedweave.errors import ConfigError, DataError
 
 WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back
 JOINING: Declaration = {
     "features": Sends("how many features the data has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
     "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
-    "kinds": "a fingerprint of the names of nodes' and edges' labels in their order; 0 if they are numbers",
+    "kinds": "a fingerprint of the names of categories, groups, and nodes' and edges' labels; 0 if there are none",
     "nodes": Sends("how many nodes the site holds", within=Whole(-1)),
     "edges": Sends("how many edges the site holds", within=Whole(-1)),
     "split": Sends("how many examples it trains, validates and tests on", within=Whole()),
@@ -49,7 +49,7 @@ ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
 @dataclass(frozen=True)
 class Holdings:
     """A site's graph and the global test graph, as models see them, the site's data as read, and the names of its
-    classes and, of small graphs, of nodes' and edges' labels (`kinds`), where they have names."""
+    classes and of what its features stand for (`kinds`), where they have names."""
 
     graph: Graph
     test: Graph | None
@@ -82,9 +82,35 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
         refuse(
             folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
         )
-    named = [site.node_labels, site.edge_labels]
-    kinds = tuple(f"{at} {name}" for at, names in enumerate(named) for name in names or ())
-    return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or (), kinds)
+    check_meant(folder / site.path, site)
+    return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or (), kinds_of(site))
+
+
+def kinds_of(site: SiteData) -> tuple[str, ...]:
+    """What the site's file names in an order that all sites must share, besides the classes."""
+    lists: dict[str, tuple[str, ...] | None] = {
+        key: getattr(site, key) for key in ("node_labels", "edge_labels", "groups")
+    }
+    lists |= {f"category {column}": values for column, values in sorted((site.categories or {}).items())}
+    return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
+
+
+def check_meant(path: Path, site: SiteData) -> None:
+    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`.
+
+    Raises:
+        ConfigError: names them.
+    """
+    of_graphs = ("node_labels", "edge_labels", "degrees")
+    kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
+    odd = {"npz": ("categories", "groups", *of_graphs), "graphs": ("groups",), "nodes": of_graphs}[kind]
+    if given := [key for key in odd if getattr(site, key) is not None]:
+        raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
+
+
+def tables(site: SiteData) -> Folder:
+    """How a folder with nodes and edges is read."""
+    return Folder(site.normalise, site.classes, site.labels, site.sens_feature, site.categories, site.groups)
 
 
 def marks(data: Dataset, scaling: str) -> dict[str, Any]:
@@ -111,11 +137,11 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         ConfigError: small graphs have labels that are names, and no order of these that all sites could share.
     """
     if require(path).is_dir():
-        named = (site.normalise, site.classes, site.labels, site.sens_feature)
         if not is_of_graphs(path):
-            return Folder(*named).load(path, 0)
+            return tables(site).load(path, 0)
         check_named(path, site.node_labels, site.edge_labels)
-        return GraphFolder(*named, site.node_labels, site.edge_labels, site.degrees).load(path, 0)
+        named = (site.normalise, site.classes, site.labels, site.sens_feature)
+        return GraphFolder(*named, site.node_labels, site.edge_labels, site.degrees, site.categories).load(path, 0)
     data = numbered(path, npz.read(path, path.stem), site.classes)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
 

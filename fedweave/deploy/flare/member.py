@@ -22,7 +22,7 @@ from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.alignment import BLINDING, MEETING
-from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.answers import MISTAKEN, Answer
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
 from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, marks, withheld
 from fedweave.deploy.flare.keys import read_checked
@@ -93,7 +93,7 @@ class Member:
                 return self._refused(asked, error)
             except Exception as error:  # whatever fails here fails this site alone, and says nothing of its data
                 reason = error.__cause__ if isinstance(error, StepFailed) else error
-                what = "its data or settings were refused" if isinstance(reason, FedweaveError) else "it failed"
+                what = MISTAKEN if isinstance(reason, FedweaveError) else "it failed"
                 self._stopped = f"{what} ({type(reason).__name__}); {_OWNER}"
                 return self._refused(asked, error)
 

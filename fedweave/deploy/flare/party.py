@@ -13,10 +13,9 @@ from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.alignment import no_opening, opening_tree
-from fedweave.deploy.flare.holdings import Holdings, check_split, marks, numbered, require
+from fedweave.deploy.flare.holdings import Holdings, check_meant, check_split, marks, numbered, require, tables
 from fedweave.deploy.flare.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.errors import FedweaveError
 from fedweave.privacy.aggregation import read_identity
@@ -87,11 +86,12 @@ def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name:
     """
     path = require(folder / site.path)
     if path.is_dir():
-        data, columns = read_party(path, Folder(site.normalise, site.classes, site.labels, site.sens_feature))
+        data, columns = read_party(path, tables(site))
         key = read_secret(folder / IDS_KEY)
         meeting = Party(name, read_identity(folder), run, tuple(sites), key) if data.ids else None
     else:
         data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), ()
         meeting = None
     check_split(path, data)
+    check_meant(path, site)
     return PartyData(path, data, meeting, columns, site.normalise, site.labels or ())

@@ -20,6 +20,7 @@ from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.alignment import widest
+from fedweave.deploy.flare.answers import MISTAKEN
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import global_test, server_graphs
 from fedweave.deploy.flare.journal import Journal, journal_path
@@ -28,7 +29,7 @@ from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.flare.member import LOG, RUNS
 from fedweave.deploy.flare.names import RESULT, TOPIC
 from fedweave.deploy.flare.sitefile import SiteData
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.privacy.aggregation import read_root
 from fedweave.privacy.aggregation.identity import STARTUP
 from fedweave.rounds import METRICS_SCHEMA
@@ -127,7 +128,7 @@ class Server:
         except Interrupted:
             progress.status = "stopped"
         except FedweaveError as error:
-            progress.status, progress.error, progress.mistake = "failed", str(error), isinstance(error, UserError)
+            progress.status, progress.error, progress.mistake = "failed", str(error), mistaken(error)
         except Exception as error:
             logging.getLogger("fedweave.server").exception("the run failed")
             what = f"{type(error).__name__}: {error}"
@@ -168,11 +169,12 @@ class Server:
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
         replies = fed.join(config.plain(), self.run, reached.round, needs.vertical, bool(self.predict), reached.data)
-        features = widest(replies) if needs.vertical else _agreed(replies, "features")
-        fed.classes = _agreed(replies, "classes")
+        features = widest(replies) if needs.vertical else agreed(replies, "features")
+        fed.classes = agreed(replies, "classes")
         check_names(replies)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
-        return Joined(algorithm, fed, replies, SimpleNamespace(name=config.data.name, labels=()))
+        data = SimpleNamespace(name=config.data.name, labels=(), features=features, classes=fed.classes)
+        return Joined(algorithm, fed, replies, data)
 
 
 def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
@@ -196,6 +198,12 @@ def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
         write_table(folder / LEDGER, built.fed.ledger.table())
 
 
+def mistaken(error: FedweaveError) -> bool:
+    """Whether those who started the job, or own a site, can mend it."""
+    missing = error.missing.values() if isinstance(error, ClientsMissing) else ()
+    return isinstance(error, UserError) or any(why.startswith(MISTAKEN) for why in missing)
+
+
 def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> dict[str, Any]:
     """What a watcher may ask of a running job: how far it is, and to stop after the round."""
     if isinstance(data, dict) and data.get("stop"):
@@ -203,7 +211,12 @@ def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop)
     return progress.plain()
 
 
-def _agreed(replies: Any, key: str) -> int:
+def agreed(replies: Any, key: str) -> int:
+    """The number that all sites say.
+
+    Raises:
+        UserError: they say different ones, or one keeps it back; names each.
+    """
     found = {site: replies[site][key] for site in replies.clients}
     if len(set(found.values())) > 1 or -1 in found.values():
         each = ", ".join(f"{site}: {value}" for site, value in found.items())
@@ -218,7 +231,7 @@ def check_names(replies: Any) -> None:
     would be another at each."""
     for key, what, remedy in (
         ("names", "classes", "labels = [...]"),
-        ("kinds", "labels of nodes and edges", "node_labels = [...] and edge_labels = [...]"),
+        ("kinds", "categories, groups, or labels of nodes and edges", "lists"),
     ):
         names = {site: replies[site][key] for site in replies.clients if replies[site][key] > 0}
         first = next(iter(names), "")

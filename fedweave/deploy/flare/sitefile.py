@@ -29,6 +29,8 @@ class SiteData:
     classes:   number of classes of the whole federation; every site gives the same.
     labels:    class names in order, where labels are names (instead of `classes`).
     sens_feature: allow a feature column that says the same as the column sens.
+    categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
+               give the same.
     node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
     draws_as:  client id that random draws are made for instead of the site's name. `sites init --split` sets it so that
                the federation draws as the simulation of its configuration does.
@@ -40,6 +42,8 @@ class SiteData:
     classes: Annotated[int, Field(ge=1)] | None = None
     labels: tuple[str, ...] | None = None
     sens_feature: bool = False
+    categories: dict[str, tuple[str, ...]] | None = None
+    groups: tuple[str, ...] | None = None
     node_labels: tuple[str, ...] | None = None
     edge_labels: tuple[str, ...] | None = None
     degrees: Annotated[int, Field(ge=1)] | None = None

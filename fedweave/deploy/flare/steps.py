@@ -7,7 +7,7 @@ from typing import Any
 
 from fedweave.core.federation import Client, Step
 from fedweave.core.tree import Tree
-from fedweave.errors import CallRefused, FedweaveError, StepFailed
+from fedweave.errors import CallRefused, FedweaveError, StepFailed, raised_at
 
 
 def find_step(algorithm: Any, name: str) -> Step:
@@ -52,4 +52,4 @@ def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
     except FedweaveError:
         raise
     except Exception as error:
-        raise StepFailed(f"step {name} failed: {type(error).__name__}: {error}") from error
+        raise StepFailed(f"step {name} failed{raised_at(error)}: {type(error).__name__}: {error}") from error

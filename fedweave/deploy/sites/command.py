@@ -91,7 +91,8 @@ def start(
         else:
             read_checked(member.folder / SITE_FILE)
     for member in here:
-        typer.echo(f"{member.folder.name}: process {member.start(threads)}")
+        already = member.pid() is not None
+        typer.echo(f"{member.folder.name}: {'runs already, as ' * already}process {member.start(threads)}")
         if member.kind == "server":
             wait_until_open(member, project.host, project.port)
     check_alive(here)
@@ -109,7 +110,7 @@ def stop(directory: Directory, only: Only = None) -> None:
 @sites.command()
 def status(directory: Directory) -> None:
     """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
-    takes two seconds at most."""
+    takes about two seconds."""
     from fedweave.deploy.sites.project import read_project
     from fedweave.deploy.sites.status import lines
 
@@ -203,9 +204,12 @@ def predict(
     model that it has or is sent, and nothing leaves it; the parties of a vertical run predict jointly. The predictions
     stay in the sites' folders, of a vertical run in those that have labels.
     """
+    from fedweave.deploy.sites.processes import own_reasons
     from fedweave.deploy.sites.running import predict as submit
 
-    for path in submit(project, directory, Teller(), "" if model is None else str(model)):
+    with own_reasons(project):
+        paths = submit(project, directory, Teller(), "" if model is None else str(model))
+    for path in paths:
         typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedweave.config import Config, Document, dumps, resolve
+from fedweave.config import Config, Document, resolve, written
 from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.member import RUNS
@@ -54,7 +54,7 @@ def run(
         return finished
     with administer(project) as admin, locked(directory):
         number, lost = _number(project, directory, resume), set[str]()
-        write(directory / CONFIG, lambda file: file.write(dumps(config.plain()).encode()))
+        write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
         while True:
             listed = admin.listed()
             if missing := [site for site in about.sites if site not in listed]:

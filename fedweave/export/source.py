@@ -1,0 +1,135 @@
+"""The model of a finished run that is to be exported: its weights, and what data it wants."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedweave.errors import UserError
+
+if TYPE_CHECKING:
+    from fedweave.config import Config
+    from fedweave.core.tree import Tree
+
+KNOWN = ("gcn", "gat", "sage", "gin", "mlp")
+AT_SITES = "sites"  # how features are scaled that each site reads by itself
+
+
+@dataclass(frozen=True)
+class Form:
+    """What data a model wants.
+
+    columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
+    know them. example: "node" or "graph". scaling: of the features, "how", and where that depends on the run's nodes
+    "shift" and "divisor" of every column, the latter None for those that become 0.
+    """
+
+    features: int
+    classes: int
+    columns: Sequence[str]
+    labels: Sequence[str]
+    example: str
+    scaling: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to export. which: "global", "personal" or "trained". weights: under PyTorch Geometric's names."""
+
+    config: "Config"
+    which: str
+    weights: "Tree"
+    form: Form
+
+    def described(self) -> dict[str, Any]:
+        """What `pyg.build` needs to know, and who prepares data for it."""
+        form = self.form
+        return {
+            "model": self.config.model.name,
+            "features": form.features,
+            "classes": form.classes,
+            "settings": self.config.model.values,
+            "columns": form.columns,
+            "labels": form.labels,
+            "scaling": form.scaling,
+        }
+
+
+def source(directory: Path, model: str | None, client: str | None) -> Source:
+    """The `model` of the run in `directory`: the global one where there is one, else that of the `client`.
+
+    Raises:
+        UserError: the run is not finished, or has no such model, or one that cannot be exported; of a run of sites,
+            any but the global model.
+    """
+    from fedweave.core.algorithm import capabilities
+    from fedweave.runs.trained import finished
+
+    config = finished(directory)
+    if capabilities(config.algorithm.kind).predicts:
+        raise UserError("a vertical run has no model that anybody could use alone; take `fedweave predict`.")
+    if config.model.name not in KNOWN:
+        raise UserError(f"model {config.model.name!r} cannot be exported; those that can are {', '.join(KNOWN)}.")
+    if config.engine.name == "simulation":
+        return _simulated(directory, config, model, client)
+    if client is not None or model not in (None, "global"):
+        raise UserError(
+            f"{directory} was trained between sites, where each one's own models are; the global model alone can be "
+            "exported. `fedweave sites predict --model personal` predicts at the sites."
+        )
+    return _of_sites(directory, config)
+
+
+def _simulated(directory: Path, config: "Config", model: str | None, client: str | None) -> Source:
+    from fedweave.runs.trained import trained
+
+    run = trained(directory, config, "")
+    algorithm, data = run.built.algorithm, run.built.data
+    which = model or ("global" if client is None and algorithm.global_model(run.state) is not None else "personal")
+    if which != "global" and client is None:
+        raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
+    if any(part.columns is not None for part in run.seen.parts):
+        raise UserError("in the run each client has columns of its own, so that no one module fits them.")
+    w = run.model_of(which, client or run.built.fed.clients[0])
+    form = Form(data.features, data.classes, data.columns, data.labels, data.example, _scaling(config))
+    return Source(config, which, _weights(config, algorithm, w, form), form)
+
+
+def _of_sites(directory: Path, config: "Config") -> Source:
+    from fedweave.report.reading import read_run
+    from fedweave.runs.checkpoint import Checkpoint
+    from fedweave.runs.files import CHECKPOINT
+
+    told = read_run(directory).summary
+    if not {"features", "class_count"} <= told.keys():
+        raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
+    features, classes = int(told["features"]), int(told["class_count"])
+    example = "node" if config.model.values.get("pool", "none") == "none" else "graph"
+    form = Form(features, classes, (), (), example, {"how": AT_SITES})
+    algorithm = config.algorithm.make(config.model.make().build(features, classes))
+    w = algorithm.one_model(Checkpoint.load(directory / CHECKPOINT).state)
+    return Source(config, "global", _weights(config, algorithm, w, form), form)
+
+
+def _weights(config: "Config", algorithm: Any, w: "Tree", form: Form) -> "Tree":
+    """`w` under PyTorch Geometric's names, with trained masks applied."""
+    from fedweave.export.weights import state_dict, unmasked
+
+    masks = getattr(algorithm, "composed", {}).get("SparseMasks")
+    net = config.model.make().build(form.features, form.classes)
+    given = config.model.values
+    heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []
+    return state_dict(net, w if masks is None else unmasked(w, masks.threshold), heads)
+
+
+def _scaling(config: "Config") -> dict[str, Any]:
+    """See `Form.scaling`."""
+    from fedweave.datasets.features import OVER_NODES, scaling
+    from fedweave.runs.scoring import unscaled
+
+    how = config.data.values.get("normalise", "none")
+    if how not in OVER_NODES:
+        return {"how": how}
+    shift, divisor = (numbers.tolist() for numbers in scaling(unscaled(config), how))
+    return {"how": how, "shift": shift, "divisor": [value if math.isfinite(value) else None for value in divisor]}

@@ -1,0 +1,68 @@
+"""Tables of a site's own: what its site.toml says of them holds, and what the others do not say likewise is refused."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.core.ledger import Ledger
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.server import agreed, check_names, mistaken
+from fedweave.deploy.flare.sitefile import SITE_FILE
+from fedweave.errors import ClientsMissing, UserError
+from fedweave.rounds import train
+from tests.deploy.projects import SITES, InProcess, experiment
+from tests.deploy.test_in_process import joined, project
+
+__all__ = ["project"]
+TEXT = 'path = "data"\nclasses = 2\ncategories = {{job = [{jobs}]}}\ngroups = ["f", "m"]\n'
+
+
+def with_text(project: Path, jobs: str = '"clerk", "nurse"', of: Sequence[str] = SITES) -> None:
+    """Give sites tables with a column of text, declared in these words at those `of` them."""
+    for site in SITES:
+        folder = project / site / "data"
+        folder.mkdir(exist_ok=True)
+        people = [
+            f"{i},{'clerk' if i % 2 else 'nurse'},{'fm'[i % 2]},{i % 2},{('train', 'val', 'test')[i % 3]}"
+            for i in range(60)
+        ]
+        (folder / "nodes.csv").write_text("\n".join(["id,job,sens,label,split", *people]))
+        (folder / "edges.csv").write_text("source,target\n" + "\n".join(f"{i},{i + 2}" for i in range(50)))
+        named = jobs if site in of else '"clerk", "nurse"'
+        sens = "sens_feature = true\n"  # the job says the same as the group
+        (project / site / SITE_FILE).write_text("[data]\n" + TEXT.format(jobs=named) + sens)
+
+
+def test_text_at_sites_is_what_all_of_them_declare(project: Path) -> None:
+    config = experiment(rounds=20, algorithm_settings={"lr": 0.1})
+    with_text(project)
+    (project / "server/test.npz").unlink()  # of other data
+    fed, algorithm, link = joined(project, config)
+    assert next(iter(link.members.values()))._job.found.data.columns == ("job = clerk", "job = nurse")  # type: ignore[union-attr]
+    *_, last = train(algorithm, fed, 20)
+    assert last.summary["local/accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("jobs", ['"nurse", "clerk"', '"clerk", "nurse ", "nurse"'])
+def test_sites_that_declare_other_categories_are_refused_by_name(project: Path, jobs: str) -> None:
+    """The same number of columns in another order, and another number."""
+    with_text(project, jobs, SITES[1:2])
+    replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
+    with pytest.raises(UserError, match="categories, groups, or labels of nodes and edges of bank-b have other names"):
+        check_names(replies)
+    if jobs.count(",") > 1:
+        with pytest.raises(UserError, match=r"different numbers of features \(bank-a: 2, bank-b: 3, bank-c: 2\)"):
+            agreed(replies, "features")
+
+
+def test_keys_of_another_kind_of_data_are_refused(project: Path) -> None:
+    """Nothing that an owner declared is passed over in silence."""
+    (project / "bank-b" / SITE_FILE).write_text('[data]\npath = "data.npz"\nclasses = 10\ngroups = ["f", "m"]\n')
+    link = InProcess(project)
+    with pytest.raises(ClientsMissing, match="bank-b: its data or settings were refused") as error:
+        Flare(link, SITES, ledger=Ledger(), seed=0, quorum=1.0).join(experiment().plain(), "r1", -1, False)
+    assert mistaken(error.value)
+    assert not mistaken(ClientsMissing("train", {"bank-b": "it failed"}, 3, 3))
