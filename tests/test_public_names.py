@@ -5,6 +5,7 @@ import inspect
 import json
 import tomllib
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -137,6 +138,26 @@ def test_a_starter_configuration_can_be_checked_and_run(tmp_path: Path, monkeypa
     assert "Did you mean 'fedavg-cora'?" in run("init", "c.toml", "--from", "fedavg-cor", code=2)
     run("init", "cora.toml", "--from", "fedavg-cora")
     assert (tmp_path / "cora.toml").read_text() == (ROOT / "experiments/fedavg-cora.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["own-tables", "own-members"])
+def test_a_starter_for_own_data_runs_on_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for branch in ("north", "south"):
+        folder = tmp_path / ("data" if name == "own-tables" else f"members/{branch}")
+        folder.mkdir(parents=True, exist_ok=True)
+        own = [[branch] if name == "own-tables" else [] for _ in range(30)]
+        rows = [[f"{branch}{i}", str(i % 2), str(i % 3), *cells] for i, cells in enumerate(own)]
+        with open(folder / "nodes.csv", "a") as nodes, open(folder / "edges.csv", "a") as edges:
+            if not nodes.tell():
+                nodes.write("id,label,age,branch\n" if name == "own-tables" else "id,label,age\n")
+                edges.write("source,target\n")
+            nodes.writelines(",".join(row) + "\n" for row in rows)
+            edges.writelines(f"{one[0]},{other[0]}\n" for one, other in pairwise(rows))
+    run("init", "mine.toml", "--from", name)
+    assert "60 nodes) · 2 clients" in run("check", "mine.toml")
+    run("run", "mine.toml", "--set", "rounds=1", "--out", "out")
+    assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2
 
 
 def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
