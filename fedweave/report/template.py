@@ -172,7 +172,7 @@ clients, or one is unfinished.{% endif %}</p>
 
 <section id="curves">
 <h2>Learning curves</h2>
-{{ figure(curves, "Dotted: always predicting the most frequent class of the training examples." ~
+{{ figure(curves, "Grey, dotted: always predicting the most frequent class of the training examples." ~
 (" Bands: mean ± one sample standard deviation over seeds." if seeds else "")) }}
 {%- if not curves %}<p>No accuracy or loss was measured.</p>{% endif %}
 </section>
