@@ -27,7 +27,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Normalised, Part, Round
 from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
 from fedweave.algorithms.preset import preset
-from fedweave.algorithms.prototypes import MOTIFS, MotifPrototypes, listed
+from fedweave.algorithms.prototypes import MOTIFS, Distance, MotifPrototypes, listed
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, ravel, unravel
@@ -241,7 +241,7 @@ class FairGraphFL:
     currency:    what it is an amount of.
     prototypes:  whether agents exchange prototypes.
     lam:         λ, the strength of their pull.
-    distance:    of prototypes, "mean_square" or "as_printed".
+    distance:    of prototypes, "relative", "mean_square" or "as_printed".
     max_ring:    vertices of the longest ring that is looked for.
     keep:        share of its motifs that an agent keeps, those of highest TF-IDF.
     local_steps: optimiser steps per round, each on all of an agent's training graphs.
@@ -260,7 +260,7 @@ class FairGraphFL:
     currency: str = "EUR"
     prototypes: bool = True
     lam: float = 0.1
-    distance: Literal["mean_square", "as_printed"] = "mean_square"
+    distance: Distance = "relative"
     max_ring: int = 7
     keep: float = 0.9
     local_steps: int = 1

@@ -2,7 +2,7 @@
 reference that agents are pulled to."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.learn import cross_entropy
 
+Distance = Literal["relative", "mean_square", "as_printed"]
 MOTIFS = {
     "motif": Sends(
         "which motifs its training graphs have: bonds and rings of labels, by number", within=Whole(-1, 1 << 63)
@@ -32,8 +33,10 @@ class MotifPrototypes(Part):
     what the model's pooling gives; the global one is the mean of the agents' with weights ReLU(r_i) (Eq. 12).
 
     lam:      λ.
-    distance: "mean_square" is the mean of (c_ik − c_k)² over the agent's motifs and the entries of a prototype;
-              "as_printed" Σ_k ‖c_ik − c_k‖₂, which grows with the number of motifs.
+    distance: "relative" is Σ_k ‖c_ik − c_k‖² / Σ_k ‖c_k‖² over the agent's motifs, whatever the size of embeddings;
+              "mean_square" the mean of (c_ik − c_k)² over these and the entries of a prototype; "as_printed"
+              Σ_k ‖c_ik − c_k‖₂. The latter two grow with the nodes of graphs where embeddings are sums over them, and
+              then leave nothing of cross-entropy (docs/fairgraphfl.md).
     max_ring: vertices of the longest ring that is looked for.
     keep:     share of its motifs that an agent keeps, those of highest TF-IDF.
 
@@ -42,7 +45,7 @@ class MotifPrototypes(Part):
     """
 
     lam: float = 0.1
-    distance: Literal["mean_square", "as_printed"] = "mean_square"
+    distance: Distance = "relative"
     max_ring: int = 7
     keep: float = 0.9
     sends: ClassVar = MOTIFS | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
@@ -52,8 +55,8 @@ class MotifPrototypes(Part):
     def __post_init__(self) -> None:
         if self.lam < 0:
             raise ValueError(f"lam is {self.lam}; it must not be negative")
-        if self.distance not in ("mean_square", "as_printed"):
-            raise ValueError(f"distance is {self.distance!r}; choose 'mean_square' or 'as_printed'")
+        if self.distance not in get_args(Distance):
+            raise ValueError(f"distance is {self.distance!r}; choose one of {', '.join(get_args(Distance))}")
         self.vocabulary  # noqa: B018  refuses impossible sizes
 
     @property
@@ -81,6 +84,9 @@ class MotifPrototypes(Part):
     def away(self, own: Tensor, whole: Tensor, known: Tensor) -> Tensor:
         """The distance of prototypes [K, h] to the global ones, over those that are `known`, bool [K]; 0 of none."""
         squared = torch.where(known[:, None], own - whole, 0.0).square().sum(1)
+        if self.distance == "relative":
+            size = torch.where(known[:, None], whole, 0.0).square().sum()
+            return squared.sum() / torch.where(size > 0, size, 1.0)
         if self.distance == "mean_square":
             return squared.sum() / (known.sum() * own.shape[1]).clamp(min=1)
         apart = squared > 0  # elsewhere the square root has no gradient

@@ -1,6 +1,7 @@
 """h W + b, with ReLU or without: one operation whose bias, ReLU and gradients are taken rows by rows, while these are
 in a processor's cache. Its numbers are those of `ops.linear` with the bias and ReLU after it."""
 
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -39,13 +40,13 @@ def _gradients(
     """Of h (empty unless it is wanted, `below`), w and the bias."""
     of_h = h.new_empty(h.shape if below else (0, 0, 0))
     of_w, of_bias, back = torch.zeros_like(w), w.new_zeros(len(w), w.shape[2]), w.mT
-    parts = zip(blocks(grad), blocks(h), blocks(out), strict=True)
-    for at, (slope, part, after) in enumerate(parts):
+    wanted = blocks(of_h) if below else repeat(None)
+    for slope, part, after, into in zip(blocks(grad), blocks(h), blocks(out), wanted, strict=False):
         own = torch.ops.aten.threshold_backward(slope, after, 0) if relu else slope.contiguous()
         of_w.baddbmm_(part.mT, own)
         of_bias += own.sum(1)
-        if below:
-            blocks(of_h)[at].copy_(torch.bmm(own, back))
+        if into is not None:
+            torch.bmm(own, back, out=into)
     return of_h, of_w, of_bias
 
 

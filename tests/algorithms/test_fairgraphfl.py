@@ -57,7 +57,12 @@ class Agent:
         if known:
             goal = torch.from_numpy(np.stack([whole[self.motifs[k]] for k in known]))
             apart = self.prototypes(flat)[known] - goal
-            loss = loss + self.lam * (apart.norm(dim=1).sum() if self.distance == "as_printed" else (apart**2).mean())
+            away = {
+                "relative": (apart**2).sum() / (goal**2).sum(),
+                "mean_square": (apart**2).mean(),
+                "as_printed": apart.norm(dim=1).sum(),
+            }
+            loss = loss + self.lam * away[self.distance]
         return torch.autograd.grad(loss, flat)[0].numpy()
 
 
@@ -115,7 +120,12 @@ def expected(
 
 @pytest.mark.parametrize(
     ("solver", "base", "distance"),
-    [("sgd", "before", "mean_square"), ("sgd", "after", "as_printed"), ("adam", "after", "mean_square")],
+    [
+        ("sgd", "before", "relative"),
+        ("sgd", "before", "mean_square"),
+        ("sgd", "after", "as_printed"),
+        ("adam", "after", "relative"),
+    ],
 )
 def test_rounds_are_those_of_the_paper(oracles: Any, solver: str, base: str, distance: str) -> None:
     options = {"alpha1": 0.3, "alpha2": 0.7, "beta": 1.5, "base": base, "budget": 5.0}
@@ -252,6 +262,10 @@ def test_a_distance_by_hand() -> None:
     own, whole = torch.tensor([[3.0, 4.0], [1.0, 1.0], [7.0, 7.0]]), torch.tensor([[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     known = torch.tensor([True, True, False])
     assert MotifPrototypes(distance="mean_square").away(own, whole, known) == 25 / 4
+    relative = MotifPrototypes()
+    assert relative.away(own, whole, known) == 25 / 2
+    assert relative.away(10 * own, 10 * whole, known) == 25 / 2  # however large embeddings are
+    assert relative.away(own, torch.zeros(3, 2), known) == 27  # nothing to be relative to
     printed = MotifPrototypes(distance="as_printed")
     assert printed.away(own, whole, known) == 5
     own.requires_grad_()

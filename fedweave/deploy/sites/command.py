@@ -110,7 +110,7 @@ def stop(directory: Directory, only: Only = None) -> None:
 @sites.command()
 def status(directory: Directory) -> None:
     """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
-    takes about two seconds."""
+    takes five seconds at most, mostly about two."""
     from fedweave.deploy.sites.project import read_project
     from fedweave.deploy.sites.status import lines
 
