@@ -51,7 +51,8 @@ class ClientsMissing(FedweaveError):
         named = "; ".join(f"{client}: {reason}" for client, reason in missing.items())
         super().__init__(
             f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. "
-            f"Missing: {named}. Bring them back or, if the algorithm can do without them, lower the quorum."
+            f"Missing: {named}. Bring them back, put right what they refuse or, if the algorithm can do without them, "
+            "lower [engine] quorum."
         )
 
 

@@ -141,7 +141,7 @@ class FedAvg(Deployable):
         round = Round(replies, at, w, self.model, fed.held)
         memory = {name: self.composed[name].observe(own, round) for name, own in self._memory(state).items()}
         round = replace(round, factors=self.composed.factors(memory, round))
-        round = replace(round, weights=self.composed.decided("weigh", memory, round))
+        round = replace(round, weights=self.composed.weights(memory, round))
         if not self.composed.personal:
             round = replace(round, delta=self.composed.decided("aggregate", memory, round) or round.weighted())
         round = replace(round, value=self.composed.decided("value", memory, round))
@@ -189,7 +189,7 @@ class FedAvg(Deployable):
         owner = self.composed.owner("step")
         if not owner:
             return {"w": add(round.w, round.delta)}, memory
-        w, after = self.composed[owner].step(memory[owner], round.w, round.delta)
+        w, after = self.composed.stepped(memory, round)
         return {"w": w}, memory | {owner: after}
 
     # --- client ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import DataError
 
 MOST_FAULTS = 20
+_LOOKED = 10_000  # rows at fault whose words are compared
 
 
 def refuse(where: str | Path, what: str, remedy: str) -> NoReturn:
@@ -55,13 +56,17 @@ def refuse_rows(table: Any, bad: np.ndarray, what: Callable[[int], str], remedy:
     """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` says what is wrong in it.
 
     Raises:
-        Refused: names the first rows.
+        Refused: names the first of all rows in which the same is wrong.
     """
-    rows, faults = np.flatnonzero(bad), Faults()
-    for row in rows[:MOST_FAULTS].tolist():
+    alike, faults, rows = dict[str, list[int]](), Faults(), np.flatnonzero(bad)
+    for row in rows[:_LOOKED].tolist():
+        alike.setdefault(what(row), []).append(row)
+    beyond = f" or more; only {_LOOKED:,} were looked at" if len(rows) > _LOOKED else ""
+    for text, same in list(alike.items())[:MOST_FAULTS]:
         with faults:
-            table.refuse_at(row, what(row), remedy)
-    faults.refuse(max(0, len(rows) - MOST_FAULTS))
+            more = f" (and so in {len(same) - 1:,} more rows{beyond})" if len(same) > 1 else ""
+            table.refuse_at(same[0], text + more, remedy)
+    faults.refuse(max(0, len(alike) - MOST_FAULTS))
 
 
 def first(bad: np.ndarray) -> int | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +58,7 @@ class _Stacked(Table):
     """Several tables one below the other; complaints name the file and row that a value comes from."""
 
     sources: tuple[Table, ...] = ()
+    counted: ClassVar[str] = "rows of all members"
 
     def place(self, row: int) -> tuple[Path, int]:
         """See `Table.place`."""

@@ -5,7 +5,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ class Table:
     path: Path
     data: pa.Table
     top: int
+    counted: ClassVar[str] = "rows"
 
     @property
     def columns(self) -> list[str]:
@@ -107,7 +108,7 @@ class Table:
         words = [text for text in pc.unique(cells.drop_null()).to_pylist() if text]
         if words and not any(re.match(form, text) for text in words for form in (NUMERIC, DATE, DECIMAL_COMMA)):
             empty = cells.null_count + cells.to_pylist().count("")
-            more = f"{len(cells) - empty:,} rows hold text" + (f" and {empty:,} nothing" if empty else "")
+            more = f"{len(cells) - empty:,} {self.counted} hold text" + (f" and {empty:,} nothing" if empty else "")
             first = np.arange(len(cells)) == cells.to_pylist().index(words[0])
             refuse_rows(self, first, lambda row: f"{column!r} is {words[0]!r}; {more}", remedy_of(column, words))
 
@@ -133,21 +134,22 @@ class Table:
         except pa.ArrowInvalid as error:
             bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not say which rows
             texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
-            better = remedy if to != pa.float64() else remedy_of(column, [str(text) for text in texts])
-            if bad.mean() > 0.5 and len(texts) > 1:  # not single cells: the column is of another kind
-                at, many = int(bad.argmax()), f"so are {len(texts) - 1:,} more of its {self.rows:,} rows"
-                self.refuse_at(at, f"{column!r} is {cells[at].as_py()!r}, no number, and {many}", better)
+            whole = bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is of another kind
+            better = remedy if to != pa.float64() else remedy_of(column, [str(text) for text in texts], whole)
+            if whole:
+                at, many = int(bad.argmax()), f"and so are {len(texts) - 1:,} more of {self.rows:,} {self.counted}"
+                self.refuse_at(at, f"{column!r} is {cells[at].as_py()!r}, no number, {many}", better)
             refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}", better)
             refuse(self.path, f"column {column!r}: {error}", remedy)
 
 
-def remedy_of(column: str, texts: list[str]) -> str:
-    """What to do about cells of a feature that are no numbers."""
+def remedy_of(column: str, texts: list[str], whole: bool = True) -> str:
+    """What to do about cells of a feature that are no numbers; whole: nothing else is in the column."""
     if all(re.match(DATE, text) for text in texts):
         return DATES
     if all(re.match(DECIMAL_COMMA, text) for text in texts):
         return "Write decimal points: 0.5, not 0,5."
-    if any(re.match(NUMERIC, text) for text in texts):
+    if not whole or any(re.match(NUMERIC, text) for text in texts):
         return FEATURE
     names = sorted(set(texts))
     shown = ", ".join(json.dumps(name, ensure_ascii=False) for name in names[:10]) + (", …" if names[10:] else "")

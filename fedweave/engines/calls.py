@@ -155,7 +155,8 @@ def check_declared(step: str, info: StepInfo, reply: Tree) -> None:
         declared = ", ".join(info.sends) or "nothing"
         raise ReplyRefused(
             f"step {step} replies with {', '.join(undeclared[:5])}, but declares {declared}. "
-            "Add it to @on_client(sends={…}) with what the receiver learns from it."
+            "Add it to `sends`, of the part whose `report` it is or of the step's @on_client, with what the receiver "
+            "learns from it."
         )
 
 

@@ -9,9 +9,9 @@ POOLED = (
 SCALED = {
     "simulation": "Features are scaled (normalise = {how!r}) by numbers over all nodes, which this simulation computed "
     "of the whole data before it was cut; the exchange “(scale)” is what members would send to get them.",
-    "flare": "Features are scaled by numbers over each site's own nodes, as its site.toml has it; nothing left for "
-    "that. Where `fedweave sites init --split` made their data of an experiment with normalise = {how!r}, it was "
-    "scaled before it was cut, by numbers over all nodes.",
+    "flare": "Every site scales its features by its own numbers, or leaves them as they are, as its own site.toml "
+    "says; nothing left for that, and the experiment's normalise = {how!r} counts in simulations alone. Data that "
+    "`fedweave sites init --split` cut for sites had been scaled by it before, by numbers over all nodes.",
 }
 
 
@@ -20,5 +20,5 @@ def pooled(config: Document, at_one_place: bool) -> list[str]:
     if at_one_place:
         return [POOLED]
     how, engine = config.get("data", {}).get("normalise", "none"), config.get("engine", {}).get("name", "simulation")
-    own = how in ("none", "row")  # each row by itself; see `datasets.features`
+    own = how in ("none", "row", "binary")  # each row by itself; see `datasets.features`
     return [] if own or engine not in SCALED else [SCALED[engine].format(how=how)]

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
-from fedweave.algorithms.parts import BySize, Clip, Context, MixedStart, Part, Round, TrainedModel, Uniform
+from fedweave.algorithms.parts import BySize, Clip, Context, MixedStart, Part, Round, TrainedModel, Uniform, composition
 from fedweave.core import model as models
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel
+from fedweave.errors import ConfigError
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
@@ -225,3 +226,44 @@ def test_further_training_finds_what_each_client_was_sent(name: str) -> None:
         _, fed = after(made, rounds=2, mode=mode)
         ends.append(fed.snapshot())
     assert distance(*ends) <= 1e-12
+
+
+@dataclass(frozen=True)
+class Weighing(Part):
+    """Updates count by a number made up here."""
+
+    made: Any
+
+    def weigh(self, state: Tree, round: Round) -> Any:
+        return self.made(len(round.at))
+
+
+def test_weights_that_are_none_are_refused_and_more_than_a_mean_is_noted_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for made in (lambda n: [1 / n] * n, lambda n: torch.ones(n - 1), lambda n: torch.full((n,), torch.nan)):
+        with pytest.raises(ConfigError, match=r"Weighing\.weigh: is to give 5 finite weights"):
+            after(FedAvg(model(), parts=(Weighing(made),)), rounds=1)
+    composition._note_large.cache_clear()
+    after(FedAvg(model(), parts=(Weighing(lambda n: torch.full((n,), 0.5, dtype=torch.float64)),)))
+    [noted] = [record.getMessage() for record in caplog.records]
+    assert "Weighing.weigh gives weights that sum to 2.5" in noted
+
+
+@dataclass(frozen=True)
+class Stepping(Part):
+    """The server's step as made up here."""
+
+    made: Any
+
+    def step(self, state: Tree, w: Tree, delta: Tree) -> Any:
+        return self.made(w)
+
+
+def test_a_step_that_gives_something_else_is_refused_by_name() -> None:
+    for made in (lambda w: w, lambda w: (w, None), lambda w: (w, w, w)):
+        with pytest.raises(ConfigError, match=r"^Stepping\.step: is to give two trees, the new weights and its memory"):
+            after(FedAvg(model(), parts=(Stepping(made),)), rounds=1)
+    for made in (lambda w: ({}, {}), lambda w: (map_leaves(lambda leaf: leaf[:1], w), {})):
+        with pytest.raises(ConfigError, match=r"^Stepping\.step: the new weights are to have the leaves and shapes"):
+            after(FedAvg(model(), parts=(Stepping(made),)), rounds=1)

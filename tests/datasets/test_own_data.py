@@ -130,7 +130,9 @@ def test_all_faults_of_the_tables_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refusal:
         load("folder", str(folder(tmp_path, many, "source,target\n" + "a,b\n" * 3)))
     assert len(str(refusal.value).splitlines()) == 21
-    assert str(refusal.value).splitlines()[-1] == "and 36 more faults"  # 50 features and 6 ends, of which 20 are shown
+    assert (
+        str(refusal.value).splitlines()[-1] == "and 32 more faults"
+    )  # 50 features and 2 ends, each in 3 rows, of which 20 are shown
 
 
 def test_a_column_of_another_kind_is_one_fault(tmp_path: Path) -> None:
@@ -138,9 +140,7 @@ def test_a_column_of_another_kind_is_one_fault(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refusal:
         load("folder", str(folder(tmp_path, dates, "source,target\n1,2\n")))
     column, cell = str(refusal.value).removeprefix(f"{tmp_path}/").splitlines()
-    assert column.startswith(
-        "nodes.csv: row 2: 'born' is '2001-02-10', no number, and so are 8 more of its 9 rows. A date"
-    )
+    assert column.startswith("nodes.csv: row 2: 'born' is '2001-02-10', no number, and so are 8 more of 9 rows. A date")
     assert "row 5: 'f' is 'x'" in cell
 
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites import processes, status
 from fedweave.deploy.sites.command import Teller
-from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, own_reasons
+from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, last_record, own_reasons
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.errors import FedweaveError, UserError
 
@@ -27,7 +28,11 @@ runner = CliRunner()
 
 @pytest.fixture
 def project(provisioned: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(provisioned, tmp_path / "project"))
+    """With a port of its own: the provisioned project may be running."""
+    ignored = shutil.ignore_patterns("process.*", "runs", "ledgers", "*.log")
+    copy = Path(shutil.copytree(provisioned, tmp_path / "project", ignore=ignored))
+    replace(read_project(copy), port=processes.free_port()).save(copy)
+    return copy
 
 
 def test_a_project_without_a_fault_says_what_there_is(project: Path) -> None:
@@ -188,3 +193,21 @@ def test_the_administrator_hears_where_a_run_goes_on_and_who_is_waited_for(
         "round 7/9  1.0 s",
         "round 8: waiting for bank-b",
     ]
+
+
+def test_a_projects_port_is_none_that_the_system_gives_to_connections() -> None:
+    """Else another program's connection may have it by the time that the server is started."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = {processes.free_port() for _ in range(20)}
+    assert len(ports) > 10
+    assert max(ports) < low
+
+
+def test_the_last_message_of_a_log_is_told_in_whole() -> None:
+    at = "2026-11-23 00:58:49 "
+    faults = "nodes.csv: row 2: 'f' is 'x'.\nnodes.csv: row 3: split is 'dev'."
+    assert last_record(f"{at}joined\n{at}{faults}\n") == faults.replace("\n", "\n    ")
+    assert (
+        last_record(f'{at}it failed\nTraceback (most recent call last):\n  File "a.py"\nValueError: no\n')
+        == "ValueError: no"
+    )

@@ -1,7 +1,9 @@
 """An ordered list of parts as one: their names, and who decides what."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Sends, Step
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, leaves
+from fedweave.errors import ConfigError
 from fedweave.incentives.vocabulary import Vocabulary
 
 UPDATE = "change of the model weights by local training"
@@ -21,6 +24,7 @@ GLOBAL = "the joint model's weights, which all members' updates have gone into"
 MIXED = "weights that the server mixed for this client from several members'"
 INIT = "a random number, from which all clients draw the same first weights"
 
+_log = logging.getLogger(__name__)
 # Hooks that one part alone may have, and what they decide.
 DECIDES = {
     "reward": "what each client gets",
@@ -102,6 +106,37 @@ class Composition(dict[str, Part]):
         """What the owner of a hook of the server decides; None without one. memory: {part: its state}."""
         owner = self.owner(hook)
         return getattr(self[owner], hook)(memory[owner], round) if owner else None
+
+    def weights(self, memory: Tree, round: Round) -> Any:
+        """How updates count, float64 [P] or [P, P], as the owner of `weigh` decides; notes, once, if it is more than a
+        mean.
+
+        Raises:
+            ConfigError: they are no finite numbers of that shape; names the part.
+        """
+        found, owner, count = self.decided("weigh", memory, round), self.owner("weigh"), len(round.at)
+        if not owner:
+            return found
+        if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or not found.isfinite().all():
+            raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each client that replied")
+        if (most := float(found.sum(-1).max())) > 1.001:
+            _note_large(owner, f"{most:.4g}")
+        return found
+
+    def stepped(self, memory: Tree, round: Round) -> tuple[Tree, Tree]:
+        """The weights after the server's step, and its owner's next state.
+
+        Raises:
+            ConfigError: its owner gives something else.
+        """
+        owner = self.owner("step")
+        made = self[owner].step(memory[owner], round.w, round.delta)
+        if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(tree, dict) for tree in made)):
+            raise ConfigError(f"{owner}.step: is to give two trees, the new weights and its memory for the next round")
+        shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (made[0], round.w)]
+        if shapes[0] != shapes[1]:
+            raise ConfigError(f"{owner}.step: the new weights are to have the leaves and shapes of those that it gets")
+        return made
 
     def factors(self, memory: Tree, round: Round) -> Tensor | None:
         """What updates are multiplied by before they count, float64 [P]; None if no part limits them."""
@@ -227,3 +262,13 @@ def mechanisms(part: Part) -> tuple[Mechanism, ...]:
 def bounding(part: Part) -> bool:
     """Whether an ε follows from what a part does to an update."""
     return any(not own.cost().unbounded for own in mechanisms(part))
+
+
+@cache
+def _note_large(owner: str, total: str) -> None:
+    _log.warning(
+        "note: %s.weigh gives weights that sum to %s, so that a round goes that much further than the mean of updates; "
+        "divide them by their sum if that is not meant",
+        owner,
+        total,
+    )

@@ -6,7 +6,8 @@ from typing import NamedTuple, Protocol
 
 from fedweave.core.tree import Tree, encode
 
-MISTAKEN = "its data or settings were refused"  # begins a refusal that the site's owner can mend
+# How refusals begin that the site's owner, or who started the job, can mend.
+MISTAKEN, FORBIDDEN = "its data or settings were refused", "the policy of the site forbids it"
 
 
 class Answer(NamedTuple):

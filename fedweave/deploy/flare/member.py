@@ -22,7 +22,7 @@ from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.alignment import BLINDING, MEETING
-from fedweave.deploy.flare.answers import MISTAKEN, Answer
+from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
 from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, marks, withheld
 from fedweave.deploy.flare.keys import read_checked
@@ -86,7 +86,7 @@ class Member:
                 reply, note = self._reply(asked, blob)
                 return Answer(reply, time.perf_counter() - began, note=note)
             except PolicyViolation as error:
-                self._stopped = f"the policy of the site forbids it: {error}"
+                self._stopped = f"{FORBIDDEN}: {error}"
                 return self._refused(asked, error)
             except CallRefused as error:
                 self._stopped = f"the site refuses it: {error}"

@@ -20,7 +20,7 @@ from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.alignment import widest
-from fedweave.deploy.flare.answers import MISTAKEN
+from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import global_test, server_graphs
 from fedweave.deploy.flare.journal import Journal, journal_path
@@ -201,7 +201,7 @@ def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
 def mistaken(error: FedweaveError) -> bool:
     """Whether those who started the job, or own a site, can mend it."""
     missing = error.missing.values() if isinstance(error, ClientsMissing) else ()
-    return isinstance(error, UserError) or any(why.startswith(MISTAKEN) for why in missing)
+    return isinstance(error, UserError) or any(why.startswith((MISTAKEN, FORBIDDEN)) for why in missing)
 
 
 def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> dict[str, Any]:

@@ -169,7 +169,10 @@ def _reach(project: Project, told: Found) -> None:
 
 def _compare(told: Found, vertical: bool) -> None:
     """Note what must be the same at all and is not: against what most have, of equally many the first."""
-    keys = {"features": "Give the same columns in the same order", "classes": "Give the same [data] classes or labels"}
+    keys = {
+        "features": "Give the same columns, and the same lists of categories, in the same order",
+        "classes": "Give the same [data] classes or labels",
+    }
     keys |= {
         "class names": "Write the same labels = […] into every site.toml",
         "authority": "Take startup of one project",

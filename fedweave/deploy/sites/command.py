@@ -10,6 +10,7 @@ import typer
 
 from fedweave.config.settings import MOST_THREADS
 from fedweave.core.text import printable
+from fedweave.errors import UserError
 from fedweave.options import Experiment, Settings
 from fedweave.predict import Chosen
 
@@ -23,6 +24,7 @@ WORDS = {
     "absent": "not connected",
     "rejoined": "back: going on with them",
     "predicting": "predicting",
+    "ending": "an earlier job of this run is still at work; ending it after its round",
 }
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")]
 
@@ -133,7 +135,6 @@ def check(
     from fedweave.config import read
     from fedweave.deploy.sites.checking import examine, versions
     from fedweave.deploy.sites.project import read_project
-    from fedweave.errors import UserError
 
     project = read_project(directory)
     told = examine(directory, project, None if config is None else read(config, settings or [], algorithm)[0])
@@ -161,6 +162,7 @@ def run(
     settings: Settings = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR2 holds.")] = False,
     track: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
     ] = None,
@@ -174,6 +176,8 @@ def run(
     from fedweave.report.terminal import screen, show_result
     from fedweave.report.tracking import tracked
 
+    if resume and overwrite:
+        raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
     chosen, _ = read(config, settings or [], algorithm)
     chosen = for_sites(chosen.plain())
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
@@ -186,7 +190,7 @@ def run(
 
     try:
         with own_reasons(project):
-            summary = submit(chosen, project, directory, resume, told)
+            summary = submit(chosen, project, directory, resume, told, overwrite=overwrite)
     finally:
         observed.end()
     show_result(console, summary, directory)

@@ -2,13 +2,14 @@
 
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from fedweave.errors import FedweaveError, UserError
 LOG = "fedweave.log"  # `deploy.flare.member.LOG`, whose module takes seconds to import
 PID, OUTPUT, BEGAN = "process.pid", "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started
 _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR|CRITICAL|FATAL)\b")
+_PORTS = range(20_000, 32_000)  # below those that Linux and others take for outgoing connections, from 32,768 up
 _TAIL = 100_000  # bytes of a log that are looked at
 _GRACE = 10.0  # seconds that processes have to end by themselves
 _MODULES = {
@@ -189,10 +191,12 @@ def check_certificate(path: Path) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of this machine that nobody listens on now, and that the system gives to no connection by itself."""
+    for port in secrets.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise FedweaveError("no port of this machine is free; name one with --port.")
 
 
 def check_port(server: SiteProcess, port: int) -> None:
@@ -256,7 +260,7 @@ def own_reasons(project: Path) -> Iterator[None]:
         yield
     except FedweaveError as error:
         said = {name: _since(log, began[name]) for name, log in logs.items() if log.exists()}
-        noted = "".join(f"\n  {name}: {last_error(text)}" for name, text in said.items() if text.strip())
+        noted = "".join(f"\n  {name}: {last_record(text)}" for name, text in said.items() if text.strip())
         if not noted:
             raise
         kind = UserError if isinstance(error, UserError) else FedweaveError
@@ -267,6 +271,12 @@ def _since(path: Path, start: int) -> str:
     with open(path, "rb") as file:
         file.seek(start)
         return file.read().decode(errors="replace")
+
+
+def last_record(text: str) -> str:
+    """The last message of a log that `logs.log_to` writes, in whole but for the time; of a traceback its last line."""
+    last = re.split(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", text, flags=re.MULTILINE)[-1].strip()
+    return last_error(last) if "Traceback (most recent call last)" in last else last.replace("\n", "\n    ")
 
 
 def last_error(text: str) -> str:

@@ -1,10 +1,12 @@
 """A run on the sites of a project: one NVFlare job, and another each time that a lost site is back."""
 
+import filecmp
 import json
 import secrets
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,19 @@ from fedweave.deploy.flare.session import Admin, administer
 from fedweave.deploy.sites.project import STATUS, Project, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, PARTITION, PREDICTIONS, SUMMARY, locked, write
-from fedweave.runs.resuming import examine
+from fedweave.runs.files import (
+    CHECKPOINT,
+    CONFIG,
+    LEDGER,
+    METRICS,
+    PARTITION,
+    PREDICTIONS,
+    SUMMARY,
+    locked,
+    remove_run,
+    write,
+)
+from fedweave.runs.resuming import check_replaceable, examine
 from fedweave.runs.trained import finished
 
 RUN = "run.json"  # which run of the project a directory is of
@@ -40,19 +53,32 @@ def for_sites(document: Document) -> Config:
 
 
 def run(
-    config: Config, project: Path, directory: Path, resume: bool, told: Told, patience: float = 60.0
+    config: Config,
+    project: Path,
+    directory: Path,
+    resume: bool,
+    told: Told,
+    patience: float = 60.0,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Run `config` at the sites of `project` and bring the run's files into `directory`; returns its summary.
 
     told: hears of progress, of sites that are missing, and of a job's end. patience: seconds to wait for sites.
+    overwrite: remove the run that `directory` holds.
 
     Raises:
         UserError: `directory` holds something else; FedweaveError: no site is there, or the run failed.
     """
     about = read_project(project)
-    if finished := examine(config, directory, resume):
+    if overwrite:
+        check_replaceable(directory)
+    elif finished := examine(config, directory, resume):
         return finished
     with administer(project) as admin, locked(directory):
+        if overwrite:
+            remove_run(directory)
+        if resume:
+            _end_earlier(admin, directory, told)
         number, lost = _number(project, directory, resume), set[str]()
         write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
         while True:
@@ -89,13 +115,31 @@ def _note(project: Path, now: dict[str, Any]) -> None:
 
 
 def _number(project: Path, directory: Path, resume: bool) -> str:
-    path = directory / RUN
-    if resume and path.exists():
-        return str(json.loads(path.read_text())["run"])
+    if resume and (directory / RUN).exists():
+        return str(_kept(directory)["run"])
     number = secrets.token_hex(8)
-    told = {"run": number, "project": str(project.resolve())}
-    write(path, lambda file: file.write(json.dumps(told).encode()))
+    _keep(directory, {"run": number, "project": str(project.resolve())})
     return number
+
+
+def _kept(directory: Path) -> dict[str, Any]:
+    path = directory / RUN
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _keep(directory: Path, known: dict[str, Any]) -> None:
+    write(directory / RUN, lambda file: file.write(json.dumps(known).encode()))
+
+
+def _end_earlier(admin: Admin, directory: Path, told: Told) -> None:
+    """End the run's last job, which outlives an administrator that is killed, and bring what it has reached: another
+    job beside it would begin before where the sites are by then."""
+    job = _kept(directory).get("job")
+    with suppress(FedweaveError):  # the server knows no such job any more
+        if job is not None and admin.over(job) is None:
+            told({"status": "ending", "sites": []})
+            _end(admin, job)
+            admin.fetch(job, lambda found: bring(found, directory))
 
 
 def predict(project: Path, directory: Path, told: Told, model: str = "", patience: float = 60.0) -> list[Path]:
@@ -116,6 +160,7 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
     number = _number(project, directory, resume=True)
     with administer(project) as admin, locked(directory):
+        _end_earlier(admin, directory, told)
         here = set(admin.wait_for(about.sites, patience))
         if absent := [site for site in about.sites if site not in here]:
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. Start them first.")
@@ -140,6 +185,7 @@ def _job(
 ) -> dict[str, Any]:
     """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
     job = admin.submit(number, about.sites, config.plain(), predict)
+    _keep(directory, _kept(directory) | {"job": job})
     stop, began = False, time.monotonic()
     try:
         while (ended := admin.over(job)) is None:
@@ -184,8 +230,12 @@ def _end(admin: Admin, job: str, seconds: float = 60.0) -> None:
 
 
 def bring(found: Path, directory: Path) -> None:
-    """Copy a run's files from what a job left, each replaced as a whole."""
+    """Copy a run's files from what a job left, each replaced as a whole; those that are the same keep their time."""
     for name in FILES:
-        if (found / name).exists():
+        if (found / name).exists() and not _same(found / name, directory / name):
             with open(found / name, "rb") as source:
                 write(directory / name, partial(shutil.copyfileobj, source))
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and filecmp.cmp(one, other, shallow=False)
