@@ -3,12 +3,15 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedweave.errors import UserError
 from fedweave.predict import Chosen, Client
+
+if TYPE_CHECKING:
+    from fedweave.export.source import Source
 
 
 class Format(StrEnum):
@@ -19,25 +22,40 @@ class Format(StrEnum):
     onnx = "onnx"
 
 
+Kind = Annotated[Format, typer.Option("--format", help="Of the weights; onnx, of the whole model.")]
+Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")]
+
+
 def export(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
-    form: Annotated[
-        Format, typer.Option("--format", help="Of the weights; onnx, of the whole model.")
-    ] = Format.safetensors,
+    form: Kind = Format.safetensors,
     model: Chosen = None,
     client: Client = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")] = None,
+    out: Out = None,
 ) -> None:
     """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.
 
     It is the global model where there is one; --model personal or trained takes that of the --client. Of a run between
-    sites it is the global model alone.
+    sites it is the global model alone; `fedweave sites export` also says what columns and classes are called.
     """
-    from fedweave.export.card import card
-    from fedweave.export.source import source
-    from fedweave.report.reading import read_run
-    from fedweave.runs.files import write
+    from fedweave.export.source import AT_SITES, source
 
+    folder = free(directory, out, form)
+    found = source(directory, None if model is None else str(model), client)
+    write_export(folder, directory, found, form, client)
+    if found.form.scaling["how"] == AT_SITES:
+        typer.echo(
+            "note: which column is which, and how features are scaled, sites alone know; `fedweave sites export` takes "
+            "it from the folder of one"
+        )
+
+
+def free(directory: Path, out: Path | None, form: Format) -> Path:
+    """The folder to be made, once it is sure that it can be.
+
+    Raises:
+        UserError: it is there already, or the format needs what is not installed.
+    """
     folder = out or directory / "export"
     if folder.exists():
         raise UserError(f"{folder} exists; name another folder with --out, or remove it.")
@@ -45,7 +63,15 @@ def export(
         from fedweave.export.onnx import check
 
         check()
-    found = source(directory, None if model is None else str(model), client)
+    return folder
+
+
+def write_export(folder: Path, directory: Path, found: "Source", form: Format, client: str | None = None) -> None:
+    """Write the model of the run in `directory` into a new `folder`, with its card."""
+    from fedweave.export.card import card
+    from fedweave.report.reading import read_run
+    from fedweave.runs.files import write
+
     about = found.described()
     files, usage = _files(about, found.weights, form)
     files["model.json"] = json.dumps(about, indent=2).encode()

@@ -56,12 +56,14 @@ class Source:
         }
 
 
-def source(directory: Path, model: str | None, client: str | None) -> Source:
+def source(directory: Path, model: str | None, client: str | None, form: Form | None = None) -> Source:
     """The `model` of the run in `directory`: the global one where there is one, else that of the `client`.
+
+    form: what a site that trained it says of its data; of a run between sites alone.
 
     Raises:
         UserError: the run is not finished, or has no such model, or one that cannot be exported; of a run of sites,
-            any but the global model.
+            any but the global model, or the `form` is of other data; of another, there is no site.
     """
     from fedweave.core.algorithm import capabilities
     from fedweave.runs.trained import finished
@@ -72,13 +74,15 @@ def source(directory: Path, model: str | None, client: str | None) -> Source:
     if config.model.name not in KNOWN:
         raise UserError(f"model {config.model.name!r} cannot be exported; those that can are {', '.join(KNOWN)}.")
     if config.engine.name == "simulation":
+        if form is not None:
+            raise UserError(f"{directory} was not trained between sites; use fedweave export {directory}.")
         return _simulated(directory, config, model, client)
     if client is not None or model not in (None, "global"):
         raise UserError(
             f"{directory} was trained between sites, where each one's own models are; the global model alone can be "
             "exported. `fedweave sites predict --model personal` predicts at the sites."
         )
-    return _of_sites(directory, config)
+    return _of_sites(directory, config, form)
 
 
 def _simulated(directory: Path, config: "Config", model: str | None, client: str | None) -> Source:
@@ -96,7 +100,7 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
     return Source(config, which, _weights(config, algorithm, w, form), form)
 
 
-def _of_sites(directory: Path, config: "Config") -> Source:
+def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
     from fedweave.report.reading import read_run
     from fedweave.runs.checkpoint import Checkpoint
     from fedweave.runs.files import CHECKPOINT
@@ -106,7 +110,12 @@ def _of_sites(directory: Path, config: "Config") -> Source:
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
     features, classes = int(told["features"]), int(told["class_count"])
     example = "node" if config.model.values.get("pool", "none") == "none" else "graph"
-    form = Form(features, classes, (), (), example, {"how": AT_SITES})
+    form = form or Form(features, classes, (), (), example, {"how": AT_SITES})
+    if (form.features, form.classes, form.example) != (features, classes, example):
+        raise UserError(
+            f"the site holds {form.example}s with {form.features} features of {form.classes} classes, the model is for "
+            f"{example}s with {features} of {classes}. Name the folder of a site that trained it."
+        )
     algorithm = config.algorithm.make(config.model.make().build(features, classes))
     w = algorithm.one_model(Checkpoint.load(directory / CHECKPOINT).state)
     return Source(config, "global", _weights(config, algorithm, w, form), form)
@@ -125,11 +134,18 @@ def _weights(config: "Config", algorithm: Any, w: "Tree", form: Form) -> "Tree":
 
 def _scaling(config: "Config") -> dict[str, Any]:
     """See `Form.scaling`."""
-    from fedweave.datasets.features import OVER_NODES, scaling
+    from fedweave.datasets.features import OVER_NODES
     from fedweave.runs.scoring import unscaled
 
     how = config.data.values.get("normalise", "none")
+    return numbers(unscaled(config) if how in OVER_NODES else None, how)
+
+
+def numbers(x: Any, how: str) -> dict[str, Any]:
+    """`Form.scaling` of features x [n, d], as they are."""
+    from fedweave.datasets.features import OVER_NODES, scaling
+
     if how not in OVER_NODES:
         return {"how": how}
-    shift, divisor = (numbers.tolist() for numbers in scaling(unscaled(config), how))
+    shift, divisor = (found.tolist() for found in scaling(x, how))
     return {"how": how, "shift": shift, "divisor": [value if math.isfinite(value) else None for value in divisor]}

@@ -182,6 +182,7 @@ def test_the_card_knows_every_scaling_and_tells_the_gaps_between_groups(tmp_path
 
 def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> None:
     """The same files as of the simulation, but for what sites alone know; any other model is refused."""
+    pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
     out = tmp_path / "run"
     made(out, {"name": "fedavg", "lr": 0.05}, SYNTHETIC, 3)
     simulated = exported(out)
@@ -195,6 +196,26 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
     assert "each one's site.toml" in (folder / "README.md").read_text()
     data = datasets.load(**SYNTHETIC)
     assert torch.equal(logits(loaded(folder), data), logits(loaded(tmp_path / "simulated"), data))
+    assert (about["columns"], about["labels"]) == ([], [])
+    site = tmp_path / "site"
+    tables = bank(site / "data")
+    (site / "site.toml").write_text('[data]\npath = "data"\nlabels = ["low", "high"]\nnormalise = "standard"\n')
+    fewer = CliRunner().invoke(
+        app, ["sites", "export", str(out), "--site", str(site), "--out", str(tmp_path / "named")]
+    )
+    assert fewer.exit_code == 2
+    assert "with 3 features of 2 classes, the model is for nodes with 12 of 2" in " ".join(fewer.output.split())
+    made(tmp_path / "again", {"name": "fedavg", "lr": 0.05}, {"name": "folder", "path": str(tables)}, 3)
+    chosen, _ = config.read(tmp_path / "again/config.toml")
+    (tmp_path / "again/config.toml").write_text(config.written(for_sites(chosen.plain()).plain()))
+    named = CliRunner().invoke(app, ["sites", "export", str(tmp_path / "again"), "--site", str(site)])
+    assert named.exit_code == 0, named.output
+    about = json.loads((tmp_path / "again/export/model.json").read_text())
+    assert (about["columns"], about["labels"]) == ([*COLUMNS], ["low", "high"])
+    assert about["scaling"]["how"] == "standard"
+    np.testing.assert_allclose(
+        about["scaling"]["shift"], datasets.load("folder", path=str(tables)).x.mean(0), rtol=1e-6
+    )
     refused = CliRunner().invoke(app, ["export", str(out), "--client", "client-1", "--out", str(tmp_path / "other")])
     assert refused.exit_code == 2
     assert "where each one's own models are" in refused.output

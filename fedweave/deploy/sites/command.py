@@ -1,4 +1,4 @@
-"""The commands `fedweave sites init|check|start|status|stop|run`."""
+"""The commands `fedweave sites init|check|start|status|stop|run|predict|export`."""
 
 import sys
 import time
@@ -11,6 +11,7 @@ import typer
 from fedweave.config.settings import MOST_THREADS
 from fedweave.core.text import printable
 from fedweave.errors import UserError
+from fedweave.export.command import Format, Kind, Out
 from fedweave.options import Experiment, Settings
 from fedweave.predict import Chosen
 
@@ -215,6 +216,24 @@ def predict(
         paths = submit(project, directory, Teller(), "" if model is None else str(model))
     for path in paths:
         typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
+
+
+@sites.command()
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
+    site: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a site that trained it.")],
+    form: Kind = Format.safetensors,
+    out: Out = None,
+) -> None:
+    """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
+    and the scaling, of a site's own tables. Nothing but these names and numbers leaves the site's folder.
+    """
+    from fedweave.deploy.sites.exporting import form_of
+    from fedweave.export.command import free, write_export
+    from fedweave.export.source import source
+
+    folder = free(directory, out, form)
+    write_export(folder, directory, source(directory, None, None, form_of(site)), form)
 
 
 class Teller:

@@ -1,0 +1,21 @@
+"""What a site's own tables say of the data that a model of a run between sites wants."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.keys import read_checked
+from fedweave.deploy.flare.sitefile import SITE_FILE
+from fedweave.export.source import Form, numbers
+
+
+def form_of(site: Path) -> Form:
+    """The form of the data in a site's folder.
+
+    Raises:
+        ConfigError: it has no valid `site.toml`. DataError: its data is absent or refused.
+    """
+    about, _ = read_checked(site / SITE_FILE)
+    data = read_graph(site / about.path, replace(about, normalise="none"))
+    labels, scaling = data.labels or about.labels or (), numbers(data.x, about.normalise)
+    return Form(data.features, data.classes, data.columns, labels, data.example, scaling)
