@@ -54,6 +54,9 @@ def test_an_earlier_job_is_ended_and_what_it_reached_is_brought(tmp_path: Path) 
         (out / RUN).write_text(json.dumps(known))
         deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
     assert len(told) == 1
+    (out / RUN).write_text("{")
+    with pytest.raises(FedweaveError, match=r"run\.json is damaged"):
+        deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
 
 
 def test_files_that_are_the_same_keep_their_time(tmp_path: Path) -> None:

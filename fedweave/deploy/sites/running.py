@@ -28,6 +28,7 @@ from fedweave.runs.files import (
     PARTITION,
     PREDICTIONS,
     SUMMARY,
+    damaged,
     locked,
     remove_run,
     write,
@@ -75,10 +76,10 @@ def run(
     elif finished := examine(config, directory, resume):
         return finished
     with administer(project) as admin, locked(directory):
+        if resume or overwrite:
+            _end_earlier(admin, directory, told)
         if overwrite:
             remove_run(directory)
-        if resume:
-            _end_earlier(admin, directory, told)
         number, lost = _number(project, directory, resume), set[str]()
         write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
         while True:
@@ -124,7 +125,10 @@ def _number(project: Path, directory: Path, resume: bool) -> str:
 
 def _kept(directory: Path) -> dict[str, Any]:
     path = directory / RUN
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+    try:
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+    except (ValueError, TypeError) as error:
+        raise damaged(path, str(error)) from error
 
 
 def _keep(directory: Path, known: dict[str, Any]) -> None:
