@@ -211,3 +211,10 @@ def test_the_last_message_of_a_log_is_told_in_whole() -> None:
         last_record(f'{at}it failed\nTraceback (most recent call last):\n  File "a.py"\nValueError: no\n')
         == "ValueError: no"
     )
+
+
+def test_a_run_that_nobody_follows_any_more_is_said_to_be() -> None:
+    now = {"out": "runs/a", "status": "running", "round": 3, "rounds": 9, "at": time.time() - 100}
+    assert "round 3 of 9 (100 s ago); nobody follows it here" in status.progress(now)
+    assert "nobody" not in status.progress(now | {"at": time.time()})
+    assert "failed, before its first round" in status.progress(now | {"status": "failed", "round": 0, "rounds": 0})

@@ -26,6 +26,8 @@ def audit(
             console.print(flow_table(run.flows, 1, found.delta))
     cost = spelt(found.spent.account, found.delta) or "0"
     told = f"all runs: {found.spent.bytes:,} bytes have left; their ε is {cost} at δ = {found.delta:g}"
+    if found.spent.account.cost.unbounded:
+        told += ": at least some left without noise, and nothing limits what these tell"
     console.print(told, highlight=False, soft_wrap=True)
     console.print("added up over runs, or as CSV: fedweave ledger, with the same folder", highlight=False)
 

@@ -16,6 +16,7 @@ from fedweave.deploy.sites.project import Project
 from fedweave.errors import FedweaveError
 
 SECONDS = 5.0  # that the server has to answer, of which its login takes more than one
+UNHEARD = 60.0  # seconds after which a run that was last heard of as running is followed by nobody any more
 THERE, AWAY, UNKNOWN = "●", "○", "?"
 
 
@@ -102,5 +103,7 @@ def progress(now: dict[str, Any]) -> str:
     shown = "" if accuracy is None else f", accuracy {accuracy:.4f}"
     waiting = ", ".join(now.get("waiting") or ())
     owed = f", waiting for {waiting}" if waiting and now.get("status") == "running" else ""
-    rounds = f"round {now.get('round')} of {now.get('rounds')}"
-    return printable(f"run {now.get('out')}: {now.get('status')}, {rounds}{shown}{owed} ({ago:.0f} s ago)")
+    rounds = f"round {now.get('round')} of {now.get('rounds')}" if now.get("rounds") else "before its first round"
+    unheard = now.get("status") == "running" and ago > UNHEARD
+    again = "; nobody follows it here: `fedweave sites run … --resume` does" if unheard else ""
+    return printable(f"run {now.get('out')}: {now.get('status')}, {rounds}{shown}{owed} ({ago:.0f} s ago){again}")
