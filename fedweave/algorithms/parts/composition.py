@@ -108,14 +108,14 @@ class Composition(dict[str, Part]):
         return getattr(self[owner], hook)(memory[owner], round) if owner else None
 
     def weights(self, memory: Tree, round: Round) -> Any:
-        """How updates count, float64 [P] or [P, P], as the owner of `weigh` decides; notes, once, if it is more than a
-        mean.
+        """How updates count, float64 [P] or [P, P], as the owner of `weigh` decides; None where only the part that
+        makes the joint update knows. Notes, once, if it is more than a mean.
 
         Raises:
             ConfigError: they are no finite numbers of that shape; names the part.
         """
         found, owner, count = self.decided("weigh", memory, round), self.owner("weigh"), len(round.at)
-        if not owner:
+        if not owner or (found is None and self.owner("aggregate")):
             return found
         if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or not found.isfinite().all():
             raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each client that replied")
