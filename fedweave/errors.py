@@ -1,10 +1,7 @@
 """Every error that fedweave raises on purpose: each says what is wrong, where, and what to do."""
 
-import sysconfig
-import traceback
 from pathlib import Path
 
-_HERE, _LIBRARIES = Path(__file__).parent, [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
 _CARRIERS = ("core", "engines", "ops")  # of steps that others wrote
 
 
@@ -58,12 +55,16 @@ class ClientsMissing(FedweaveError):
 
 def raised_at(error: BaseException) -> str:
     """ " (file.py, line 12)" of the algorithm, part or model in which an error was raised; "" if it was in none."""
+    import sysconfig  # with the next one takes as long as the rest of this module, which every command imports
+    import traceback
+
+    here, libraries = Path(__file__).parent, [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_relative_to(_HERE):
-            theirs = path.relative_to(_HERE).parts[0] not in _CARRIERS
+        if path.is_relative_to(here):
+            theirs = path.relative_to(here).parts[0] not in _CARRIERS
         else:
-            theirs = path.is_file() and not any(path.is_relative_to(folder) for folder in _LIBRARIES)
+            theirs = path.is_file() and not any(path.is_relative_to(folder) for folder in libraries)
         if theirs:
             return f" ({path.name}, line {frame.lineno})"
     return ""

@@ -134,8 +134,9 @@ class Table:
         except pa.ArrowInvalid as error:
             bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not say which rows
             texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
-            whole = bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is of another kind
-            better = remedy if to != pa.float64() else remedy_of(column, [str(text) for text in texts], whole)
+            feature = to == pa.float64()
+            whole = feature and bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is of another kind
+            better = remedy_of(column, [str(text) for text in texts], whole) if feature else remedy
             if whole:
                 at, many = int(bad.argmax()), f"and so are {len(texts) - 1:,} more of {self.rows:,} {self.counted}"
                 self.refuse_at(at, f"{column!r} is {cells[at].as_py()!r}, no number, {many}", better)

@@ -101,11 +101,10 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
 
 
 def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
-    from fedweave.report.reading import read_run
     from fedweave.runs.checkpoint import Checkpoint
-    from fedweave.runs.files import CHECKPOINT
+    from fedweave.runs.files import CHECKPOINT, SUMMARY, read_summary
 
-    told = read_run(directory).summary
+    told = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= told.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
     features, classes = int(told["features"]), int(told["class_count"])

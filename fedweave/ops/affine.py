@@ -1,7 +1,6 @@
 """h W + b, with ReLU or without: one operation whose bias, ReLU and gradients are taken rows by rows, while these are
 in a processor's cache. Its numbers are those of `ops.linear` with the bias and ReLU after it."""
 
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -40,8 +39,9 @@ def _gradients(
     """Of h (empty unless it is wanted, `below`), w and the bias."""
     of_h = h.new_empty(h.shape if below else (0, 0, 0))
     of_w, of_bias, back = torch.zeros_like(w), w.new_zeros(len(w), w.shape[2]), w.mT
-    wanted = blocks(of_h) if below else repeat(None)
-    for slope, part, after, into in zip(blocks(grad), blocks(h), blocks(out), wanted, strict=False):
+    slopes = blocks(grad)
+    wanted = blocks(of_h) if below else (None,) * len(slopes)
+    for slope, part, after, into in zip(slopes, blocks(h), blocks(out), wanted, strict=True):
         own = torch.ops.aten.threshold_backward(slope, after, 0) if relu else slope.contiguous()
         of_w.baddbmm_(part.mT, own)
         of_bias += own.sum(1)

@@ -82,9 +82,10 @@ def when(moment: float) -> str:
 
 def command(run: Run) -> str:
     """The command that repeats a run."""
-    words = ["run"] if run.section("engine").get("name") != "flare" else ["sites", "run"]
-    at = ["--sites", "DIR"] if len(words) > 1 else []
-    return shlex.join(["fedweave", *words, str(run.directory / "config.toml"), *at, "--out", f"{run.directory}-again"])
+    config = str(run.directory / "config.toml")
+    between = run.section("engine").get("name") == "flare"
+    words = ["sites", "run", config, "--sites", "DIR"] if between else ["run", config]
+    return shlex.join(["fedweave", *words, "--out", f"{run.directory}-again"])
 
 
 def comparable(groups: Sequence[Group]) -> bool:

@@ -144,6 +144,13 @@ def test_a_column_of_another_kind_is_one_fault(tmp_path: Path) -> None:
     assert "row 5: 'f' is 'x'" in cell
 
 
+def test_numbers_that_are_not_whole_are_called_numbers(tmp_path: Path) -> None:
+    ids = pa.table({"id": [0.5, 1.5, 2.5], "label": ["a"] * 3, "f": [1.0] * 3})
+    with pytest.raises(DataError, match=r"'id' is 0\.5") as refusal:
+        datasets.from_frames(ids, pa.table({"source": ["1"], "target": ["2"]}))
+    assert "no number" not in str(refusal.value)
+
+
 def test_an_npz_of_ones_own_is_a_path(tmp_path: Path) -> None:
     data = load("folder", str(folder(tmp_path, NODES, EDGES)), **OPTIONS)
     npz.write(data, tmp_path / "mine.npz")

@@ -70,6 +70,11 @@ def _open_secret(project: Path) -> None:
         (_site_file('[data]\npath = "nowhere"\nclasses = 10\n'), "bank-b/nowhere", "Name the site's data"),
         (_site_file('[data]\npath = "data.npz"\nclasses = 12\n'), "classes: 12, and 10 at bank-a", "Give the same"),
         (_site_file('[data]\npath = "data.npz"\n[policy]\ndeny = ["lables"]\n'), "site.toml: policy.deny", "they send"),
+        (
+            _site_file('[data]\npath = "data.npz"\nclasses = 10\ngroups = ["f"]\n'),
+            "data.groups: means nothing",
+            "leave it out",
+        ),
         (_damaged, "bank-b/data.npz", ""),
         (_other_authority, "bank-b/startup/client.crt was not signed by", "Take the whole folder startup"),
         (_open_secret, "bank-b/privacy.secret", "chmod 600"),

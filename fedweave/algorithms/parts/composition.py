@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ MIXED = "weights that the server mixed for this client from several members'"
 INIT = "a random number, from which all clients draw the same first weights"
 
 _log = logging.getLogger(__name__)
+_NOTED: set[str] = set()  # parts whose weights were noted to be more than a mean, once in a process
 # Hooks that one part alone may have, and what they decide.
 DECIDES = {
     "reward": "what each client gets",
@@ -121,7 +121,7 @@ class Composition(dict[str, Part]):
             raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each client that replied")
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's do so on purpose
         if foreign and (most := float(found.sum(-1).max())) > 1.001:
-            _note_large(owner, f"{most:.4g}")
+            _note_large(owner, most)
         return found
 
     def stepped(self, memory: Tree, round: Round) -> tuple[Tree, Tree]:
@@ -265,11 +265,12 @@ def bounding(part: Part) -> bool:
     return any(not own.cost().unbounded for own in mechanisms(part))
 
 
-@cache
-def _note_large(owner: str, total: str) -> None:
-    _log.warning(
-        "note: %s.weigh gives weights that sum to %s, so that a round goes that much further than the mean of updates; "
-        "divide them by their sum if that is not meant",
-        owner,
-        total,
-    )
+def _note_large(owner: str, total: float) -> None:
+    if owner not in _NOTED:
+        _NOTED.add(owner)
+        _log.warning(
+            "note: %s.weigh gives weights that sum to %.4g, so that a round goes that much further than the mean of "
+            "updates; divide them by their sum if that is not meant",
+            owner,
+            total,
+        )

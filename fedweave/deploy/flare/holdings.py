@@ -75,15 +75,26 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
         DataError: a file is absent or refused, has no split, or the two graphs do not fit together.
     """
     dtype = getattr(torch, config.engine.values["dtype"])
-    data = read_graph(folder / site.path, site)
-    check_split(folder / site.path, data)
+    data = own_graph(site, folder)
     test = None if site.test is None else global_test(folder / site.test, site, dtype)
     if test is not None and test.x.shape[1] != data.features:
         refuse(
             folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
         )
-    check_meant(folder / site.path, site)
     return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or (), kinds_of(site))
+
+
+def own_graph(site: SiteData, folder: Path) -> Dataset:
+    """The graph, or the small graphs, that a site trains on.
+
+    Raises:
+        DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
+    """
+    path = folder / site.path
+    data = read_graph(path, site)
+    check_split(path, data)
+    check_meant(path, site)
+    return data
 
 
 def kinds_of(site: SiteData) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from fedweave.config import Config
 from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import SPLITS
-from fedweave.deploy.flare.holdings import check_split, fingerprint, global_test, read_graph
+from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.party import read_own
 from fedweave.deploy.flare.policy import check_algorithm
@@ -107,8 +107,7 @@ def _site(folder: Path, config: Config | None, told: Found) -> None:
         told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
         told.facts.append((name, f"{party.data.nodes:,} nodes, {party.data.features:,} features of its own"))
         return
-    own = read_graph(folder / data.path, data)
-    check_split(folder / data.path, own)
+    own = own_graph(data, folder)
     counts = np.asarray(own.public).sum(1).tolist()
     told.facts.append((name, _described(own, counts)))
     for split, count in zip(SPLITS, counts, strict=True):
