@@ -126,7 +126,8 @@ def read_table(directory: Path, name: str) -> pa.Table:
         raise UserError(f"there is no {path}; give the directory of a run (the --out of `fedweave run`).")
     blob = read(path)
     try:
-        table = pq.read_table(pa.BufferReader(blob))
+        # In this thread alone: another one that still has `blob` in hand when Python ends aborts the process.
+        table = pq.ParquetFile(pa.BufferReader(blob), pre_buffer=False).read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, str(error)) from error
     for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:

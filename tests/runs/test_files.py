@@ -33,6 +33,19 @@ def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_reading_a_table_starts_no_thread_that_may_outlive_python(tmp_path: Path) -> None:
+    files.write_table(tmp_path / "ledger.parquet", pa.table({name: ["x"] * 999 for name in "abcdefgh"}))
+    code = (
+        "import os, sys; from pathlib import Path; from fedweave.runs.files import read_table\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "read_table(Path(sys.argv[1]), 'ledger.parquet')\n"
+        "print(len(os.listdir('/proc/self/task')) - before)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "0"
+
+
 def test_a_place_that_cannot_be_written_is_the_users_matter(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     for path in (tmp_path / "thesis.txt" / "file", tmp_path / "not" / "there" / "file"):
