@@ -69,6 +69,7 @@ def build(config: Config) -> Built:
         chunk=engine.chunk,
         record=engine.record,
         dtype=dtype,
+        resend=engine.resend,
     )
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     motifs = {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
@@ -85,11 +86,12 @@ def federation(
     chunk: int = 0,
     record: When = "auto",
     dtype: torch.dtype = torch.float32,
+    resend: bool = True,
 ) -> Simulation:
     """The federation that `algorithm` trains on, in one process: a client for every part of the partition, what the
     server holds, and whatever else this algorithm asks for (motifs of small graphs, places of nodes, overlaps).
 
-    mode, chunk, record: see `engines.simulation.Simulation`. dtype: of features and weights.
+    mode, chunk, record, resend: see `engines.simulation.Simulation`. dtype: of features and weights.
     """
     return Simulation(
         client_graphs(data, partition, dtype, getattr(algorithm, "vocabulary", None)),
@@ -102,6 +104,7 @@ def federation(
         mode=mode,
         chunk=chunk,
         record=record,
+        resend=resend,
     )
 
 

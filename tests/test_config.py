@@ -121,6 +121,7 @@ def test_missing_sections_take_defaults() -> None:
             "checkpoint_seconds": 10.0,
             "threads": 0,
             "dtype": "float32",
+            "resend": True,
         },
         "privacy": {},
     }

@@ -31,6 +31,8 @@ class SimulationEngine:
     checkpoint_seconds: least time between two checkpoints.
     threads:            of torch, 0 leaves its default.
     dtype:              of features and weights.
+    resend:             whether clients are sent again what they have from the message before. With false the model
+                        that they evaluated is not sent to them for training: what is counted, no number, changes.
     """
 
     mode: Literal["vmap", "loop"] = "vmap"
@@ -39,6 +41,7 @@ class SimulationEngine:
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
     threads: Annotated[int, Field(ge=0, le=MOST_THREADS)] = 0
     dtype: Literal["float32", "float64"] = "float32"
+    resend: bool = True
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class FlareEngine:
     checkpoint_seconds: least time between two checkpoints.
     threads:            of torch in each process, 0 leaves its default.
     dtype:              of features and weights.
+    resend:             whether sites are sent again what they have from the message before. With false the model that
+                        they evaluated is not sent to them for training; each keeps its last message in memory.
     """
 
     timeout: Annotated[float, Field(gt=0)] = 600.0
@@ -61,6 +66,7 @@ class FlareEngine:
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
     threads: Annotated[int, Field(ge=0, le=MOST_THREADS)] = 0
     dtype: Literal["float32", "float64"] = "float32"
+    resend: bool = True
 
 
 ENGINES: dict[str, type] = {"simulation": SimulationEngine, "flare": FlareEngine}

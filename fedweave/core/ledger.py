@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
-from fedweave.core.purposes import EVALUATION, FRAMING
+from fedweave.core.purposes import EVALUATION, FRAMING, HELD
 from fedweave.core.tree import Tree, encoded_size, leaves
 from fedweave.ops.sparsified import Sparsified
 
@@ -53,7 +53,7 @@ def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
     """Of the leaf at `path`, with what `info` declares of it."""
     key = info.covering(path)
     if key is None:
-        return Line(path, shape, size)
+        return Line(path, shape, size, reveals=REPEATED if path == HELD else "")
     told = info.sends[key]
     if not told.mechanisms:
         return Line(path, shape, size, reveals=told.reveals)
@@ -61,6 +61,7 @@ def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
     return Line(path, shape, size, str(applied), told.reveals, applied.text())
 
 
+REPEATED = "which parts of its message are those of the one before, and so are not sent again"
 WAYS = ("up", "down", "peer", EVALUATION)  # of which bytes are counted
 
 

@@ -2,3 +2,4 @@
 
 SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")
 FRAMING = "(names and framing)"
+HELD = "(held)"  # the key of a message that names what its receiver has of the last one

@@ -32,6 +32,7 @@ from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.engines.invocation import Invocation, Own, Post
 from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages
+from fedweave.engines.resending import LastSent
 from fedweave.engines.states import Group, Readers, States
 from fedweave.engines.summing import SumMeter
 from fedweave.engines.vectorised import batch_dims, matrix_of, run_batch, settled, stacked_states
@@ -52,6 +53,7 @@ class Simulation:
             rehearse clients that do not reply.
     record: when repeated steps of mode "vmap" are recorded, which changes no number: "auto" from the second time on,
             "always" from the first, "never".
+    resend: count what clients have from the message before as sent again.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Simulation:
         chunk: int = 0,
         absent: Callable[[int, str], str | None] | None = None,
         record: When = "auto",
+        resend: bool = True,
     ) -> None:
         if mode not in MODES:
             raise ConfigError(f"engine mode {mode!r} is unknown; choose one of {', '.join(MODES)}.")
@@ -83,7 +86,7 @@ class Simulation:
         self.pairs: Mapping[str, Tensor] = dict(pairs or {})
         self._places = places or {}
         self.dtype = next(iter(graphs.values())).x.dtype
-        self.ledger = Ledger()
+        self.ledger, self._last = Ledger(), LastSent(resend)
         self._sums = SumMeter(self.ledger)
         self._data, self._absent = ClientData(graphs, classes), absent
         self._graphs = self._data.graphs
@@ -271,8 +274,8 @@ class Simulation:
         check_declared(call.name, call.info, reply)
         where = (self.round, self._calls, call.name)
         heard = call.info.message
-        for part in [(client,) for client in group] if messages.varied else [group]:
-            self.ledger.record(*where, part, "down", messages.down(part[0]), 0.0, heard)
+        for part, sent in self._last.metered(group, messages):
+            self.ledger.record(*where, part, "down", sent, 0.0, heard)
         if call.to is None:
             self.ledger.record(*where, group, "up", reply, seconds, call.info)
             return

@@ -19,6 +19,7 @@ from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
+from fedweave.core.purposes import HELD
 from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare import member as members
 from fedweave.deploy.flare.alignment import widest
@@ -64,7 +65,8 @@ def joined(
 
 def simulated(config: Any) -> tuple[Any, Any]:
     document = config.plain()
-    built = build(resolve({**document, "engine": {"name": "simulation", "mode": "loop"}}))
+    engine = {"name": "simulation", "mode": "loop", "resend": document["engine"]["resend"]}
+    built = build(resolve({**document, "engine": engine}))
     *_, last = train(built.algorithm, built.fed, config.general.rounds)
     return last, built.fed
 
@@ -210,6 +212,59 @@ def test_ledger_is_the_simulations_and_redone_rounds_stand_twice(project: Path, 
     steps = [entry.step for entry in entries(path) if entry.round == 2 and entry.direction == "up"]
     assert steps.count("FedAvg.train") == 2 * len(SITES)
     assert again.ledger.bytes_up > 1.4 * once
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedego", "glasu", "dfedgnn"])
+def test_what_sites_have_is_not_sent_again_where_that_is_asked(project: Path, name: str) -> None:
+    config = experiment(name, rounds=3, resend=False)
+    if name in VERTICAL or name in CUTS:
+        project = cut_again(project, config)
+    fed, algorithm, _ = joined(project, config, resend=False)
+    *_, last = train(algorithm, fed, 3)
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    assert simulated(experiment(name, rounds=3))[0].summary == expected.summary
+    rows = [row for row in fed.ledger.table().to_pylist() if not row["step"].startswith("(")]
+    columns = ("round", "step", "direction", "key", "shape", "bytes")
+    names = dict(zip(sim.clients, SITES, strict=True))
+    there = [row for row in sim.ledger.table().to_pylist() if not row["step"].startswith("(")]
+    ours, theirs = (
+        [tuple(row[c] for c in columns) for row in found if row["direction"] != "peer"] for found in (rows, there)
+    )
+    assert sorted(ours) == sorted(theirs)
+    assert {row["client"] for row in rows} == {names[row["client"]] for row in there}
+    trained = [
+        row["key"] for row in rows if row["step"] == "FedAvg.train" and row["round"] > 1 and row["direction"] == "down"
+    ]
+    assert not any(key.startswith("w/") for key in trained)
+    assert (HELD in trained) == (name == "fedavg")
+
+
+def test_a_bound_on_changes_sees_what_was_not_sent_again(project: Path) -> None:
+    deny(project, "max_change = 1e-9")
+    config = experiment("fedavg", rounds=2, resend=False)
+    fed, algorithm, _ = joined(project, config, quorum=0.6, resend=False)
+    state = algorithm.round(algorithm.init(fed), fed)
+    algorithm.evaluate(state, fed)  # here the changed model is new to the step that scores
+    fed.begin(2)
+    state = algorithm.round(state, fed)
+    assert fed.faults()[("bank-b", "missing")] == 1
+
+
+def test_who_failed_a_call_is_sent_everything(project: Path) -> None:
+    config = experiment("fedavg", rounds=1, resend=False)
+    fed, algorithm, link = joined(project, config, quorum=0.6, resend=False)
+    w = {"w": algorithm.init(fed)["w"]}
+    link.spoil["bank-b"] = lambda answer: answer._replace(blob=b"junk")
+    fed.begin(1)
+    fed.map(algorithm.train, w)
+    link.spoil.clear()
+    assert fed.map(algorithm.score, w).clients == SITES
+    down = [
+        row for row in fed.ledger.table().to_pylist() if row["step"] == "FedAvg.score" and row["direction"] == "down"
+    ]
+    assert {row["client"] for row in down if row["key"].startswith("w/")} == {"bank-b"}
 
 
 @pytest.mark.parametrize(

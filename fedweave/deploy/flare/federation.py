@@ -27,6 +27,7 @@ from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
+from fedweave.engines.resending import LastSent
 from fedweave.errors import FedweaveError
 
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
@@ -38,7 +39,7 @@ class Flare:
 
     clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
     where the algorithm asks for more. ledger: keeps what really happened, also over restarts. root: the authority's
-    certificate, see `sums.Sums`.
+    certificate, see `sums.Sums`. resend: send again what sites have from the message before.
     """
 
     def __init__(
@@ -54,12 +55,13 @@ class Flare:
         quorum: float = 1.0,
         limit: int = 512_000_000,
         root: Any = None,
+        resend: bool = True,
     ) -> None:
         self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
         self.held = with_test(held or {}, test)
         self.pairs: Mapping[str, Tensor] = {}
         self._link, self._quorum, self._inspector = link, quorum, Inspector(limit)
-        self._keys = Keys(seed)
+        self._keys, self._last = Keys(seed), LastSent(resend)
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
         self._pin = ""
@@ -254,8 +256,11 @@ class Flare:
     ) -> tuple[Replies, dict[str, str]]:
         """One call of a step on those of the `chosen` sites that are `here`; replies and notes."""
         several, common = messages.each or messages.rows.clients, messages.common()
-        sent = {site: messages.one(site) if several else common for site in here}
-        return self._call(request["step"], info, request, encoded(sent), sent, chosen)
+        whole = {site: messages.one(site) if several else common for site in here}
+        sent = self._last.shortened(whole)
+        replies, notes = self._call(request["step"], info, request, encoded(sent), sent, chosen, whole)
+        self._last.note(whole, replies.clients)
+        return replies, notes
 
     def _open(self, chosen: Sequence[str]) -> list[str]:
         closed = self._out | self._link.unreachable()
@@ -269,8 +274,12 @@ class Flare:
         blobs: Mapping[str, bytes],
         sent: Mapping[str, Tree],
         chosen: Sequence[str],
+        whole: Mapping[str, Tree] | None = None,
     ) -> tuple[Replies, dict[str, str]]:
-        """One exchange, metered: what goes down when it goes, what comes up when it has come; and the sites' notes."""
+        """One exchange, metered: what goes down when it goes, what comes up when it has come; and the sites' notes.
+
+        whole: the messages of which only what sites lack is `sent`.
+        """
         where = (self.round, self._calls, name)
         closed, heard = self._out | self._link.unreachable(), info.message
         missing = {site: closed.get(site, NO_KEYS) for site in chosen if site in closed or site not in blobs}
@@ -284,7 +293,7 @@ class Flare:
                 if answer.final:
                     self._out[site] = answer.refusal
         arrived = {site: answer.blob for site, answer in answers.items() if not answer.refusal}
-        good, refused = self._inspector.accept(name, info, sent, arrived)
+        good, refused = self._inspector.accept(name, info, whole or sent, arrived)
         missing |= refused
         here = [site for site in chosen if site in good]
         for site in here:

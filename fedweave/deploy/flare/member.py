@@ -238,7 +238,7 @@ class Member:
         check_way(asked.step, info, _WAYS[asked.kind])
         job.order.admit(asked.step, asked.round, asked.again)
         job.ledger.purpose = job.order.purpose
-        message = decode(blob)
+        message = job.last.whole(decode(blob))
         job.enter(asked, message)
         job.keys.begin(asked.round)
         call = job.keys.step(asked.step, asked.again)

@@ -32,6 +32,7 @@ from fedweave.deploy.flare.steps import find_step
 from fedweave.deploy.flare.store import Store
 from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
+from fedweave.engines.resending import LastReceived
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.runs.files import write
@@ -76,7 +77,7 @@ class Participation:
         self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger)
         private_folder(own.parent)
         self.store, self._replaced = Store(own), Store(own, "data", "data-before-")
-        self.downloads = Downloads(own, rules.max_change)
+        self.downloads, self.last = Downloads(own, rules.max_change), LastReceived(engine["resend"])
 
     def _check_history(self) -> int:
         """The round of the server's last checkpoint, as far as it told the site.

@@ -165,6 +165,7 @@ class Server:
             quorum=1.0 if needs.vertical else values["quorum"],  # no party can do without the others' columns
             limit=int(values["reply_mb"] * 1e6),
             root=read_root(root / STARTUP),
+            resend=values["resend"],
         )
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)

@@ -1,0 +1,110 @@
+"""What a client still holds of its last message, so that the server need not send it again (`[engine] resend`)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from fedweave.core.purposes import HELD
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.engines.messages import Messages
+from fedweave.errors import CallRefused
+
+_Known = dict[str, tuple[Tensor, int]]  # {path: a tensor as sent, and the counter of its changes in place}
+
+
+class LastSent:
+    """The tensors of the last message with any that each client got.
+
+    A tensor that stands in a client's next message at the same path is left out there, and its path is named under
+    `HELD` instead.
+
+    resend: send everything every time.
+    """
+
+    def __init__(self, resend: bool) -> None:
+        self._resend = resend
+        self._known: dict[str, _Known] = {}
+
+    def shortened(self, messages: Mapping[str, Tree]) -> dict[str, Tree]:
+        """{client: what has to be sent of its message}; clients that share one and hold the same share the result."""
+        if self._resend:
+            return dict(messages)
+        made: dict[tuple[int, str], Tree] = {}
+        found = {}
+        for client, message in messages.items():
+            held = self._held(client, message)
+            named = "\n".join(held)
+            if (id(message), named) not in made:
+                made[id(message), named] = _without(message, held) | {HELD: named} if held else message
+            found[client] = made[id(message), named]
+        return found
+
+    def note(self, messages: Mapping[str, Tree], replied: Iterable[str]) -> None:
+        """Keep in mind what was sent to the clients that `replied`; what the others hold now is unknown."""
+        here = set() if self._resend else set(replied)
+        for client, message in messages.items():
+            if client not in here:
+                self._known.pop(client, None)
+            elif tensors := _tensors(message):
+                self._known[client] = {path: (leaf, leaf._version) for path, leaf in tensors.items()}
+
+    def metered(self, group: Sequence[str], messages: Messages) -> Iterator[tuple[tuple[str, ...], Tree]]:
+        """What is sent to the clients of a simulated `group`, those together whose messages have one form."""
+        if self._resend:
+            for part in [(client,) for client in group] if messages.varied else [tuple(group)]:
+                yield part, messages.down(part[0])
+            return
+        whole = {client: messages.down(client) for client in group}
+        sent, alike = self.shortened(whole), defaultdict(list)
+        for client in group:
+            alike[client if messages.varied else sent[client].get(HELD, "")].append(client)
+        self.note(whole, group)
+        for clients in alike.values():
+            yield tuple(clients), sent[clients[0]]
+
+    def _held(self, client: str, message: Tree) -> list[str]:
+        known = self._known.get(client, {})
+        return [
+            path
+            for path, leaf in _tensors(message).items()
+            if path in known and known[path][0] is leaf and known[path][1] == leaf._version
+        ]
+
+
+class LastReceived:
+    """A client's side of `LastSent`.
+
+    resend: keep nothing.
+    """
+
+    def __init__(self, resend: bool) -> None:
+        self._resend = resend
+        self._known: dict[str, Tensor] = {}
+
+    def whole(self, message: Tree) -> Tree:
+        """The message with what was left out of it.
+
+        Raises:
+            CallRefused: it leaves out what was not in the last one.
+        """
+        flat = dict(leaves(message))
+        named = flat.pop(HELD, "")
+        paths = named.split("\n") if isinstance(named, str) and named else []
+        if not isinstance(named, str) or any(path not in self._known or path in flat for path in paths):
+            raise CallRefused("a message leaves out what was not in the one before")
+        try:
+            found = nest(flat | {path: self._known[path].clone() for path in paths})  # steps may change their message
+        except ValueError as error:
+            raise CallRefused(f"a message does not fit to what it leaves out: {error}") from error
+        if not self._resend and (tensors := _tensors(found)):
+            self._known = {path: leaf.clone() for path, leaf in tensors.items()}
+        return found
+
+
+def _tensors(message: Tree) -> dict[str, Tensor]:
+    return {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor)}
+
+
+def _without(message: Tree, paths: Sequence[str]) -> Tree:
+    return nest({path: leaf for path, leaf in leaves(message) if path not in paths})

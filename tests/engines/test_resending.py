@@ -1,0 +1,119 @@
+"""What clients have from the message before is not counted, or sent, again where `resend` is off."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.core.federation import Client, on_client
+from fedweave.core.graph import Graph
+from fedweave.core.purposes import HELD
+from fedweave.core.tree import Tree, decode, encode, encoded_size
+from fedweave.engines.resending import LastReceived, LastSent
+from fedweave.engines.simulation import MODES, Simulation
+from fedweave.errors import CallRefused
+
+SIZES = [5, 40, 20]
+W, B = torch.ones(4, 3), torch.ones(3)
+
+
+@on_client(sends={"x": "a sum"}, hears={"w": "a model"})
+def add_up(client: Client, message: Tree) -> Tree:
+    return {"x": sum(leaf.sum() for leaf in message["w"].values())}
+
+
+@pytest.fixture(params=MODES)
+def make(request: pytest.FixtureRequest, make_graphs: Callable[..., dict[str, Graph]]) -> Callable[..., Simulation]:
+    return lambda resend: Simulation(make_graphs(SIZES), classes=3, mode=request.param, resend=resend)
+
+
+def downs(fed: Simulation) -> list[dict[str, Any]]:
+    return [row for row in fed.ledger.table().to_pylist() if row["direction"] == "down"]
+
+
+def test_a_tensor_is_counted_once_until_it_changes(make: Callable[..., Simulation]) -> None:
+    fed, w, b = make(resend=False), W.clone(), B.clone()
+    fed.map(add_up, {"w": {"weight": w, "bias": b}})
+    second = fed.map(add_up, {"w": {"weight": w, "bias": b}})
+    b += 1  # in place
+    third = fed.map(add_up, {"w": {"weight": w, "bias": b}})
+    fed.map(add_up, {"w": {"weight": w.clone(), "bias": b}})  # equal, but not known to be
+    keys = [{row["key"] for row in downs(fed) if row["call"] == call} - {"(names and framing)"} for call in range(4)]
+    assert keys == [{"w/weight", "w/bias"}, {HELD}, {"w/bias", HELD}, {"w/weight", HELD}]
+    assert [float(reply["x"]) for reply in (*second, *third)] == [15.0] * 3 + [18.0] * 3
+    told = {row["reveals"] for row in downs(fed) if row["key"] == HELD}
+    assert len(told) == 1
+    assert "not sent again" in told.pop()
+    assert {row["reveals"] for row in downs(fed) if row["key"] == "w/bias"} == {"a model"}
+
+
+def test_everything_is_counted_each_time_by_default(make: Callable[..., Simulation]) -> None:
+    fed = make(resend=True)
+    for _ in range(2):
+        fed.map(add_up, {"w": {"weight": W}})
+    size = encoded_size({"w": {"weight": W}})
+    assert fed.ledger.bytes_down == 2 * len(SIZES) * size
+    assert not any(row["key"] == HELD for row in downs(fed))
+
+
+def test_who_was_not_called_gets_all(make: Callable[..., Simulation]) -> None:
+    fed, message = make(resend=False), {"w": {"weight": W}}
+    fed.map(add_up, message, clients=["site1"])
+    fed.map(add_up, message)
+    again = [row["client"] for row in downs(fed) if row["call"] == 1 and row["key"] == "w/weight"]
+    assert sorted(again) == ["site0", "site2"]
+
+
+def test_an_empty_message_leaves_what_is_known(make: Callable[..., Simulation]) -> None:
+    @on_client()
+    def rest(client: Client, message: Tree) -> Tree:
+        return {}
+
+    fed, message = make(resend=False), {"w": {"weight": W}}
+    fed.map(add_up, message)
+    fed.map(rest)
+    fed.map(add_up, message)
+    assert {row["key"] for row in downs(fed) if row["call"] == 2} == {HELD, "(names and framing)"}
+
+
+def test_both_sides_agree_and_one_that_missed_a_call_gets_all() -> None:
+    server, client, message = (
+        LastSent(resend=False),
+        LastReceived(resend=False),
+        {"w": {"weight": W, "bias": B}, "n": 3},
+    )
+    for replied in (["a"], ["a"], [], ["a"]):
+        sent = server.shortened({"a": message})["a"]
+        got = client.whole(decode(encode(sent)))
+        assert got["n"] == 3
+        assert torch.equal(got["w"]["weight"], W)
+        assert torch.equal(got["w"]["bias"], B)
+        got["w"]["weight"] += 1  # a step's mistake, which must not reach the next call
+        assert (HELD in sent) == (server._known.get("a") is not None)
+        server.note({"a": message}, replied)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {HELD: "w/other"},
+        {HELD: "w/weight\nw/other"},
+        {HELD: "w/weight", "w": {"weight": B}},
+        {HELD: "w/weight", "w": 3},
+        {HELD: 3},
+        {HELD: torch.ones(2)},
+    ],
+)
+def test_a_server_cannot_leave_out_what_it_never_sent(message: Tree) -> None:
+    client = LastReceived(resend=False)
+    client.whole({"w": {"weight": W}})
+    with pytest.raises(CallRefused, match="leaves out"):
+        client.whole(message)
+
+
+def test_a_client_that_keeps_nothing_takes_nothing_for_known() -> None:
+    client = LastReceived(resend=True)
+    client.whole({"w": {"weight": W}})
+    with pytest.raises(CallRefused, match="leaves out"):
+        client.whole({HELD: "w/weight"})
