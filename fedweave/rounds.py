@@ -150,7 +150,7 @@ def _refuse_divergence(round: int, state: Tree) -> None:
         if isinstance(leaf, torch.Tensor) and not leaf.isfinite().all():
             raise FedweaveError(
                 f"training diverged: after round {round} {path!r} holds numbers that are not finite. "
-                "Lower algorithm.lr, or bound the updates (algorithm.release = {name = 'clip', norm = 1.0})."
+                "Lower algorithm.lr, or bound the updates (algorithm.parts = [{name = 'clip', norm = 1.0}])."
             )
 
 

@@ -11,6 +11,8 @@ import torch
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.cgsv import CosineValue
 from fedweave.algorithms.parts import Part, Round
+from fedweave.config import resolve
+from fedweave.config.experiment import override
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
 from fedweave.core.tree import Tree
@@ -21,8 +23,12 @@ from tests.contract.federations import algorithm, federation, model
 
 def test_divergence_is_an_error_that_names_round_and_remedy() -> None:
     algorithm = FedAvg(model(), optimizer="sgd", lr=1e30)
-    with pytest.raises(FedweaveError, match=r"diverged: after round \d+ 'w/.*Lower algorithm.lr"):
+    with pytest.raises(FedweaveError, match=r"diverged: after round \d+ 'w/.*Lower algorithm.lr") as error:
         list(train(algorithm, federation(), 10))
+    advice = str(error.value).partition("bound the updates (")[2].partition(").")[0]
+    document = {"algorithm": {"name": "fedavg"}, "data": {"name": "digits"}}
+    override(document, advice.replace(" = [", "=[", 1))
+    assert [type(part).__name__ for part in resolve(document).algorithm.make(model()).parts] == ["Clip"]
 
 
 @pytest.mark.parametrize(("rounds", "eval_every"), [(0, 1), (3, -1)])

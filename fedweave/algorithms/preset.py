@@ -27,9 +27,17 @@ class Preset:
     dataclass and of FedAvg. Used as a decorator of that dataclass.
 
     paper: the dataclass.
+
+    Raises:
+        TypeError: it is none.
     """
 
     paper: type[Paper]
+
+    def __post_init__(self) -> None:
+        if not dataclasses.is_dataclass(self.paper):
+            name = getattr(self.paper, "__name__", self.paper)
+            raise TypeError(f"{name} is no dataclass: write @dataclass(frozen=True) between @preset and class {name}")
 
     def __call__(self, model: Model, **values: Any) -> FedAvg:
         """The algorithm.

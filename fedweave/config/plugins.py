@@ -2,7 +2,8 @@
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -96,8 +97,32 @@ def usable(section: str, name: str, kind: Any) -> Any:
         also = {"algorithm": ", or a preset", "model": ", or a torch.nn.Module"}.get(section, "")
         raise ConfigError(
             f"{name} is no {_NOUNS.get(section, section)}: it must be a dataclass with {', '.join(methods)}{also}."
+            f"{_lacking(section, name, kind, methods)}"
+        )
+    if isinstance(kind, type) and (bare := _no_fields(kind)):
+        raise ConfigError(
+            f"{name}: {', '.join(bare)} is no setting yet; write @dataclass(frozen=True) above the class."
         )
     return kind
+
+
+def _lacking(section: str, name: str, kind: Any, methods: Sequence[str]) -> str:
+    """What to do about a class that is close to a plug-in."""
+    if not isinstance(kind, type):
+        return ""
+    if all(hasattr(kind, one) for one in methods):
+        return " Write @dataclass(frozen=True) above the class."
+    if section == "algorithm" and callable(getattr(kind, "parts", None)):
+        return " As it has parts: write @preset above it (fedweave.algorithms.preset)."
+    if section == "algorithm" and all(hasattr(kind, one) for one in _METHODS["part"]):
+        return f' It is a part: name it in algorithm.parts = ["{name}"].'
+    return ""
+
+
+def _no_fields(kind: type) -> list[str]:
+    """What a class annotates as a dataclass's fields though it only inherits from one."""
+    own, fields = inspect.get_annotations(kind), {field.name for field in dataclasses.fields(kind)}
+    return [one for one, hint in own.items() if one not in fields and "ClassVar" not in str(hint)]
 
 
 def resolved(section: str, name: Any) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, raised_at
 from fedweave.ops.sparse import Sparse
 
 
@@ -78,7 +78,8 @@ class OwnModule:
         """The model.
 
         Raises:
-            ConfigError: the module refuses its settings, or has buffers, which nobody averages.
+            ConfigError: the module refuses its settings, has buffers, which nobody averages, or fails on a graph of
+                three nodes or gives it no logits [3, classes].
         """
         try:
             with _seeded(0):
@@ -90,6 +91,7 @@ class OwnModule:
                 f"model {self.module.__name__} has buffers ({', '.join(buffers)}), which are no weights and would stay "
                 "as they began; take layers without any, such as LayerNorm for BatchNorm."
             )
+        _try_out(module, features, classes)
 
         def init(key: Tensor) -> Tree:
             with _seeded(int(key)):
@@ -103,6 +105,26 @@ class OwnModule:
                 return torch.func.functional_call(module, w, (x, edges))
 
         return (Layer(init, apply, runs_alone=True),)
+
+
+def _try_out(module: nn.Module, features: int, classes: int) -> None:
+    """Run it on a path of three nodes."""
+    name, edges = type(module).__name__, torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    dtype = next((weight.dtype for weight in module.parameters()), torch.float32)
+    try:
+        with torch.no_grad(), _seeded(0):
+            out = module.eval()(torch.zeros(3, features, dtype=dtype), edges)
+    except Exception as error:
+        raise ConfigError(
+            f"model {name} failed on a graph of three nodes{raised_at(error)}: {type(error).__name__}: {error}. Its "
+            "forward takes x [n, features] and edge_index [2, E]."
+        ) from error
+    if not isinstance(out, Tensor) or out.shape != (3, classes):
+        got = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        raise ConfigError(
+            f"model {name} gave {got} for a graph of three nodes and {classes} classes; its forward must return logits "
+            f"[n, classes], here [3, {classes}]."
+        )
 
 
 def _dense(h: "Tensor | Sparse") -> Tensor:

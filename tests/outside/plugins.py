@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedopt import ServerMomentum
 from fedweave.algorithms.parts import Context, Part
 from fedweave.algorithms.preset import preset
@@ -159,3 +160,52 @@ class Broken:
 
     def parts(self) -> tuple[Part, ...]:
         return (Unweighted(),)
+
+
+class Wide(nn.Module):
+    """Five logits, whatever the classes."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(features, 5)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.out(x)
+
+
+class Pooled(Wide):
+    """Logits of the whole graph."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes)
+        self.out = nn.Linear(features, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.out(x).mean(0)
+
+
+class Edgeless(Wide):
+    """A forward without edges."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.out(x)
+
+
+class Unfitting(Wide):
+    """Sizes that do not fit."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.out(x) + torch.zeros(5, 5)
+
+
+class Bare:
+    """What lacks its decorators."""
+
+    def parts(self) -> tuple[Part, ...]:
+        return ()
+
+
+class Inheriting(FedAvg):
+    """A setting that is none, for the class is no dataclass of its own."""
+
+    beta: float = 0.5

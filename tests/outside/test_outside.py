@@ -71,6 +71,9 @@ def test_everything_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
         (f"{PLUGINS}:Absent", "has no Absent; it defines FedAvgM, Undeclared"),
         (f"{PLUGINS}:helper", "is no algorithm: it must be a dataclass with init, round, evaluate, or a preset"),
         (f"{PLUGINS}:Thirds", "is no algorithm"),
+        (f"{PLUGINS}:Bare", "As it has parts: write @preset above it"),
+        (f"{PLUGINS}:Hidden", f'It is a part: name it in algorithm.parts = ["{PLUGINS}:Hidden"]'),
+        (f"{PLUGINS}:Inheriting", "beta is no setting yet; write @dataclass(frozen=True) above the class"),
     ],
 )
 def test_what_is_no_plugin_is_refused_by_name(name: str, said: str, tmp_path: Path) -> None:
@@ -82,6 +85,14 @@ def test_a_file_that_cannot_be_run_is_refused_with_its_error(tmp_path: Path) -> 
     (tmp_path / "bad.py").write_text("import nothing_of_this_name")
     with pytest.raises(ConfigError, match=r"bad.py cannot be run: ModuleNotFoundError: No module named 'nothing_of"):
         outside.load(f"{tmp_path / 'bad.py'}:X")
+
+
+def test_a_preset_of_no_dataclass_says_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(
+        "from fedweave.algorithms.preset import preset\n@preset\nclass Mine:\n    def parts(self): return ()\n"
+    )
+    with pytest.raises(ConfigError, match=r"Mine is no dataclass: write @dataclass\(frozen=True\) between @preset"):
+        outside.load(f"{tmp_path / 'bad.py'}:Mine")
 
 
 @pytest.fixture
@@ -169,6 +180,23 @@ def test_first_weights_and_dropout_come_from_the_runs_keys() -> None:
 def test_a_module_with_buffers_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Buffered has buffers \(norm.running_mean.*LayerNorm for BatchNorm"):
         net("Buffered")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Wide", r"Wide gave \[3, 5\] for a graph of three nodes and 3 classes.*\[n, classes\], here \[3, 3\]"),
+        ("Pooled", r"Pooled gave \[3\] for"),
+        (
+            "Edgeless",
+            r"Edgeless failed on a graph of three nodes.*TypeError.*forward takes x \[n, features\] and edge_i",
+        ),
+        ("Unfitting", r"Unfitting failed on a graph of three nodes \(plugins.py, line \d+\): RuntimeError"),
+    ],
+)
+def test_a_module_without_logits_for_every_node_is_refused_before_it_trains(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        net(name)
 
 
 def subject(name: str) -> Subject:
