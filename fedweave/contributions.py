@@ -50,6 +50,8 @@ def contributions(
         f"{len(set(table['round'].to_pylist()))} rounds, gains in {metric}: {directory / CONTRIBUTIONS}",
         highlight=False,
     )
+    if "nan" in (f"{value}" for row in summed.to_pylist() for value in row.values()):
+        console.print("nan: in some round these gains sum to nothing or less, so that no budget can be divided by them")
 
 
 def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", permutations: int = 200) -> "pa.Table":
@@ -58,8 +60,8 @@ def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", pe
     "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0).
 
     Raises:
-        UserError: the run is not finished, has no global model of the FedAvg family or no global test set, or a round
-            is none of its.
+        UserError: the run is not finished or was one of sites, has no global model of the FedAvg family or no global
+            test set, or a round is none of its.
     """
 
     def found(number: int, round: Any, built: Any, seed: int) -> list[dict[str, Any]]:
@@ -94,6 +96,11 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     from fedweave.runs.trained import finished
 
     config = finished(directory)
+    if config.engine.name != "simulation":
+        raise UserError(
+            f"{directory} was trained between sites, whose single updates nobody keeps; contributions are measured by "
+            "training again in one process. For a simulation of it: fedweave run CONFIG.toml."
+        )
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
     parts = algorithm.composed if isinstance(algorithm, FedAvg) else None

@@ -37,7 +37,8 @@ _PAGE = """<!DOCTYPE html>
 <h2>Totals</h2>
 <p class="small">Alignment, diversity, leave-one-out and reward are means over rounds. Alignment is the cosine of a
 member's update with the joint one, diversity its share of all known motifs, reward the share of the joint update's
-entries that it got.</p>
+entries that it got. Late contribution is value above the member's own mean in the rounds before, which is paid
+besides.</p>
 <div class="scroll"><table>
 <thead><tr><th scope="col" class="word">member</th><th scope="col">rounds</th>
 {%- for name in measures %}<th scope="col">{{ names[name] }}</th>{% endfor %}

@@ -74,8 +74,8 @@ def simulated(config: Config) -> Built:
     """
     if config.engine.name != "simulation":
         raise UserError(
-            f"engine.name is {config.engine.name!r}: start it with `fedweave sites run CONFIG.toml --sites DIR`, or "
-            "choose the engine simulation."
+            f"engine.name is {config.engine.name!r}, and this takes all clients in one process: set engine.name = "
+            "'simulation'. Sites are trained with `fedweave sites run CONFIG.toml --sites DIR`."
         )
     return build(config)
 

@@ -105,6 +105,29 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     assert "centralized pools all data at one place, which no site allows" in " ".join(refused.output.split())
 
 
+@pytest.mark.parametrize(
+    ("policy", "begins", "said"),
+    [
+        ('deny = ["update"]', "fault", "policy.deny: update may not leave, and FedAvg.train sends it, so"),
+        ('secure_sum = ["update"]', "fault", "policy.secure_sum: update may only leave in a secure sum"),
+        ("epsilon = 1.0", "fault", "policy.epsilon: nothing bounds what update reveals"),
+        ('deny = ["own"]', "note", "policy.deny: own may not leave, and FedAvg.score sends it, so"),
+    ],
+)
+def test_a_policy_that_would_end_every_run_is_found_before(
+    project: Path, tmp_path: Path, policy: str, begins: str, said: str
+) -> None:
+    path, site = tmp_path / "experiment.toml", project / "bank-b/site.toml"
+    path.write_text('[data]\nname = "digits"\n[partition]\nclients = 3\n')
+    site.write_text(site.read_text().partition("[policy]")[0] + f"[policy]\n{policy}\n")
+    told = runner.invoke(app, ["sites", "check", str(project), str(path)])
+    assert told.exit_code == (2 if begins == "fault" else 0), told.output
+    found = [line for line in told.output.splitlines() if line.startswith(begins) and said in line]
+    assert len(found) == 1, told.output
+    assert "bank-b: site.toml" in found[0]
+    assert "Change its policy" in found[0]
+
+
 def test_a_taken_port_is_a_fault_of_the_server(project: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("", read_project(project).port))

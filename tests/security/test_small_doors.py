@@ -239,7 +239,7 @@ def test_the_audit_shows_what_was_asked_what_left_what_it_cost_and_what_was_refu
         "evaluation bank-b → server FedAvg.score: own ",
         "change of the model weights",
         "set-up bank-b → server (join): labels ",
-        "no bound",
+        "no ε follows",
         "all runs: ",
     ):
         assert words in told

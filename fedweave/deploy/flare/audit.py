@@ -1,18 +1,22 @@
 """What a site's journals say to its owner: what was asked, what left, what it cost, and what was refused."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedweave.core.ledger import Ledger
+from fedweave.core.purposes import EVALUATION, TRAINING
 from fedweave.deploy.flare.accounts import NO_RUN
-from fedweave.deploy.flare.journal import Records, journals, read
+from fedweave.deploy.flare.journal import Records, journal_path, journals, read
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, read_site_file
 from fedweave.errors import UserError
+from fedweave.outside import label
 from fedweave.report.flows import Flow, flows
 
 
@@ -28,6 +32,14 @@ class Run:
     refused: tuple[dict[str, Any], ...]
     flows: tuple[Flow, ...]
     damaged: int
+
+    @property
+    def heading(self) -> str:
+        """Which run, of which algorithm, and since when."""
+        first = self.joined[0] if self.joined else {}
+        since = str(first.get("at", ""))[:16].replace("T", " ")
+        told = (self.name, label(str(first.get("algorithm", ""))), f"since {since} UTC" if since else "")
+        return ", ".join(filter(None, told))
 
 
 @dataclass(frozen=True)
@@ -52,8 +64,9 @@ def audit(folder: Path) -> Audit:
         raise UserError(f"{folder} holds no journal: give the folder of a site that has taken part in a run.")
     spent = Spent.of(entry for records in found.values() for entry in records.entries)
     rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
-    runs = tuple(_run(name, records) for name, records in found.items())
-    return Audit(runs, spent, rules.delta, _table(found.values()))
+    runs = [_run(name, records) for name, records in found.items()]
+    runs.sort(key=lambda run: str(run.joined[0].get("at")) if run.joined else "")
+    return Audit(tuple(runs), spent, rules.delta, _table(found.values()))
 
 
 def _run(name: str, records: Records) -> Run:
@@ -71,3 +84,36 @@ def _table(records: Iterable[Records]) -> pa.Table:
         for entry in one.entries:
             ledger.add(entry)
     return ledger.table()
+
+
+def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[str]]:
+    """Messages of training and evaluation that the `ledger` of a run has of the site in `folder` and the site's journal
+    has not, and those that only the journal has.
+
+    run: the run's number. ledger: `core.ledger.SCHEMA`, as whoever started the run has it.
+
+    Raises:
+        UserError: the site has no journal of the run.
+    """
+    path = journal_path(folder, run)
+    if not path.exists():
+        raise UserError(f"{folder} has taken no part in the run {run}: there is no {path}.")
+    here, there = _in_rounds(_table([read(path)])), _in_rounds(ledger)
+    names = {row["client"] for row in here}
+    sent, stated = (Counter(_message(row) for row in rows if row["client"] in names) for rows in (here, there))
+    return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
+
+
+def _in_rounds(ledger: pa.Table) -> list[dict[str, Any]]:
+    """What left in training and evaluation; journals count jobs' other calls in ways of their own."""
+    rows = ledger.filter(pc.field("direction") != "down").to_pylist()
+    return [row for row in rows if row["purpose"] in (TRAINING, EVALUATION)]
+
+
+def _message(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["round"], row["step"], row["key"], row["shape"], row["bytes"], row["to"]
+
+
+def _worded(message: tuple[Any, ...]) -> str:
+    round, step, key, _, size, to = message
+    return f"round {round}: {step}: {key}, {size:,} bytes{f' to {to}' if to else ''}"

@@ -1,58 +1,134 @@
 """The command `fedweave audit`."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedweave.errors import UserError
+
 if TYPE_CHECKING:
-    from fedweave.deploy.flare.audit import Run
+    from fedweave.deploy.flare.audit import Audit, Run
+
+_SHOWN = 20  # messages that are named one by one
 
 
 def audit(
     directory: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="The folder of a site.")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write a page to print.")] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Compare with the ledger of a run as whoever started it has it."),
+    ] = None,
 ) -> None:
-    """Show a site's owner what was asked, what left to whom, what it cost in ε, and what was refused."""
+    """Show a site's owner what was asked, what left to whom, what it cost in ε, and what was refused.
+
+    With --against, only whether the site's own journal and the ledger of a run agree on what left the site; exit code
+    1 if they do not.
+    """
     from fedweave.deploy.flare.audit import audit as read
-    from fedweave.report.ledger import flow_table, spelt
+
+    if against is not None:
+        if out is not None:
+            raise UserError(
+                "--out writes what the site's journals say, and --against compares one; choose one of them."
+            )
+        _compare(directory, against)
+    elif out is not None:
+        _write(directory, read(directory), out)
+        typer.echo(out)
+    else:
+        _show(read(directory))
+
+
+def _show(found: "Audit") -> None:
+    from fedweave.report.ledger import flow_table
     from fedweave.report.terminal import screen
 
-    found, console = read(directory), screen()
+    console = screen()
     for run in found.runs:
-        console.print(f"[bold]{_safe(run.name)}[/]", highlight=False)
+        console.print(f"[bold]{_safe(run.heading)}[/]", highlight=False)
         for line in _told(run):
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(_safe(line), highlight=False, soft_wrap=True)
+        for line in _warnings(run):
+            console.print(f"[red]{_safe(line)}[/]", highlight=False, soft_wrap=True)
         if run.flows:
             console.print(flow_table(run.flows, 1, found.delta))
-    cost = spelt(found.spent.account, found.delta) or "0"
-    told = f"all runs: {found.spent.bytes:,} bytes have left; their ε is {cost} at δ = {found.delta:g}"
-    if found.spent.account.cost.unbounded:
-        told += ": at least some left without noise, and nothing limits what these tell"
-    console.print(told, highlight=False, soft_wrap=True)
+    console.print(_in_all(found), highlight=False, soft_wrap=True)
     console.print("added up over runs, or as CSV: fedweave ledger, with the same folder", highlight=False)
 
 
+def _write(directory: Path, found: "Audit", out: Path) -> None:
+    from fedweave.report.audit_page import Section, page
+    from fedweave.runs.files import write
+
+    sections = [Section(run.heading, _told(run), _warnings(run), run.flows) for run in found.runs]
+    text = page(f"What has left {directory.resolve().name}", [_in_all(found)], sections, found.delta)
+    write(out, lambda file: file.write(text.encode()))
+
+
+def _compare(directory: Path, run: Path) -> None:
+    """Say where a site's journal and a run's ledger differ."""
+    from fedweave.deploy.flare.audit import compare
+    from fedweave.deploy.sites.running import RUN
+    from fedweave.runs.files import LEDGER, damaged, read, read_table
+
+    if not (run / RUN).exists():
+        raise UserError(
+            f"{run} was not trained between sites: it has no {RUN}. Give the --out of `fedweave sites run`."
+        )
+    try:
+        number = str(json.loads(read(run / RUN))["run"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(run / RUN, str(error)) from error
+    more, less = compare(directory, number, read_table(run, LEDGER))
+    for messages, said in ((more, "did not leave the site"), (less, "left the site and is not in the run's ledger")):
+        for message in messages[:_SHOWN]:
+            typer.echo(f"{said}: {message}")
+        if len(messages) > _SHOWN:
+            typer.echo(f"{said}: {len(messages) - _SHOWN:,} more")
+    if less:
+        typer.echo("what came too late or was refused is not in a run's ledger either")
+    if more or less:
+        raise typer.Exit(1)
+    typer.echo(f"the journal of {directory} and the ledger of {run} agree on what left the site")
+
+
+def _in_all(found: "Audit") -> str:
+    from fedweave.report.ledger import spelt
+
+    cost, without = found.spent.account.cost, "left without noise, and nothing limits what it tells"
+    told = f"all runs: {found.spent.bytes:,} bytes have left"
+    if cost.unbounded and not (cost.epsilon or cost.squared_mu):
+        return f"{told}; no ε follows: what counts {without}"
+    told += f"; their ε is {spelt(found.spent.account, found.delta) or '0'} at δ = {found.delta:g}"
+    return f"{told}: some of it {without}" if cost.unbounded else told
+
+
 def _told(run: "Run") -> list[str]:
-    """Jobs, refusals and damage, a line each."""
+    """What was asked, a line each."""
     told = []
     for note in run.joined:
         where = "from the start" if note.get("after") == -1 else f"from round {note.get('after')}"
         what = "prediction" if note.get("predict") else "training"
         versions = f"fedweave {note.get('fedweave')}, torch {note.get('torch')}"
         config = f"configuration {str(note.get('pin'))[:12]}"
-        told.append(
-            _safe(f"{note['at']}  the server began {what}, {where}: {note.get('algorithm')}, {config}, {versions}")
-        )
+        told.append(f"{note['at']}  the server began {what}, {where}: {note.get('algorithm')}, {config}, {versions}")
     for note in run.lists:
         counts = ", ".join(f"{site} {count}" for site, count in dict(note.get("counts") or {}).items())
-        told.append(_safe(f"{note['at']}  ids on the lists that were compared: {counts}"))
+        told.append(f"{note['at']}  ids on the lists that were compared: {counts}")
     for note in run.aligned:
         kept = f"{note.get('common')} of the site's {note.get('own')} nodes"
-        told.append(_safe(f"{note['at']}  the server named {kept} as common to all"))
-    for note in run.refused:
-        told.append(f"[red]{_safe(note['at'])}  refused[/] {_safe(note.get('asked'))}: {_safe(note.get('why'))}")
+        told.append(f"{note['at']}  the server named {kept} as common to all")
+    return told
+
+
+def _warnings(run: "Run") -> list[str]:
+    """Refusals and damage, a line each."""
+    told = [f"{note['at']}  refused {note.get('asked')}: {note.get('why')}" for note in run.refused]
     if run.damaged:
-        told.append(f"[red]{run.damaged} damaged lines[/]: what they say has left is counted nowhere")
+        told.append(f"{run.damaged} damaged lines: what they say has left is counted nowhere")
     return told
 
 

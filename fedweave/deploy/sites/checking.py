@@ -14,13 +14,15 @@ import numpy as np
 
 from fedweave.config import Config
 from fedweave.core.algorithm import capabilities
+from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import SPLITS
+from fedweave.core.tree import nest
 from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.party import read_own
-from fedweave.deploy.flare.policy import check_algorithm
+from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_algorithm, check_reply
 from fedweave.deploy.flare.provision import ADMIN
-from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, read_secret
+from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, read_secret
 from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found
 from fedweave.deploy.sites.project import Project
 from fedweave.errors import FedweaveError
@@ -88,10 +90,10 @@ def _member(member: SiteProcess, project: Project, config: Config | None, told: 
         return
     told.attempt(name, partial(read_secret, folder / SECRET))
     told.forms[name] = {"key of ids": told.attempt(name, partial(read_secret, folder / IDS_KEY))}
-    told.attempt(name, partial(_site, folder, config, told))
+    told.attempt(name, partial(_site, folder, config, len(project.sites), told))
 
 
-def _site(folder: Path, config: Config | None, told: Found) -> None:
+def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
     """The data and the policy of a site."""
     import torch
 
@@ -106,8 +108,11 @@ def _site(folder: Path, config: Config | None, told: Found) -> None:
         party = read_own(data, folder, "check", (name,), name)
         told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
         told.facts.append((name, f"{party.data.nodes:,} nodes, {party.data.features:,} features of its own"))
+        _rehearse(name, rules, config, (party.data.features, party.data.classes, sites), told)
         return
     own = own_graph(data, folder)
+    if config is not None and not capabilities(config.algorithm.kind).pooled:
+        _rehearse(name, rules, config, (own.features, own.classes, sites), told)
     counts = np.asarray(own.public).sum(1).tolist()
     told.facts.append((name, _described(own, counts)))
     for split, count in zip(SPLITS, counts, strict=True):
@@ -126,6 +131,32 @@ def _site(folder: Path, config: Config | None, told: Found) -> None:
         if test is not None and test.x.shape[1] != own.features:
             why = f"it has {test.x.shape[1]} features, the site's data {own.features}"
             told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
+
+
+def _rehearse(name: str, rules: Rules, config: Config, shape: tuple[int, int, int], told: Found) -> None:
+    """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites.
+
+    What it refuses of evaluations is noted only: not all that is declared of them is sent on all data.
+    """
+    features, classes, sites = shape
+    algorithm = config.algorithm.make(config.model.make().build(features, classes))
+    calls = algorithm.calls(sites)
+    for steps, said in ((calls.setup + calls.round, told.faults), (calls.evaluation, told.notes)):
+        for step in dict.fromkeys(steps):
+            for why in _refused(rules, step_info(step)):
+                ends = "so that the site would leave the run. Change its policy, or choose another algorithm."
+                said.append((name, f"{SITE_FILE}: {why}, and {step_name(step)} sends it, {ends}"))
+
+
+def _refused(rules: Rules, info: StepInfo) -> list[str]:
+    """Why a policy refuses parts of what a step declares to send."""
+    why = []
+    for key in info.sends:
+        try:
+            check_reply(rules, Spent(), nest({key: 0.0}), 0, info)
+        except PolicyViolation as error:
+            why.append(str(error))
+    return list(dict.fromkeys(why))
 
 
 def _described(own: Any, counts: list[int]) -> str:

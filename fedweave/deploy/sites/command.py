@@ -136,9 +136,11 @@ def check(
     from fedweave.config import read
     from fedweave.deploy.sites.checking import examine, versions
     from fedweave.deploy.sites.project import read_project
+    from fedweave.deploy.sites.running import with_engine
 
     project = read_project(directory)
-    told = examine(directory, project, None if config is None else read(config, settings or [], algorithm)[0])
+    chosen = None if config is None else read(config, with_engine(settings or []), algorithm)[0]
+    told = examine(directory, project, chosen)
     for whose, what in told.facts:
         typer.echo(printable(f"       {whose}: {what}"))
     for whose, what in told.notes:
@@ -172,14 +174,14 @@ def run(
     from fedweave.config import read
     from fedweave.deploy.sites.observing import Observed
     from fedweave.deploy.sites.processes import own_reasons
-    from fedweave.deploy.sites.running import for_sites
+    from fedweave.deploy.sites.running import for_sites, with_engine
     from fedweave.deploy.sites.running import run as submit
     from fedweave.report.terminal import screen, show_result
     from fedweave.report.tracking import tracked
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
-    chosen, _ = read(config, settings or [], algorithm)
+    chosen, _ = read(config, with_engine(settings or []), algorithm)
     chosen = for_sites(chosen.plain())
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()

@@ -5,7 +5,7 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,16 @@ FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
 _POLL = 0.5
 
 Told = Callable[[dict[str, Any]], None]
+
+
+def with_engine(settings: Sequence[str]) -> list[str]:
+    """Settings given with --set, after one that names the engine of sites if they set a key that it alone has."""
+    from fedweave.config.plugins import parameters, registry
+
+    engines = registry("engine")
+    own = parameters("engine", engines["flare"]).keys() - parameters("engine", engines["simulation"]).keys()
+    keys = {text.partition("=")[0].strip().removeprefix("engine.") for text in settings if text.startswith("engine.")}
+    return [*(["engine.name=flare"] if keys & own else []), *settings]
 
 
 def for_sites(document: Document) -> Config:

@@ -1,0 +1,107 @@
+"""A site's journal against the ledger that the run's administrator holds, and as a page for its owner."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.deploy.flare.accounts import note_refusal
+from fedweave.deploy.flare.audit import audit, compare
+from fedweave.rounds import train
+from fedweave.runs.files import write_table
+from tests.deploy.projects import experiment
+from tests.deploy.test_in_process import joined
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def trained(provisioned: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
+    """A project whose sites have trained the run "r1", and the server's ledger of it."""
+    project = tmp_path_factory.mktemp("audited") / "project"
+    shutil.copytree(provisioned, project, ignore=shutil.ignore_patterns("runs", "ledgers"))
+    fed, algorithm, _ = joined(project, experiment("fedavg", rounds=2))
+    list(train(algorithm, fed, 2))
+    return project, fed.ledger.table()
+
+
+def changed(table: pa.Table, at: int, **values: Any) -> pa.Table:
+    rows = table.to_pylist()
+    rows[at] |= values
+    return pa.Table.from_pylist(rows, table.schema)
+
+
+def place(table: pa.Table, **wanted: Any) -> int:
+    return next(at for at, row in enumerate(table.to_pylist()) if all(row[key] == wanted[key] for key in wanted))
+
+
+def test_an_honest_ledger_agrees_with_every_sites_journal(trained: tuple[Path, pa.Table]) -> None:
+    project, ledger = trained
+    for site in ("bank-a", "bank-b", "bank-c"):
+        assert compare(project / site, "r1", ledger) == ([], [])
+
+
+def test_what_a_ledger_leaves_out_adds_or_changes_is_named(trained: tuple[Path, pa.Table]) -> None:
+    project, ledger = trained
+    at = place(ledger, client="bank-b", step="FedAvg.train", key="n", round=2)
+    size = ledger.to_pylist()[at]["bytes"]
+    told = f"round 2: FedAvg.train: n, {size} bytes"
+    without = pa.concat_tables([ledger.slice(0, at), ledger.slice(at + 1)])
+    assert compare(project / "bank-b", "r1", without) == ([], [told])
+    assert compare(project / "bank-a", "r1", without) == ([], [])
+    twice = pa.concat_tables([ledger, ledger.slice(at, 1)])
+    assert compare(project / "bank-b", "r1", twice) == ([told], [])
+    larger = changed(ledger, at, bytes=size + 1)
+    assert compare(project / "bank-b", "r1", larger) == ([f"round 2: FedAvg.train: n, {size + 1} bytes"], [told])
+    renamed = changed(ledger, at, client="bank-c")
+    assert compare(project / "bank-b", "r1", renamed) == ([], [told])
+    assert compare(project / "bank-c", "r1", renamed) == ([told], [])
+
+
+def test_the_command_compares_with_a_run(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
+    project, ledger = trained
+    write_table(tmp_path / "ledger.parquet", ledger)
+    asked = ["audit", str(project / "bank-b"), "--against", str(tmp_path)]
+    assert "was not trained between sites" in " ".join(runner.invoke(app, asked).output.split())
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r1"}))
+    said = runner.invoke(app, asked)
+    assert said.exit_code == 0, said.output
+    assert "agree on what left the site" in said.output
+    write_table(tmp_path / "ledger.parquet", ledger.slice(0, len(ledger) // 2))
+    said = runner.invoke(app, asked)
+    assert said.exit_code == 1
+    assert "left the site and is not in the run's ledger: round 2" in said.output
+    (tmp_path / "run.json").write_text(json.dumps({"run": "other"}))
+    said = runner.invoke(app, asked)
+    assert said.exit_code == 2
+    assert "has taken no part in the run other" in " ".join(said.output.split())
+    assert runner.invoke(app, [*asked, "-o", str(tmp_path / "page.html")]).exit_code == 2
+
+
+def test_the_page_says_what_left_what_was_refused_and_runs_nothing(
+    trained: tuple[Path, pa.Table], tmp_path: Path
+) -> None:
+    project = Path(shutil.copytree(trained[0], tmp_path / "project"))
+    note_refusal(project / "bank-b", "r1", "step <script>alert(1)</script>", "policy.deny: n may not leave")
+    said = runner.invoke(app, ["audit", str(project / "bank-b"), "-o", str(tmp_path / "page.html")])
+    assert said.exit_code == 0, said.output
+    page = (tmp_path / "page.html").read_text()
+    assert "What has left bank-b" in page
+    for words in (
+        "FedAvg.train: update",
+        "change of the model weights",
+        "policy.deny: n may not leave",
+        "r1, fedavg, since 20",
+    ):
+        assert words in page
+    assert "<script" not in page
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    for one in audit(project / "bank-b").runs[0].flows:
+        assert f"{one.bytes:,}" in page
