@@ -63,7 +63,8 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     held = np.array([part.masks.sum(1) for part in parts])
     for split, counts in zip(SPLITS, held.T, strict=True):
         if without := [name for name, count in zip(names, counts, strict=True) if count == 0]:
-            yield f"{_some(without)} no {split} {built.data.example}"
+            more = f"; partition.{split} is their share" if split in config.partition.values else ""
+            yield f"{_some(without)} no {split} {built.data.example}{more}"
     trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
     for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
         name = built.data.labels[number] if built.data.labels else number

@@ -1,5 +1,6 @@
 """What clients brought to a global model: by hand, against independent arithmetic, and as the run itself measured."""
 
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -130,3 +131,13 @@ def test_more_than_twelve_clients_are_sampled(tmp_path: Path) -> None:
     assert all(error > 0 for error in table["error"].to_pylist())
     gains = torch.tensor(table["shapley"].to_pylist())
     assert gains.isfinite().all()
+
+
+def test_a_run_between_sites_is_refused_with_what_to_do(finished: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    written = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(f'{written.partition("[engine]")[0]}[engine]\nname = "flare"\n')
+    with pytest.raises(
+        UserError, match=r"was trained between sites, whose single updates nobody keeps.*fedweave run C"
+    ):
+        measured(run)

@@ -15,12 +15,14 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.config import read
 from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites import processes, status
 from fedweave.deploy.sites.command import Teller
 from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, last_record, own_reasons
 from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.running import with_engine
 from fedweave.errors import FedweaveError, UserError
 
 runner = CliRunner()
@@ -245,4 +247,15 @@ def test_a_run_that_nobody_follows_any_more_is_said_to_be() -> None:
     now = {"out": "runs/a", "status": "running", "round": 3, "rounds": 9, "at": time.time() - 100}
     assert "round 3 of 9 (100 s ago); nobody follows it here" in status.progress(now)
     assert "nobody" not in status.progress(now | {"at": time.time()})
+    ended = status.progress(now | {"status": "stopped", "lost": {"bank-b": "it is gone"}})
+    assert "; `fedweave sites run` goes on with bank-b as another job" in ended
     assert "failed, before its first round" in status.progress(now | {"status": "failed", "round": 0, "rounds": 0})
+
+
+def test_a_key_of_the_engine_of_sites_needs_no_engine_named(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text('[data]\nname = "digits"\n')
+    chosen, _ = read(path, with_engine(["engine.quorum=0.6", "rounds=3"]))
+    assert (chosen.engine.name, chosen.engine.values["quorum"], chosen.general.rounds) == ("flare", 0.6, 3)
+    assert with_engine(["engine.threads=1", "rounds=3"]) == ["engine.threads=1", "rounds=3"]
+    assert with_engine(["engine.mode='loop'"]) == ["engine.mode='loop'"]

@@ -194,6 +194,11 @@ def run(
     try:
         with own_reasons(project):
             summary = submit(chosen, project, directory, resume, told, overwrite=overwrite)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"what was reached is in {directory}; continue with the same command, --out {directory} and --resume"
+        )
+        raise
     finally:
         observed.end()
     show_result(console, summary, directory)
