@@ -3,8 +3,10 @@
 The loop does what a round of the paper takes: each agent trains one step on all its training graphs with the pull of
 its prototypes, then embeds them again for those it sends; values, rewards, payoffs and global prototypes follow on flat
 vectors. Both run in one process by turns, without evaluation; medians are given. Motifs are extracted beforehand.
+With --alone: test accuracy of agents that train alone, in PyG and here, on cuts of these seeds.
 
     python -m benchmarks.fairgraphfl [--experiment experiments/fairgraphfl-proteins.toml] [--rounds 10] [--sybils]
+    python -m benchmarks.fairgraphfl --alone 0 1 2 --rounds 200 --experiment experiments/fairgraphfl-imdb-binary.toml
 """
 
 import argparse
@@ -24,7 +26,7 @@ from torch_geometric.nn import GINConv, global_add_pool
 from fedweave import config
 from fedweave.build import Built, build, client_graphs
 from fedweave.core.arrays import graph_arrays
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.engines.simulation import Simulation
 from fedweave.incentives.payoffs import payoffs
 from fedweave.partition.base import Part
@@ -51,25 +53,29 @@ class Net(nn.Module):
         return self.last(F.dropout(torch.relu(self.hidden(embedded)), 0.5, self.training))
 
 
+def batch(graph: Graph, split: int) -> tuple[Any, np.ndarray]:
+    """The small graphs of a split as one PyG batch, and which they are."""
+    x, edges, y, masks, _, graph_of = graph_arrays(graph)
+    assert graph_of is not None
+    rows = x if isinstance(x, np.ndarray) else x.toarray()
+    kept, pieces = np.flatnonzero(masks[split]), []
+    for one in kept:
+        nodes = np.flatnonzero(graph_of == one)
+        own = edges[:, np.isin(edges[0], nodes)] - nodes[0]
+        pieces.append(Data(torch.from_numpy(rows[nodes]), torch.from_numpy(own), y=torch.tensor([y[one]])))
+    return Batch.from_data_list(pieces), kept
+
+
 class Agent:
     """One agent's training graphs as a PyG batch, its motifs as a dense matrix of means, and its model."""
 
     def __init__(self, graph: Graph, classes: int) -> None:
-        x, edges, y, masks, _, graph_of = graph_arrays(graph)
-        assert graph_of is not None
-        rows = x if isinstance(x, np.ndarray) else x.toarray()
-        kept = np.flatnonzero(masks[TRAIN])
-        pieces = []
-        for one in kept:
-            nodes = np.flatnonzero(graph_of == one)
-            own = edges[:, np.isin(edges[0], nodes)] - nodes[0]
-            pieces.append(Data(torch.from_numpy(rows[nodes]), torch.from_numpy(own), y=torch.tensor([y[one]])))
-        self.data = Batch.from_data_list(pieces)
+        self.data, kept = batch(graph, TRAIN)
         numbers, having, _ = graph.own_edges.members[0].known_motifs
         real = numbers >= 0
         has = torch.from_numpy(having.toarray()[real][:, kept]).float()
         self.numbers, self.mean = numbers[real], has / has.sum(1, keepdim=True)
-        self.net = Net(rows.shape[1], classes)
+        self.net = Net(self.data.x.shape[1], classes)
         self.optimiser = torch.optim.Adam(self.net.parameters(), 1e-3, weight_decay=5e-4)
 
 
@@ -150,6 +156,35 @@ def by_turns(built: Built, rounds: int) -> tuple[list[float], list[float]]:
     return theirs, ours
 
 
+def alone(path: Path, seeds: list[int], rounds: int) -> None:
+    """Mean test accuracy of agents that train alone: after the last round, and at each one's best of every tenth."""
+    for seed in seeds:
+        own = config.with_algorithm(config.load(path), "local")[0] | {"seed": seed, "rounds": rounds, "eval_every": 0}
+        own["partition"].pop("split_seed", None)
+        built = build(config.resolve(own))
+        curves = np.array([_alone(graph, built.fed.classes, rounds, seed) for graph in built.fed._graphs.values()])
+        *_, last = train(built.algorithm, built.fed, rounds, eval_every=0)
+        ours = last.summary["local/accuracy"]
+        print(f"seed {seed}: PyG {curves[:, -1].mean():.3f} (best {curves.max(1).mean():.3f}), fedweave {ours:.3f}")
+
+
+def _alone(graph: Graph, classes: int, rounds: int, seed: int) -> list[float]:
+    data, test = batch(graph, TRAIN)[0], batch(graph, TEST)[0]
+    torch.manual_seed(seed)
+    net = Net(data.x.shape[1], classes)
+    optimiser, curve = torch.optim.Adam(net.parameters(), 1e-3, weight_decay=5e-4), []
+    for number in range(1, rounds + 1):
+        net.train()
+        optimiser.zero_grad()
+        F.cross_entropy(net.classify(net.embed(data)), data.y).backward()
+        optimiser.step()
+        if number % 10 == 0 or number == rounds:
+            net.eval()
+            with torch.no_grad():
+                curve.append(float((net.classify(net.embed(test)).argmax(1) == test.y).float().mean()))
+    return curve
+
+
 def sybils(path: Path, rounds: int) -> None:
     """What a member is paid as one, and as two with half of its graphs each, on one split."""
     for agents in (5, 10):
@@ -177,7 +212,11 @@ def main() -> None:
     parser.add_argument("--experiment", type=Path, default=Path("experiments/fairgraphfl-proteins.toml"))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sybils", action="store_true")
+    parser.add_argument("--alone", type=int, nargs="+", metavar="SEED")
     given = parser.parse_args()
+    if given.alone is not None:
+        alone(given.experiment, given.alone, given.rounds)
+        return
     if given.sybils:
         sybils(given.experiment, given.rounds)
         return
