@@ -32,7 +32,7 @@ class SimulationEngine:
     threads:            of torch, 0 leaves its default.
     dtype:              of features and weights.
     resend:             whether clients are sent again what they have from the message before. With false the model
-                        that they evaluated is not sent to them for training: what is counted, no number, changes.
+                        that they evaluated is not counted again for training; no result changes.
     """
 
     mode: Literal["vmap", "loop"] = "vmap"

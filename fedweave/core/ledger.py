@@ -49,6 +49,9 @@ class Line(NamedTuple):
     applied: str | None = None
 
 
+REPEATED = "which parts of its message are those of the one before, and so are not sent again"
+
+
 def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
     """Of the leaf at `path`, with what `info` declares of it."""
     key = info.covering(path)
@@ -61,7 +64,6 @@ def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
     return Line(path, shape, size, str(applied), told.reveals, applied.text())
 
 
-REPEATED = "which parts of its message are those of the one before, and so are not sent again"
 WAYS = ("up", "down", "peer", EVALUATION)  # of which bytes are counted
 
 

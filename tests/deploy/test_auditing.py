@@ -48,7 +48,11 @@ def test_an_honest_ledger_agrees_with_every_sites_journal(trained: tuple[Path, p
         assert compare(project / site, "r1", ledger) == ([], [])
 
 
-def test_what_a_ledger_leaves_out_adds_or_changes_is_named(trained: tuple[Path, pa.Table]) -> None:
+def of_rounds(row: dict[str, Any], site: str) -> bool:
+    return row["client"] == site and row["direction"] == "up" and row["round"] > 0
+
+
+def test_what_a_ledger_leaves_out_adds_or_changes_is_named(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
     project, ledger = trained
     at = place(ledger, client="bank-b", step="FedAvg.train", key="n", round=2)
     size = ledger.to_pylist()[at]["bytes"]
@@ -60,6 +64,11 @@ def test_what_a_ledger_leaves_out_adds_or_changes_is_named(trained: tuple[Path, 
     assert compare(project / "bank-b", "r1", twice) == ([told], [])
     larger = changed(ledger, at, bytes=size + 1)
     assert compare(project / "bank-b", "r1", larger) == ([f"round 2: FedAvg.train: n, {size + 1} bytes"], [told])
+    mute = Path(shutil.copytree(project / "bank-b", tmp_path / "bank-b"))  # a site that joined and sent nothing
+    journal = mute / "ledgers/r1.jsonl"
+    lines = journal.read_text().splitlines()
+    journal.write_text("".join(f"{line}\n" for line in lines if "FedAvg" not in line))
+    assert len(compare(mute, "r1", ledger)[0]) == len([row for row in ledger.to_pylist() if of_rounds(row, "bank-b")])
     renamed = changed(ledger, at, client="bank-c")
     assert compare(project / "bank-b", "r1", renamed) == ([], [told])
     assert compare(project / "bank-c", "r1", renamed) == ([told], [])

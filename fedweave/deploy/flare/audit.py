@@ -98,16 +98,16 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     path = journal_path(folder, run)
     if not path.exists():
         raise UserError(f"{folder} has taken no part in the run {run}: there is no {path}.")
-    here, there = _in_rounds(_table([read(path)])), _in_rounds(ledger)
-    names = {row["client"] for row in here}
-    sent, stated = (Counter(_message(row) for row in rows if row["client"] in names) for rows in (here, there))
+    own = _table([read(path)])
+    names = {*own["client"].to_pylist()}
+    sent, stated = (Counter(map(_message, _in_rounds(table, names))) for table in (own, ledger))
     return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
 
 
-def _in_rounds(ledger: pa.Table) -> list[dict[str, Any]]:
-    """What left in training and evaluation; journals count jobs' other calls in ways of their own."""
+def _in_rounds(ledger: pa.Table, names: set[str]) -> list[dict[str, Any]]:
+    """What left these clients in training and evaluation; journals count jobs' other calls in ways of their own."""
     rows = ledger.filter(pc.field("direction") != "down").to_pylist()
-    return [row for row in rows if row["purpose"] in (TRAINING, EVALUATION)]
+    return [row for row in rows if row["purpose"] in (TRAINING, EVALUATION) and row["client"] in names]
 
 
 def _message(row: dict[str, Any]) -> tuple[Any, ...]:

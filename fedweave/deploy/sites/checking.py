@@ -25,7 +25,7 @@ from fedweave.deploy.flare.provision import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, read_secret
 from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found
 from fedweave.deploy.sites.project import Project
-from fedweave.errors import FedweaveError
+from fedweave.errors import ConfigError, FedweaveError
 
 SOON = 30  # days that a certificate should still last
 SECONDS = 2.0  # for the server to take a connection
@@ -108,11 +108,13 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
         party = read_own(data, folder, "check", (name,), name)
         told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
         told.facts.append((name, f"{party.data.nodes:,} nodes, {party.data.features:,} features of its own"))
-        _rehearse(name, rules, config, (party.data.features, party.data.classes, sites), told)
+        shape = party.data.features, party.data.classes, sites
+        told.attempt(name, partial(_rehearse, name, rules, config, shape, told))
         return
     own = own_graph(data, folder)
     if config is not None and not capabilities(config.algorithm.kind).pooled:
-        _rehearse(name, rules, config, (own.features, own.classes, sites), told)
+        shape = own.features, own.classes, sites
+        told.attempt(name, partial(_rehearse, name, rules, config, shape, told))
     counts = np.asarray(own.public).sum(1).tolist()
     told.facts.append((name, _described(own, counts)))
     for split, count in zip(SPLITS, counts, strict=True):
@@ -137,9 +139,14 @@ def _rehearse(name: str, rules: Rules, config: Config, shape: tuple[int, int, in
     """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites.
 
     What it refuses of evaluations is noted only: not all that is declared of them is sent on all data.
+
+    Raises:
+        ConfigError: the algorithm does not fit, or does not say which steps it runs.
     """
     features, classes, sites = shape
     algorithm = config.algorithm.make(config.model.make().build(features, classes))
+    if not hasattr(algorithm, "calls"):
+        raise ConfigError(f"{config.algorithm.name} does not say in which order it calls its steps: give it `calls`.")
     calls = algorithm.calls(sites)
     for steps, said in ((calls.setup + calls.round, told.faults), (calls.evaluation, told.notes)):
         for step in dict.fromkeys(steps):
