@@ -160,6 +160,7 @@ def alone(path: Path, seeds: list[int], rounds: int) -> None:
     """Mean test accuracy of agents that train alone: after the last round, and at each one's best of every tenth."""
     for seed in seeds:
         own = config.with_algorithm(config.load(path), "local")[0] | {"seed": seed, "rounds": rounds, "eval_every": 0}
+        own["algorithm"] |= {"local_steps": 1, "optimizer": "adam", "lr": 1e-3, "weight_decay": 5e-4}
         own["partition"].pop("split_seed", None)
         built = build(config.resolve(own))
         curves = np.array([_alone(graph, built.fed.classes, rounds, seed) for graph in built.fed._graphs.values()])
