@@ -160,6 +160,20 @@ def test_a_starter_for_own_data_runs_on_it(name: str, tmp_path: Path, monkeypatc
     assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2
 
 
+def test_a_starter_for_parties_runs_on_their_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for at, party in enumerate(("bank", "clinic")):
+        (tmp_path / "parties" / party).mkdir(parents=True)
+        rows = [f"p{i},{i % 2},{(i * (at + 3)) % 7}\n" for i in range(40)]
+        (tmp_path / "parties" / party / "nodes.csv").write_text("id,label,seen\n" + "".join(rows))
+        edges = [f"p{i},p{i + 1 + at}\n" for i in range(37)]
+        (tmp_path / "parties" / party / "edges.csv").write_text("source,target\n" + "".join(edges))
+    run("init", "mine.toml", "--from", "own-parties")
+    assert "no fault found" in run("check", "mine.toml")
+    run("run", "mine.toml", "--set", "rounds=2", "--out", "out")
+    assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2
+
+
 def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(SMALL)
     assert "unknown key" in run("check", str(tmp_path / "a.toml"), "--set", "model.hiden=3", code=2)

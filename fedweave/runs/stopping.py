@@ -2,7 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fedweave.errors import FedweaveError
@@ -42,3 +43,20 @@ class Stop:
             raise KeyboardInterrupt
         self.signal = number
         self._noticed(number)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM too; nothing is set outside the main thread."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

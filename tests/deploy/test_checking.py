@@ -113,7 +113,8 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
         ('deny = ["update"]', "fault", "policy.deny: update may not leave, and FedAvg.train sends it, so"),
         ('secure_sum = ["update"]', "fault", "policy.secure_sum: update may only leave in a secure sum"),
         ("epsilon = 1.0", "fault", "policy.epsilon: nothing bounds what update reveals"),
-        ('deny = ["own"]', "note", "policy.deny: own may not leave, and FedAvg.score sends it, so"),
+        ('deny = ["own"]', "fault", "policy.deny: own may not leave, and FedAvg.score sends it, so"),
+        ('deny = ["own/groups"]', "note", "policy.deny: own/groups may not leave, and FedAvg.score may send it, if it"),
     ],
 )
 def test_a_policy_that_would_end_every_run_is_found_before(

@@ -39,9 +39,10 @@ class Downloads:
         if self._last is None or self._bound is None:
             return
         before = self._last.tree.get(step)
-        if before is not None and change(before, message) > self._bound:
+        if before is not None and (moved := change(before, message)) > self._bound:
             raise PolicyViolation(
-                f"policy.max_change: what {step} is sent has changed by more than {self._bound:g} since its last call"
+                f"policy.max_change: what {step} is sent has changed by {moved:.4g} since its last call, and "
+                f"{self._bound:g} is allowed"
             )
         self._last.enter(round, saved)
         self._last.keep({**self._last.tree, step: message})

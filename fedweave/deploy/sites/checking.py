@@ -29,6 +29,7 @@ from fedweave.errors import ConfigError, FedweaveError
 
 SOON = 30  # days that a certificate should still last
 SECONDS = 2.0  # for the server to take a connection
+SCORES = "own"  # the key of evaluations' replies that every algorithm needs
 PACKAGES = ("fedweave", "torch", "nvflare", "numpy", "pyarrow")
 
 
@@ -120,9 +121,8 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
     for split, count in zip(SPLITS, counts, strict=True):
         if 0 < count < rules.min_nodes:
             why = f"{count} {split} {own.example}s are fewer than policy.min_nodes = {rules.min_nodes}"
-            told.faults.append(
-                (name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Give more or none.")
-            )
+            ends = "so that it would leave the run. Give more or none, or lower the bound."
+            told.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
         if count == 0:
             told.notes.append((name, f"no {split} {own.example}s"))
     columns = list(own.columns) or own.features
@@ -138,7 +138,7 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
 def _rehearse(name: str, rules: Rules, config: Config, shape: tuple[int, int, int], told: Found) -> None:
     """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites.
 
-    What it refuses of evaluations is noted only: not all that is declared of them is sent on all data.
+    Of evaluations only "own" is sent on all data; what else it refuses of them is noted.
 
     Raises:
         ConfigError: the algorithm does not fit, or does not say which steps it runs.
@@ -148,22 +148,28 @@ def _rehearse(name: str, rules: Rules, config: Config, shape: tuple[int, int, in
     if not hasattr(algorithm, "calls"):
         raise ConfigError(f"{config.algorithm.name} does not say in which order it calls its steps: give it `calls`.")
     calls = algorithm.calls(sites)
-    for steps, said in ((calls.setup + calls.round, told.faults), (calls.evaluation, told.notes)):
-        for step in dict.fromkeys(steps):
-            for why in _refused(rules, step_info(step)):
-                ends = "so that the site would leave the run. Change its policy, or choose another algorithm."
-                said.append((name, f"{SITE_FILE}: {why}, and {step_name(step)} sends it, {ends}"))
+    senders: dict[tuple[str, bool], list[str]] = {}
+    for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
+        for key, why in _refused(rules, step_info(step)).items():
+            senders.setdefault((why, step in calls.evaluation and key != SCORES), []).append(step_name(step))
+    for (why, perhaps), steps in senders.items():
+        told_of = (told.notes, "may send", "if it does,") if perhaps else (told.faults, "sends", "so that")
+        said, verb, so = told_of
+        ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
+        said.append((name, f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"))
 
 
-def _refused(rules: Rules, info: StepInfo) -> list[str]:
-    """Why a policy refuses parts of what a step declares to send."""
-    why = []
-    for key in info.sends:
+def _refused(rules: Rules, info: StepInfo) -> dict[str, str]:
+    """{key: why} of what a step declares to send and a policy refuses, without what is below such a key."""
+    found: dict[str, str] = {}
+    for key in sorted(info.sends):
+        if any(key.startswith(f"{above}/") for above in found):
+            continue
         try:
             check_reply(rules, Spent(), nest({key: 0.0}), 0, info)
         except PolicyViolation as error:
-            why.append(str(error))
-    return list(dict.fromkeys(why))
+            found[key] = str(error)
+    return found
 
 
 def _described(own: Any, counts: list[int]) -> str:

@@ -178,6 +178,7 @@ def run(
     from fedweave.deploy.sites.running import run as submit
     from fedweave.report.terminal import screen, show_result
     from fedweave.report.tracking import tracked
+    from fedweave.runs.stopping import terminable
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
@@ -192,7 +193,7 @@ def run(
         observed(now)
 
     try:
-        with own_reasons(project):
+        with own_reasons(project), terminable():
             summary = submit(chosen, project, directory, resume, told, overwrite=overwrite)
     except KeyboardInterrupt:
         typer.echo(
