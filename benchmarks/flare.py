@@ -48,6 +48,7 @@ from fedweave.deploy.flare.store import Store
 from fedweave.deploy.sites.processes import free_port, members, wait_until_open
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.engines.calls import Keys
+from fedweave.engines.resending import LastReceived
 from fedweave.privacy.secure_sum import FixedPoint
 
 ROOT = Path(__file__).parents[1]
@@ -79,6 +80,7 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
         pin="",
         order=SimpleNamespace(admit=lambda *call: None, purpose=TRAINING),
         enter=lambda *call: None,
+        last=LastReceived(resend=True),
         scores=set(),
         graph=None,
         store=Store(folder),

@@ -153,10 +153,10 @@ def _rehearse(name: str, rules: Rules, config: Config, shape: tuple[int, int, in
         for key, why in _refused(rules, step_info(step)).items():
             senders.setdefault((why, step in calls.evaluation and key != SCORES), []).append(step_name(step))
     for (why, perhaps), steps in senders.items():
-        told_of = (told.notes, "may send", "if it does,") if perhaps else (told.faults, "sends", "so that")
-        said, verb, so = told_of
+        verb, so = ("may send", "if it does,") if perhaps else ("sends", "so that")
         ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
-        said.append((name, f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"))
+        said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
+        (told.notes if perhaps else told.faults).append((name, said))
 
 
 def _refused(rules: Rules, info: StepInfo) -> dict[str, str]:
