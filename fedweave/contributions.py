@@ -50,7 +50,7 @@ def contributions(
         f"{len(set(table['round'].to_pylist()))} rounds, gains in {metric}: {directory / CONTRIBUTIONS}",
         highlight=False,
     )
-    if "nan" in (f"{value}" for row in summed.to_pylist() for value in row.values()):
+    if any(value != value for row in summed.to_pylist() for value in row.values()):  # as NaN alone
         console.print("nan: in some round these gains sum to nothing or less, so that no budget can be divided by them")
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from fedweave.core.federation import Federation, Step
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
-from fedweave.errors import UserError
+from fedweave.errors import FedweaveError, UserError
 
 
 class Evaluation(NamedTuple):
@@ -90,6 +90,21 @@ class Calls:
     round: tuple[Step, ...] = ()
     evaluation: tuple[Step, ...] = ()
     prediction: tuple[Step, ...] = ()
+
+
+def calls_of(algorithm: Any, name: str, clients: int) -> Calls:
+    """What an algorithm runs at each of so many clients, as it says itself.
+
+    Raises:
+        FedweaveError: it does not say so.
+    """
+    if not hasattr(algorithm, "calls"):
+        raise FedweaveError(
+            f"{name} does not say in which order it calls its steps: give it a method `calls` "
+            "(fedweave.core.algorithm.Calls)."
+        )
+    found: Calls = algorithm.calls(clients)
+    return found
 
 
 class Algorithm(Protocol):

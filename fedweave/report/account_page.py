@@ -8,17 +8,13 @@ from jinja2 import Environment, StrictUndefined
 
 from fedweave.incentives.statement import MEASURES, totals
 from fedweave.report.accounts import Account
-from fedweave.report.template import STYLE
+from fedweave.report.template import HEAD, STYLE
 
 NAMES = {"alignment": "alignment φ", "diversity": "diversity d", "leave_one_out": "leave-one-out", "density": "reward"}
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
+_PAGE = (
+    HEAD
+    + """<title>{{ title }}</title>
 <style>{{ style | safe }}
 .sum td, .sum th { font-weight: 700; border-top: 1.5px solid var(--ink); }
 .fine { color: var(--alarm); }
@@ -83,6 +79,7 @@ statement {{ digest }}</pre>
 </body>
 </html>
 """
+)
 
 
 def page(whole: Account, table: Any, about: str, command: str) -> str:

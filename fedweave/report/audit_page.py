@@ -9,15 +9,11 @@ from jinja2 import Environment, StrictUndefined
 from fedweave.core.text import printable
 from fedweave.report.flows import Flow, stamp, who
 from fedweave.report.ledger import DELTA, called, protected, told
-from fedweave.report.template import STYLE
+from fedweave.report.template import HEAD, STYLE
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
+_PAGE = (
+    HEAD
+    + """<title>{{ title }}</title>
 <style>{{ style | safe }}
 td.word { min-width: 8rem; }
 </style>
@@ -57,6 +53,7 @@ reached it. This page loads nothing from elsewhere.</footer>
 </body>
 </html>
 """
+)
 _COUNTS = ("messages", "bytes")
 
 

@@ -100,13 +100,17 @@ FIGURE = """<div id="figure-{{ name }}">
 {%- endfor %}
 </div></div>"""
 
-PAGE = """<!DOCTYPE html>
+HEAD = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }} · fedweave report</title>
+"""  # of every page that runs nothing
+
+PAGE = (
+    HEAD
+    + """<title>{{ title }} · fedweave report</title>
 <style>{{ style | safe }}</style>
 </head>
 <body>
@@ -335,3 +339,4 @@ and runs no script.</footer>
 </body>
 </html>
 """
+)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.build import check_examples, check_pooling, graph_of
 from fedweave.config import Config
-from fedweave.core.algorithm import check_rounds
+from fedweave.core.algorithm import calls_of, check_rounds
 from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph, MotifTable
 from fedweave.core.tree import Tree
@@ -185,13 +185,8 @@ class Participation:
         check_examples(self.config, found.data)
         check_pooling(self.config, found.data, model)
         self.algorithm = self.config.algorithm.make(model)
-        if not hasattr(self.algorithm, "calls"):
-            raise FedweaveError(
-                f"{self.config.algorithm.name} does not say in which order it calls its steps: give it a method "
-                "`calls` (fedweave.core.algorithm.Calls)."
-            )
         check_rounds(self.algorithm, self.config.general.rounds)
-        calls = self.algorithm.calls(len(self.asked.sites))
+        calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
         self.scores = {step.__name__ for step in calls.evaluation}
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found

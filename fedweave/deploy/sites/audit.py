@@ -1,6 +1,5 @@
 """The command `fedweave audit`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,18 +70,14 @@ def _write(directory: Path, found: "Audit", out: Path) -> None:
 def _compare(directory: Path, run: Path) -> None:
     """Say where a site's journal and a run's ledger differ."""
     from fedweave.deploy.flare.audit import compare
-    from fedweave.deploy.sites.running import RUN
-    from fedweave.runs.files import LEDGER, damaged, read, read_table
+    from fedweave.deploy.sites.running import RUN, number_of
+    from fedweave.runs.files import LEDGER, read_table
 
     if not (run / RUN).exists():
         raise UserError(
             f"{run} was not trained between sites: it has no {RUN}. Give the --out of `fedweave sites run`."
         )
-    try:
-        number = str(json.loads(read(run / RUN))["run"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise damaged(run / RUN, str(error)) from error
-    more, less = compare(directory, number, read_table(run, LEDGER))
+    more, less = compare(directory, number_of(run), read_table(run, LEDGER))
     for messages, said in ((more, "did not leave the site"), (less, "left the site and is not in the run's ledger")):
         for message in messages[:_SHOWN]:
             typer.echo(f"{said}: {message}")
@@ -101,7 +96,7 @@ def _in_all(found: "Audit") -> str:
     cost, without = found.spent.account.cost, "left without noise, and nothing limits what it tells"
     told = f"all runs: {found.spent.bytes:,} bytes have left"
     if cost.unbounded and not (cost.epsilon or cost.squared_mu):
-        return f"{told}; no ε follows: what counts {without}"
+        return f"{told}; no ε follows: it {without}"
     told += f"; their ε is {spelt(found.spent.account, found.delta) or '0'} at δ = {found.delta:g}"
     return f"{told}: some of it {without}" if cost.unbounded else told
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.config import Config
-from fedweave.core.algorithm import capabilities
+from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.tree import nest
@@ -25,7 +25,7 @@ from fedweave.deploy.flare.provision import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, read_secret
 from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found
 from fedweave.deploy.sites.project import Project
-from fedweave.errors import ConfigError, FedweaveError
+from fedweave.errors import FedweaveError
 
 SOON = 30  # days that a certificate should still last
 SECONDS = 2.0  # for the server to take a connection
@@ -141,13 +141,11 @@ def _rehearse(name: str, rules: Rules, config: Config, shape: tuple[int, int, in
     Of evaluations only "own" is sent on all data; what else it refuses of them is noted.
 
     Raises:
-        ConfigError: the algorithm does not fit, or does not say which steps it runs.
+        ConfigError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
     """
     features, classes, sites = shape
     algorithm = config.algorithm.make(config.model.make().build(features, classes))
-    if not hasattr(algorithm, "calls"):
-        raise ConfigError(f"{config.algorithm.name} does not say in which order it calls its steps: give it `calls`.")
-    calls = algorithm.calls(sites)
+    calls = calls_of(algorithm, config.algorithm.name, sites)
     senders: dict[tuple[str, bool], list[str]] = {}
     for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
         for key, why in _refused(rules, step_info(step)).items():

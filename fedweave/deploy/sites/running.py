@@ -127,10 +127,22 @@ def _note(project: Path, now: dict[str, Any]) -> None:
 
 def _number(project: Path, directory: Path, resume: bool) -> str:
     if resume and (directory / RUN).exists():
-        return str(_kept(directory)["run"])
+        return number_of(directory)
     number = secrets.token_hex(8)
     _keep(directory, {"run": number, "project": str(project.resolve())})
     return number
+
+
+def number_of(directory: Path) -> str:
+    """The number of the run in `directory`.
+
+    Raises:
+        FedweaveError: its run.json is damaged.
+    """
+    try:
+        return str(_kept(directory)["run"])
+    except KeyError as error:
+        raise damaged(directory / RUN, "it names no run") from error
 
 
 def _kept(directory: Path) -> dict[str, Any]:
