@@ -1,11 +1,11 @@
 """FedEgo's label-skew cut: every client prefers a few labels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from fedweave.core.graph import TEST
+from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -31,7 +31,8 @@ class LabelSkew:
       the rate falls, and the size where all nodes are too few (as in the released code).
     - Nodes are drawn without replacement within a client; clients overlap, and one client's test node may be another's
       train node. With `reserved` a client's test nodes are out of the choice of those after it, so that fewer of them
-      train elsewhere (as in the released code).
+      train elsewhere (as in the released code). With `exclusive` none does: where a client validates or tests on a
+      node, the others that hold it for training keep it without using its label.
     - Nodes without an edge inside their client are kept, or dropped with `isolated = "drop"` (as in the released code).
     - `test_nodes` and `val` are of the client's own nodes, stratified by label; the remaining ones train. Too few nodes
       for that is an error, not a smaller test set.
@@ -48,6 +49,7 @@ class LabelSkew:
     short:        "redraw" or "fill", when the major labels have too few nodes.
     isolated:     "keep" or "drop" nodes that have no edge inside their client; dropping makes clients smaller.
     reserved:     no client holds a test node of one before it.
+    exclusive:    no client trains on a validation or test node of another.
     public_split: take the dataset's published masks instead of `test_nodes` and `val`.
     """
 
@@ -62,6 +64,7 @@ class LabelSkew:
     short: Literal["redraw", "fill"] = "redraw"
     isolated: Literal["keep", "drop"] = "keep"
     reserved: bool = False
+    exclusive: bool = False
     public_split: bool = False
 
     def __post_init__(self) -> None:
@@ -73,17 +76,19 @@ class LabelSkew:
             value = getattr(self, name)
             if not 0 <= value <= 1 or (name == "share" and value == 0):
                 raise ConfigError(f"[partition] {name} = {value}: must lie between 0 and 1 (share above 0).")
-        if self.reserved and self.public_split:
-            raise ConfigError(
-                "[partition] reserved = true with public_split = true: published test nodes train nowhere as it is; "
-                "set one of them to false."
-            )
+        for name in ("reserved", "exclusive"):
+            if getattr(self, name) and self.public_split:
+                raise ConfigError(
+                    f"[partition] {name} = true with public_split = true: published test nodes train nowhere as it is; "
+                    "set one of them to false."
+                )
 
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into a global test set and `clients` overlapping parts.
 
         Raises:
-            ConfigError: clients too small for `test_nodes` and `val`; no labels have enough nodes; no published split.
+            ConfigError: clients too small for `test_nodes` and `val`; no labels have enough nodes; no published split;
+            `exclusive`, and a client would train on nothing.
         """
         rng = generator(seed, "partition/label_skew")
         labelled = rng.permutation(np.flatnonzero(data.y >= 0))
@@ -93,7 +98,7 @@ class LabelSkew:
         parts = (
             self._reserving(data, rest, size, rng, seed) if self.reserved else self._alike(data, rest, size, rng, seed)
         )
-        return Partition(parts, np.sort(labelled[:tested]))
+        return Partition(_exclusive(parts) if self.exclusive else parts, np.sort(labelled[:tested]))
 
     def _alike(
         self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator, seed: int
@@ -157,3 +162,19 @@ def _linked(data: Dataset, nodes: np.ndarray) -> np.ndarray:
     """Those of the sorted `nodes` that have an edge to another of them."""
     inside = np.isin(data.edges, nodes).all(0)
     return nodes[np.isin(nodes, data.edges[0, inside])]
+
+
+def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts, none of which trains on a validation or test node of another."""
+    judged = np.concatenate([part.nodes[part.masks[[VAL, TEST]].any(0)] for part in parts])
+    alone = []
+    for client, part in enumerate(parts):
+        masks = part.masks.copy()
+        masks[TRAIN] &= ~np.isin(part.nodes, judged)
+        if not masks[TRAIN].any():
+            raise ConfigError(
+                f"[partition] exclusive = true leaves client {client} no train node: others validate or test on all "
+                "of them; lower clients, share, val or test_nodes."
+            )
+        alone.append(replace(part, masks=masks))
+    return tuple(alone)

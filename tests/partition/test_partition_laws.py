@@ -1,6 +1,7 @@
 """Laws of the four partitions on small random graphs."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -311,6 +312,29 @@ def test_reserved_test_nodes_are_held_by_no_later_client() -> None:
     assert len(parts[-1].nodes) == min(left, round(0.4 * labelled)) == left
     with pytest.raises(ConfigError, match="reserved = true with public_split = true"):
         LabelSkew(reserved=True, public_split=True)
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+def test_exclusive_no_client_trains_on_what_another_validates_or_tests_on(reserved: bool) -> None:
+    data = blocks(nodes=1000, unlabelled=0.1)
+    skew = LabelSkew(clients=6, majors=2, share=0.4, test_nodes=40, short="fill", rest="all", reserved=reserved)
+    alike, alone = skew.cut(data, 0).parts, replace(skew, exclusive=True).cut(data, 0).parts
+    judged = np.unique(np.concatenate([part.nodes[part.masks[1:].any(0)] for part in alike]))
+    for before, part in zip(alike, alone, strict=True):
+        assert (part.nodes == before.nodes).all()
+        assert (part.masks[1:] == before.masks[1:]).all()
+        train = before.nodes[before.masks[0]]
+        assert np.isin(train, judged).any()  # or there would be nothing to leave out
+        assert part.nodes[part.masks[0]].tolist() == np.setdiff1d(train, judged).tolist()
+
+
+def test_exclusive_says_which_client_it_leaves_without_train_nodes() -> None:
+    data = blocks(nodes=200, unlabelled=0.0)
+    skew = LabelSkew(clients=30, majors=2, share=0.3, test_nodes=30, rest="all", short="fill", exclusive=True)
+    with pytest.raises(ConfigError, match="exclusive = true leaves client 0 no train node"):
+        skew.cut(data, 0)
+    with pytest.raises(ConfigError, match="exclusive = true with public_split = true"):
+        LabelSkew(exclusive=True, public_split=True)
 
 
 def test_label_skew_clients_overlap_and_differ_in_majors() -> None:
