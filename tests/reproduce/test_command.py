@@ -22,6 +22,7 @@ GOOD = cell("good", 0.5), cell("good", 0.6, "local")
 BAD = cell("bad", 0.5, partition={"clients": 61})
 TWICE = replace(GOOD[0], quantity=accuracy("global", best=True))
 ABSENT = cell("absent", 0.5, algorithm={"name": "nowhere"})
+CROSSED = replace(ABSENT, row="high", column="far")
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "of others": Setting(lambda it: it),
     }
     script = Protocol(settings, lambda it: changed(it, eval_every=10), (TWICE,), (), 1, ("A protocol.",))
-    monkeypatch.setitem(papers.PAPERS, "tiny", Paper("Tiny (Nobody 2025)", tables, {2: table(ABSENT)}))
+    monkeypatch.setitem(papers.PAPERS, "tiny", Paper("Tiny (Nobody 2025)", tables, {2: table(ABSENT, CROSSED)}))
     monkeypatch.setitem(papers.PROTOCOLS, "tiny", {"script": script})
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -73,6 +74,8 @@ def test_it_lists_what_there_is(tiny: Path) -> None:
         (["tiny", "--seeds", "3-"], "--seeds 3-: give the first and the last"),
         (["tiny", "--seeds", "1,1"], "--seeds 1,1: give"),
         (["tiny", "--table", "4", "--data", "cora"], "--data: no table has 'cora'; choose one of synthetic."),
+        (["tiny", "--only", "god"], "there is no 'god'; choose one of good, bad, absent, high, synthetic, far. Did"),
+        (["tiny", "--only", "high", "--only", "synthetic"], "has its row and its column among high, synthetic"),
         (["tiny", "--jobs", "0"], "should be greater than or equal to 1"),
     ],
 )
@@ -81,6 +84,21 @@ def test_what_there_is_not_exits_2_and_writes_nothing(tiny: Path, words: list[st
     assert (code, out) == (2, "")
     assert message in err
     assert list(tiny.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        (("good",), [("good", "global"), ("good", "local")]),
+        (("good", "bad"), [("good", "global"), ("good", "local"), ("bad", "global")]),
+        (("good", "synthetic"), [("good", "global"), ("good", "local")]),
+        (("synthetic",), [("good", "global"), ("good", "local"), ("bad", "global"), ("absent", "global")]),
+    ],
+)
+def test_only_rows_and_columns_of_some_names_are_run(tiny: Path, names: tuple[str, ...], kept: list[Any]) -> None:
+    reproduce("tiny", "--table", "1", *(word for name in names for word in ("--only", name)))
+    rows = pq.read_table(tiny / f"reproduced/tiny-table1-{'-'.join(names)}.parquet").to_pylist()
+    assert [(row["row"], row["split"]) for row in rows] == kept
 
 
 def test_failures_are_reported_the_rest_is_measured_and_nothing_runs_twice(
