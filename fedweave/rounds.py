@@ -178,7 +178,9 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     summary |= between_groups.summarised(of_groups, groups)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
-    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, measures)
+    each = {("train", name): value for name, value in measures.items()}
+    each |= {("test", name): value for name, value in reference.personal(_pairs(replies, "global_test")).items()}
+    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, each)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
 
@@ -269,14 +271,14 @@ def _rows(
     own: dict[str, np.ndarray],
     pooled: dict[str, np.ndarray],
     single: dict[tuple[str, str], float],
-    measures: dict[str, np.ndarray],
+    each: dict[tuple[str, str], np.ndarray],
 ) -> pa.Table:
-    """Long rows: every client and "global", every split, every metric that is defined there; single: (split, metric) of
-    "global" alone."""
+    """Long rows: every client and "global", every split, every metric that is defined there; and by (split, metric),
+    those of "global" alone, `single`, and those of `each` client alone."""
     numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*single.values()], float)]
-    flat = np.concatenate([*numbers, *measures.values()])
+    flat = np.concatenate([*numbers, *each.values()])
     rounds = pa.array(np.full(len(flat), round, np.int32))
-    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(measures))
+    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(each))
     table = pa.table([rounds, *labels, flat], METRICS_SCHEMA)
     undefined = np.isnan(flat)
     return table.take(np.flatnonzero(~undefined)) if undefined.any() else table
@@ -288,11 +290,11 @@ def _labels(
     own: tuple[str, ...],
     pooled: tuple[str, ...],
     single: tuple[tuple[str, str], ...],
-    measures: tuple[str, ...],
+    each: tuple[tuple[str, str], ...],
 ) -> tuple[pa.Array, ...]:
     """The columns client, split and metric, which are the same in every round."""
     rows = [(client, split, name) for name in own for client in clients for split in SPLITS]
     rows += [(GLOBAL, split, name) for name in pooled for split in SPLITS]
     rows += [(GLOBAL, *own) for own in single]
-    rows += [(client, "train", name) for name in measures for client in clients]
+    rows += [(client, *own) for own in each for client in clients]
     return tuple(pa.array(column) for column in zip(*rows, strict=True))

@@ -1,7 +1,8 @@
 """The curves of a figure, drawn as SVG: a line per row of the table, the mean over seeds in a band of one deviation."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,22 +44,31 @@ def draw(stem: Path, title: str, over: str, planned: Sequence[PlannedCell], rows
 
 def _over_rounds(planned: Sequence[PlannedCell]) -> dict[tuple[str, str], dict[str, list[Point]]]:
     panels: dict[tuple[str, str], dict[str, list[Point]]] = {}
+    named = units((it.cell.split, it.cell.quantity.unit) for it in planned)
     for it in planned:
         done, curve = [run.directory for run in it.runs if run.finished()], it.cell.quantity.curve
         if curve is not None and done:
-            lines = panels.setdefault((it.cell.column, it.cell.quantity.unit), {})
+            lines = panels.setdefault((it.cell.column, named[it.cell.split, it.cell.quantity.unit]), {})
             lines[it.cell.row] = averaged([curve(run) for run in done])
     return panels
 
 
 def _over_columns(over: str, rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Point]]]:
     panels: dict[tuple[str, str], dict[str, list[Point]]] = {}
+    named = units((row.split, row.unit) for row in rows)
     for row in rows:
         column, _, number = row.column.partition(f", {over} ")
         if row.ours is not None:
-            lines = panels.setdefault((column, row.unit), {})
+            lines = panels.setdefault((column, named[row.split, row.unit]), {})
             lines.setdefault(row.row, []).append(Point(float(number), row.ours, row.spread or 0.0))
     return panels
+
+
+def units(found: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """{(split, unit): how a picture says it}: with the split, "local F1", where a unit is that of several."""
+    pairs = set(found)
+    splits = Counter(unit for _, unit in pairs)
+    return {(split, unit): f"{split} {unit}" if splits[unit] > 1 else unit for split, unit in pairs}
 
 
 def averaged(seeds: Sequence[Curve]) -> list[Point]:

@@ -1,5 +1,13 @@
 """The numbers of FedEgo (Zhang et al. 2023) as printed in its section 5; see `paper.printed`."""
 
+TABLE_1 = """
+Data     | nodes  | edges   | classes | clients | global test share | client share
+Cora     | 2,708  | 5,429   | 7       | 5       | 0.3               | 0.3
+Citeseer | 3,312  | 4,715   | 6       | 5       | 0.3               | 0.3
+Wiki     | 17,716 | 52,867  | 4       | 10      | 0.3               | 0.2
+CoraFull | 19,793 | 63,421  | 70      | 10      | 0.3               | 0.3
+FedDBLP  | 52,202 | 271,054 | 4       | 7       |                   |
+"""
 TABLE_2 = """
 Method     | Cora           | Citeseer       | Wiki           | CoraFull
 Local Only | 0.8437 ±0.0039 | 0.7617 ±0.0005 | 0.8728 ±0.0141 | 0.6402 ±0.0002
@@ -124,13 +132,4 @@ FedEgo w/o PL (Fixed λ = 0) | 0.7705        | 0.6173            | 0.9345       
 FedEgo (Fixed λ = 0.5)      | 0.7843        | 0.6437            | 0.9585       | 0.9005
 FedEgo-Server (Fixed λ = 1) | 0.7921        | 0.6418            | 0.9535       | 0.8985
 FedEgo (Adaptive λ)         | 0.7939        | 0.6442            | 0.959        | 0.9012
-"""
-
-FIGURE_4 = """
-Method         | Cora (local) | Cora (global) | Citeseer (local) | Citeseer (global)
-FedEgo         |              |               |                  |
-FedEgo w/o EGO |              |               |                  |
-FedEgo w/o RL  |              |               |                  |
-FedEgo w/o PL  |              |               |                  |
-FedAvg         |              |               |                  |
 """

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fedweave.reproduce.fedego import EGOS, FACTS, FEDEGO, SEEDS
+from fedweave.reproduce.fedego import FEDEGO
+from fedweave.reproduce.fedego_experiments import EGOS, FACTS, SEEDS
 from fedweave.reproduce.paper import PaperCell
 from fedweave.reproduce.protocol import Protocol, Setting, changed
 

@@ -70,9 +70,10 @@ class PaperCell:
 @dataclass(frozen=True)
 class PaperTable:
     """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that a cell
-    is run with, what its reader must know, how many times fewer rounds a quick look has, what is drawn: `over` the
-    "round", or over a number that columns are named by (see `curves`), and in a `plane`, two columns against each other
-    (see `planes.draw`); and the rows that the others are compared with, `against` (see `differences`)."""
+    is run with, what its reader must know, how many times fewer rounds a quick look has, what is drawn (`over` the
+    "round", or over a number that columns are named by, see `curves`; in a `plane`, two columns against each other, see
+    `planes.draw`; `stacked`, rows as bars of their columns' shares, see `stacks.draw`), and the rows that the others
+    are compared with, `against` (see `differences`)."""
 
     title: str
     cells: tuple[PaperCell, ...]
@@ -82,6 +83,7 @@ class PaperTable:
     over: str = ""
     against: tuple[str, ...] = ()
     plane: tuple[str, str] | None = None
+    stacked: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ NOT_REACHED = "not reached"
 
 def accuracy(split: str, best: bool = False) -> Quantity:
     """Accuracy, which is micro-F1, on the "local" or "global" test, 0..1; with `best` that of the best round, too."""
-    highest = partial(best_on_test, split) if best else None
-    return Quantity("F1", lambda run: summary(run)["metrics"].get(f"{split}/accuracy"), best=highest)
+    highest, name = partial(best_on_test, split) if best else None, f"{split}/accuracy"
+    return Quantity(
+        "F1", lambda run: summary(run)["metrics"].get(name), best=highest, curve=lambda run: evaluated(name, run)
+    )
 
 
 def mean_accuracy() -> Quantity:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedweave.reproduce import curves, grid, planes
+from fedweave.reproduce import curves, grid, planes, stacks
 from fedweave.reproduce.differences import HEADS, Difference, differences, save_differences, told
 from fedweave.reproduce.display import Progression, show_lines, show_table
 from fedweave.reproduce.grid import PlannedRun
@@ -56,6 +56,8 @@ class Session:
             files += curves.draw(stem, above, table.over, planned, rows)
         if table.plane is not None:
             files += planes.draw(stem, above, table.plane, rows)
+        if table.stacked:
+            files += stacks.draw(stem, above, rows)
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
 

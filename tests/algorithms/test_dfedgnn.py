@@ -17,7 +17,7 @@ from fedweave.core.purposes import FRAMING
 from fedweave.core.random import generator
 from fedweave.core.tree import Tree, encode, leaves
 from fedweave.engines.simulation import Simulation
-from fedweave.reproduce.fedego import experiment
+from fedweave.reproduce.fedego_experiments import experiment
 from fedweave.rounds import train
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 

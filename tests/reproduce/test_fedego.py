@@ -10,8 +10,9 @@ from fedweave import config
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.tree import leaves
-from fedweave.reproduce import fedego, fedego_printed, fedego_script, grid
-from fedweave.reproduce.fedego import FEDEGO, experiment
+from fedweave.reproduce import fedego, fedego_experiments, fedego_printed, fedego_script, grid
+from fedweave.reproduce.fedego import FEDEGO
+from fedweave.reproduce.fedego_experiments import experiment
 from fedweave.reproduce.paper import PaperCell, printed
 from fedweave.reproduce.papers import PROTOCOLS
 from fedweave.reproduce.quantities import megabytes
@@ -35,7 +36,8 @@ def by_shapes(column: str, document: config.Document) -> float:
 
 
 def test_numbers_as_printed() -> None:
-    assert sorted(FEDEGO.tables) == list(range(2, 14))
+    assert sorted(FEDEGO.tables) == list(range(1, 14))
+    assert number(1, "FedDBLP", "edges") == 271054
     assert number(2, "FedAvg", "Citeseer") == 0.918
     assert number(3, "FedEgo", "Wiki") == 0.8126
     assert number(3, "FedSage+", "CoraFull") is None  # ran out of memory
@@ -67,6 +69,17 @@ def test_what_the_paper_says_of_its_numbers_holds() -> None:
         assert egos + parameters == pytest.approx(total, abs=1)  # each is rounded
 
 
+def test_figures_have_what_the_text_says_of_them() -> None:
+    assert sorted(FEDEGO.figures) == [4, 5, 6, 7]
+    variants = {cell.row for cell in FEDEGO.figures[4].cells}
+    assert variants == {"FedEgo", "FedEgo w/o EGO", "FedEgo w/o RL", "FedEgo w/o PL", "FedAvg"}
+    assert all(cell.document["data"]["name"] == "dblp" for n in (5, 7) for cell in FEDEGO.figures[n].cells)  # Wiki
+    gammas = {cell.document["algorithm"]["gamma"] for cell in FEDEGO.figures[5].cells}
+    assert gammas == {cell.document["algorithm"]["gamma"] for cell in FEDEGO.tables[8].cells}
+    assert {f"client {n}" for n in range(1, 6)} == {cell.column.split(", ")[1] for cell in FEDEGO.figures[6].cells}
+    assert {cell.column for cell in FEDEGO.figures[7].cells} == {f"label {n}" for n in range(4)}
+
+
 CELLS = [
     (f"{kind} {n}", it)
     for kind, tables in (("table", FEDEGO.tables), ("figure", FEDEGO.figures))
@@ -84,7 +97,7 @@ def test_every_experiment_resolves_and_its_algorithm_accepts_its_model(kind: str
             missing.add(lacks)
             continue
         resolved = config.resolve(it.document | {"seed": 0})
-        facts = fedego.FACTS[resolved.data.name]
+        facts = fedego_experiments.FACTS[resolved.data.name]
         resolved.algorithm.make(resolved.model.make().build(facts.features, facts.classes))
     absent = "there is no data set 'feddblp' yet; there is no partition 'default_split' yet"
     assert missing <= {absent, absent.partition("; ")[0]}, "GraphFL, FedGCN, FedSage and FedSage+ are there, too"
@@ -128,7 +141,7 @@ def test_baselines_train_as_much_as_fedego_and_with_the_same_optimiser() -> None
 
 @pytest.mark.parametrize("dataset", ["Cora", "Citeseer", "Wiki"])
 def test_shipped_experiments_are_the_tables_own(dataset: str) -> None:
-    path = EXPERIMENTS / f"fedego-{fedego.DATA[dataset]}.toml"
+    path = EXPERIMENTS / f"fedego-{fedego_experiments.DATA[dataset]}.toml"
     if not path.is_file():
         pytest.skip(f"there is no {path.name}")
     shipped, _ = config.read(path)
@@ -143,7 +156,7 @@ def test_the_papers_parameter_bytes_are_the_uploads_of_width_512() -> None:
         assert it.quantity.expected is not None
         assert it.document["model"]["hidden"] == 512
         assert it.quantity.expected(it.document) == pytest.approx(it.paper.value, abs=0.7)  # FedAvg's 6,818.4 is 6,819
-    facts = fedego.FACTS["cora"]
+    facts = fedego_experiments.FACTS["cora"]
     model = config.resolve(experiment("Cora", "FedAvg")).model.make().build(facts.features, facts.classes)
     w = models.init(model, random.key(0))
     whole = sum(leaf.numel() for _, leaf in leaves(w))
@@ -236,7 +249,7 @@ def test_every_cell_of_the_scripts_protocol_is_accepted() -> None:
                 known[str(it.document)] = it.document
     for document in known.values():
         resolved = config.resolve(document)
-        facts = fedego.FACTS[resolved.data.name]
+        facts = fedego_experiments.FACTS[resolved.data.name]
         resolved.algorithm.make(resolved.model.make().build(facts.features, facts.classes))
     gammas = {it.row: it.document["algorithm"]["gamma"] for it in protocol.table(FEDEGO.tables[8]).cells}
     assert gammas == {row: float(row) for row in gammas}

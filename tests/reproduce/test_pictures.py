@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fedweave.reproduce import curves, planes
+from fedweave.reproduce import curves, planes, stacks
 from fedweave.reproduce.curves import Point
 from fedweave.reproduce.drawing import EDGE, LETTER, WIDTH, begin, legend
 from fedweave.reproduce.planes import Spot
@@ -40,3 +40,18 @@ def test_labels_at_one_place_stand_in_a_row() -> None:
     line = [Spot("0.1", 1.0, 50.0, 0.0, 0.0), Spot("0.5", 1.0, 50.0, 0.0, 0.0), Spot("1", 9.0, 80.0, 0.0, 0.0)]
     drawn = planes.svg("title", ("gap", "accuracy"), {"method": line})
     assert re.findall(r'font-size="10">([^<]*)<', drawn) == ["0.1, 0.5", "1"]
+
+
+def test_pieces_of_a_bar_are_as_long_as_their_shares() -> None:
+    drawn = stacks.svg("title", ["a", "b"], {"one": [0.25, 0.75], "other": [0.5, 0.5]})
+    wide = [float(width) for width in re.findall(r'<rect x="[\d.]+" y="[\d.]+" width="([\d.]+)"', drawn)][2:]
+    length = WIDTH - stacks.LETTERS - 15
+    assert wide == [round(length * share, 1) for share in (0.25, 0.75, 0.5, 0.5)]
+
+
+def test_a_unit_of_several_splits_is_drawn_by_split() -> None:
+    assert curves.units([("local", "F1"), ("global", "F1"), ("local", "loss")]) == {
+        ("local", "F1"): "local F1",
+        ("global", "F1"): "global F1",
+        ("local", "loss"): "loss",
+    }
