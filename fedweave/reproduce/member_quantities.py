@@ -4,12 +4,10 @@ import json
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-import pyarrow.compute as pc
-
-from fedweave.report.reading import Run, read_run
+from fedweave.report.reading import read_run
 from fedweave.reproduce.paper import Quantity
-from fedweave.rounds import GLOBAL
+from fedweave.reproduce.quantities import summary
+from fedweave.runs.files import PARTITION, read_table
 
 SETTINGS = {"global test share": "global_test", "client share": "share"}  # of the partition
 
@@ -22,28 +20,33 @@ def fact(name: str) -> Quantity:
         if name in SETTINGS:
             return float(found.section("partition")[SETTINGS[name]])
         if name == "clients":
-            return float(len(_held(found)))
+            return float(len(read_table(run, PARTITION)))
         return _counts(json.dumps(found.section("data"), sort_keys=True))[name]
 
     return Quantity("share" if name in SETTINGS else "count", value, digits=1 if name in SETTINGS else 0)
 
 
 def of_client(client: int, metric: str, split: str, unit: str) -> Quantity:
-    """A metric of the last evaluation of one client, by its place among them; of the global model where clients have no
-    models of their own on the global test."""
+    """A metric of the last evaluation of one client, by its place among them; where clients have no models of their own
+    on the global test, that of the global model."""
 
     def value(run: Path) -> float | None:
-        found = read_run(run)
-        name = found.partition["client"][client].as_py() if found.partition is not None else ""
-        own = found.clients(metric, split)
-        return own.get(name, None if own else _pooled(found, metric))
+        if own := read_run(run).clients(metric, split):
+            return own.get(read_table(run, PARTITION)["client"][client].as_py())
+        found: float | None = summary(run)["metrics"].get(metric.replace("global_test/", "global/"))
+        return found
 
     return Quantity(unit, value)
 
 
 def share_held(client: int, label: int) -> Quantity:
     """The share of a label among those of a client's nodes."""
-    return Quantity("share", lambda run: float(_held(read_run(run))[client, label]))
+
+    def value(run: Path) -> float:
+        labels = read_table(run, PARTITION)["labels"][client].as_py()
+        return float(labels[label] / sum(labels))
+
+    return Quantity("share", value)
 
 
 def share_predicted(client: int, label: int) -> Quantity:
@@ -54,19 +57,6 @@ def share_predicted(client: int, label: int) -> Quantity:
 def share_true(label: int) -> Quantity:
     """The share of a label in the global test set."""
     return of_client(0, f"global_test/true/{label}", "test", "share")
-
-
-def _pooled(run: Run, metric: str) -> float | None:
-    last = run.metrics.filter((pc.field("round") == run.evaluated) & (pc.field("client") == GLOBAL))
-    named = (pc.field("metric") == metric.removeprefix("global_test/")) & (pc.field("split") == "test")
-    found = last.filter(named)["value"].to_pylist()
-    return found[0] if found else None
-
-
-def _held(run: Run) -> np.ndarray:
-    """float64 [P, c]: the share of each label among every client's."""
-    labels = np.array([] if run.partition is None else run.partition["labels"].to_pylist(), np.float64)
-    return labels / labels.sum(1, keepdims=True)
 
 
 @cache
