@@ -206,8 +206,8 @@ def test_the_scripts_protocol_is_a_bundle_of_settings_of_their_own() -> None:
         return set(config.differences(clean, own))
 
     everything = {
-        "eval_every", "partition.reserved", "model.dropout", "model.dropped", "model.initial", "algorithm.epoch_share",
-        "algorithm.server_share", "algorithm.own_reduction", "algorithm.gamma",
+        "eval_every", "partition.reserved", "model.initial", "algorithm.epoch_share", "algorithm.server_share",
+        "algorithm.own_reduction",
     }  # fmt: skip
     assert differing("FedEgo", "Cora") == everything
     more = {"rounds", "algorithm.lr", "data.normalise"}
@@ -228,14 +228,13 @@ def test_the_scripts_protocol_is_a_bundle_of_settings_of_their_own() -> None:
         "test nodes out of later clients' choice": {"partition.reserved"},
         "epochs of a fifth of the nodes": {"algorithm.epoch_share", "algorithm.server_share"},
         "clients judged after training": {"algorithm.own_reduction"},
-        "dropout at both ends": {"model.dropout", "model.dropped"},
         "Kaiming-normal weights": {"model.initial"},
-        "gamma 0.5": {"algorithm.gamma"},
         "more training on dblp": {"rounds", "algorithm.lr"},
         "features 0/1 on dblp": {"data.normalise"},
     }
     assert {name: value for name, value in added.items() if value} == {
         "Adam's moments kept": {"algorithm.optimizer_state"},
+        "dropout at both ends": {"model.dropout"},
         "width 512": {"model.hidden"},
     }
 
