@@ -11,7 +11,7 @@ from typing import Any
 from fedweave.reproduce.fedego import FEDEGO
 from fedweave.reproduce.fedego_experiments import EGOS, FACTS, SEEDS
 from fedweave.reproduce.paper import PaperCell
-from fedweave.reproduce.protocol import Protocol, Setting, changed
+from fedweave.reproduce.protocol import Protocol, Setting, changed, unchanged
 
 EGO_METHODS = ("fedego", "local", "fedavg", "fedprox", "dfedgnn")  # that train FedEgo's model on ego-graphs
 SHARED = ("fedavg", "fedprox")
@@ -78,9 +78,9 @@ SETTINGS = {
         _only(EGO_METHODS, algorithm={"optimizer_state": "fresh"}),
     ),
     "clients judged after training": Setting(_after_training),
-    "dropout at both ends": Setting(lambda cell: cell, _only(("fedego",), model={"dropout": 0.0})),
+    "dropout at both ends": Setting(unchanged, _only(("fedego",), model={"dropout": 0.0})),
     "Kaiming-normal weights": Setting(_only(EGO_METHODS, model={"initial": "kaiming"})),
-    "width 512": Setting(lambda cell: cell, lambda cell: changed(cell, model={"hidden": 256})),
+    "width 512": Setting(unchanged, lambda cell: changed(cell, model={"hidden": 256})),
     "more training on dblp": Setting(_longer),
     "features 0/1 on dblp": Setting(_on_data(("dblp",), data={"normalise": "binary"})),
     "FedProx's term without gradient": Setting(_only(("fedprox",), algorithm={"mu": 0.0, "adaptive": False})),
