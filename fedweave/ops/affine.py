@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.ops import gemm
 from fedweave.ops.batched import Operation, over_clients
-from fedweave.ops.linear import COLUMNS, WIDTH, blocks, gram, linear, product
+from fedweave.ops.linear import COLUMNS, ROWS, WIDTH, blocks, gram, linear, product
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched import materialize
@@ -25,6 +26,9 @@ def affine(h: Tensor | Sparse, w: Tensor, bias: Tensor, relu: bool = False) -> T
 def _affine(h: Tensor, w: Tensor, bias: Tensor, relu: bool) -> Tensor:
     """h [P, n, in], w [P, in, out], bias [P, out]."""
     out = h.new_empty(*h.shape[:2], w.shape[2])
+    if gemm.by_onednn(w.shape[1], w.shape[2], h):
+        gemm.affine(h, w, bias, relu, out)
+        return out
     for part, into in zip(blocks(h), blocks(out), strict=True):
         torch.add(torch.bmm(part, w), bias[:, None], out=into)
         if relu:
@@ -39,14 +43,20 @@ def _gradients(
     """Of h (empty unless it is wanted, `below`), w and the bias."""
     of_h = h.new_empty(h.shape if below else (0, 0, 0))
     of_w, of_bias, back = torch.zeros_like(w), w.new_zeros(len(w), w.shape[2]), w.mT
-    slopes = blocks(grad)
-    wanted = blocks(of_h) if below else (None,) * len(slopes)
-    for slope, part, after, into in zip(slopes, blocks(h), blocks(out), wanted, strict=True):
+    by_onednn = gemm.by_onednn(w.shape[1], w.shape[2], h)
+    rows = gemm.ROWS if by_onednn else ROWS
+    slopes = blocks(grad, rows)
+    wanted = blocks(of_h, rows) if below else (None,) * len(slopes)
+    for slope, part, after, into in zip(slopes, blocks(h, rows), blocks(out, rows), wanted, strict=True):
         own = torch.ops.aten.threshold_backward(slope, after, 0) if relu else slope.contiguous()
-        of_w.baddbmm_(part.mT, own)
-        of_bias += own.sum(1)
+        for piece in blocks(own):
+            of_bias += piece.sum(1)
+        if by_onednn:
+            gemm.add_gram(of_w, part, own)
+        else:
+            of_w.baddbmm_(part.mT, own)
         if into is not None:
-            torch.bmm(own, back, out=into)
+            gemm.multiply(own, back, into) if by_onednn else torch.bmm(own, back, out=into)
     return of_h, of_w, of_bias
 
 

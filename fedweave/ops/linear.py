@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.ops import gemm
 from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
@@ -30,9 +31,12 @@ def _product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out]."""
     wide, h = _widen(_widen(w, 2), 1), _widen(h, 2)
     out = h.new_empty(*h.shape[:2], wide.shape[2])
+    if gemm.by_onednn(wide.shape[1], wide.shape[2], h):
+        gemm.multiply(h, wide, out)
+        return _narrow(out, w.shape[2])
     for part, into in zip(blocks(h), blocks(out), strict=True):
         _sum(part, wide, into)
-    return out if out.shape[2] == w.shape[2] else out[..., : w.shape[2]].contiguous()
+    return _narrow(out, w.shape[2])
 
 
 def _sum(h: Tensor, w: Tensor, out: Tensor) -> None:
@@ -50,11 +54,16 @@ def _sum(h: Tensor, w: Tensor, out: Tensor) -> None:
 @kernel
 def _gram(h: Tensor, g: Tensor) -> Tensor:
     """Σ over nodes of h [P, n, in] times g [P, n, out]: [P, in, out]."""
-    pairs = iter(zip(blocks(_widen(h, 2)), blocks(_widen(g, 2)), strict=True))
-    a, b = next(pairs)
-    first = torch.bmm(a.mT, b)
-    for a, b in pairs:
-        first.baddbmm_(a.mT, b)
+    wide_h, wide_g = _widen(h, 2), _widen(g, 2)
+    if gemm.by_onednn(wide_h.shape[2], wide_g.shape[2], h):
+        first = h.new_zeros(len(h), wide_h.shape[2], wide_g.shape[2])
+        gemm.add_gram(first, wide_h, wide_g)
+    else:
+        pairs = iter(zip(blocks(wide_h), blocks(wide_g), strict=True))
+        a, b = next(pairs)
+        first = torch.bmm(a.mT, b)
+        for a, b in pairs:
+            first.baddbmm_(a.mT, b)
     return first if first.shape[1:] == (h.shape[2], g.shape[2]) else first[:, : h.shape[2], : g.shape[2]].contiguous()
 
 
@@ -68,12 +77,12 @@ def gram(h: Tensor, g: Tensor) -> Tensor:
     return _Gram.apply(h, g)
 
 
-def blocks(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The rows [P, n, …] that are multiplied at once."""
+def blocks(tensor: Tensor, rows: int = ROWS) -> tuple[Tensor, ...]:
+    """The rows [P, n, …] that are multiplied at once: so many, of the CPU."""
     # Accelerators promise no equal bits, and there more launches cost more than they bring.
-    if tensor.shape[1] <= ROWS or tensor.device.type != "cpu":
+    if tensor.shape[1] <= rows or tensor.device.type != "cpu":
         return (tensor,)
-    return tensor.split(ROWS, 1)
+    return tensor.split(rows, 1)
 
 
 def _widen(tensor: Tensor, dim: int) -> Tensor:
@@ -81,6 +90,10 @@ def _widen(tensor: Tensor, dim: int) -> Tensor:
     if missing == 0:
         return tensor
     return torch.nn.functional.pad(tensor, (0, missing) if dim == 2 else (0, 0, 0, missing))
+
+
+def _narrow(tensor: Tensor, width: int) -> Tensor:
+    return tensor if tensor.shape[2] == width else tensor[..., :width].contiguous()
 
 
 class _Product(Operation):
