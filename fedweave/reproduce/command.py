@@ -37,6 +37,7 @@ def reproduce(
     from fedweave.report.terminal import screen
     from fedweave.reproduce import selection
     from fedweave.reproduce.papers import PAPERS, PROTOCOLS
+    from fedweave.reproduce.protocol import CLEAN
     from fedweave.reproduce.session import Session
     from fedweave.reproduce.workers import Stopped
 
@@ -55,7 +56,7 @@ def reproduce(
         done = [session.show(name, heading, it) for name, heading, it in chosen]
     except Stopped as error:
         given = {"--table": table, "--figure": figure, "--data": data, "--seeds": seeds, "--out": out, "--jobs": jobs}
-        given |= {"--protocol": protocol} if protocol != "clean" else {}
+        given |= {"--protocol": protocol} if protocol != CLEAN else {}
         words = ["fedweave", "reproduce", paper, *["--quick"] * quick, *["--one-off"] * one_off]
         words += [word for name in only or () for word in ("--only", name)]
         words += [str(word) for option in given.items() if option[1] is not None for word in option]
