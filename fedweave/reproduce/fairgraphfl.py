@@ -129,7 +129,7 @@ def _contributions() -> PaperTable:
             for part in range(PARTS):
                 place = f"agent {agent + 1}", f"{method}, part {part + 1}"
                 cells.append(PaperCell(*place, "global", document, contribution(agent, part, PARTS)))
-    return _table("What each agent contributes over the rounds", cells, ALONE)
+    return _table("What each agent contributes over the rounds", cells, ALONE, over="part")
 
 
 def _payoffs() -> PaperTable:
