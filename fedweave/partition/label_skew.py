@@ -87,8 +87,8 @@ class LabelSkew:
         """Cut `data` into a global test set and `clients` overlapping parts.
 
         Raises:
-            ConfigError: clients too small for `test_nodes` and `val`; no labels have enough nodes; no published split; a
-                client that `exclusive` leaves no train node.
+            ConfigError: clients too small for `test_nodes` and `val`; no labels have enough nodes; no published split;
+                a client that `exclusive` leaves no train node.
         """
         rng = generator(seed, "partition/label_skew")
         labelled = rng.permutation(np.flatnonzero(data.y >= 0))
