@@ -13,7 +13,7 @@ from torch import Tensor
 
 SMALL = 128 * 128  # entries of a weight, below which a client's call costs more than its product gains
 # Rows that are summed over at once: with up to 1,024, a client alone and the same padded with rows of zeros gave the
-# same bits in 5,000 random shapes, with one thread and with two; with 2,048 not always.
+# same bits in thousands of random shapes, with one thread and with two; with 2,048 not always.
 ROWS = 512
 
 

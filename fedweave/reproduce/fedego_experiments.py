@@ -1,10 +1,10 @@
 """FedEgo's experiments: data, partitions, model and methods as its tables have them (Zhang et al. 2023, section 5).
 
 Under label skew the sizes are those of the released script (Cora and CiteSeer: half of the nodes and 200 test nodes per
-client, where the text says 30 % and 300). The width, 512, follows from Table 9. Dropout and gamma are the
-paper's: on validation nodes that nobody else trains on, no other value was better (docs/fedego.md). What the paper
-leaves open: the split inside communities (here 50/20/30 % train/val/test), learning rate and weight decay (here those
-of `algorithms.fedego`). Local training, FedAvg, FedProx and D-FedGNN share FedEgo's architecture and optimiser, and its
+client, where the text says 30 % and 300). The width, 512, follows from Table 9. Dropout and gamma are the paper's:
+on validation nodes that nobody else trains on, no other value was better (docs/fedego.md). What the paper leaves open:
+the split inside communities (here 50/20/30 % train/val/test), learning rate and weight decay (here those of
+`algorithms.fedego`). Local training, FedAvg, FedProx and D-FedGNN share FedEgo's architecture and optimiser, and its
 5 epochs of 5 mini-batches (section 5.2). FedSage and FedSage+ make as many mini-batches with this optimiser and "follow
 the original architectures" (section 5.2): a two-layer GraphSAGE of FedEgo's width, fan-out 5.
 """
@@ -31,12 +31,8 @@ COMMUNITIES = {
 } | {"FedDBLP": {"name": "default_split", "clients": 7}}
 
 WIDTH = 512
-PLAIN = {
-    "name": "ego",
-    "hidden": WIDTH,
-    "layers": 2,
-    "dropout": 0.0,
-}  # the baselines': the script gives them no dropout
+# The baselines' model, to which the script gives no dropout.
+PLAIN = {"name": "ego", "hidden": WIDTH, "layers": 2, "dropout": 0.0}
 MODEL = PLAIN | {"dropout": 0.5, "dropped": "ends"}
 DESCENT = {"optimizer": "adam", "lr": 3e-4, "weight_decay": 0.0}
 EGOS = {"batch": 32, "hops": 2, "fan_out": 6}
