@@ -19,6 +19,7 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.metrics import between_groups, reference
 from fedweave.metrics.classification import values
 from fedweave.metrics.client_fairness import client_fairness
+from fedweave.metrics.personal import personal
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -167,7 +168,8 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     own, of_groups = _measured(pairs, _majority(pairs))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     common = _majority(everyone)
-    pooled, groups = _outside(evaluation, common) or _measured(everyone, common)
+    judged = _pairs(replies, "global_test")
+    pooled, groups = _outside(evaluation.server, judged, common) or _measured(everyone, common)
     after = {f"trained/{name}": value for name, value in values(_pairs(replies, "trained")).items()}
     fairness, _ = client_fairness(
         own["loss"][:, TEST], own["accuracy"][:, TEST], own["loss"][:, TRAIN], replies.clients
@@ -179,7 +181,7 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
     each = {("train", name): value for name, value in measures.items()}
-    each |= {("test", name): value for name, value in reference.personal(_pairs(replies, "global_test")).items()}
+    each |= {("test", name): value for name, value in personal(judged).items()}
     rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, each)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
@@ -248,14 +250,15 @@ def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None) -> Meas
     return found, between_groups.measures(pairs, found.get("accuracy"), found.get("auc"))
 
 
-def _outside(evaluation: Evaluation, majority: np.ndarray | None) -> Measured | None:
-    if evaluation.server is not None:
-        return _measured({name: pair.numpy() for name, pair in evaluation.server.items()}, majority)
-    if not (personal := _pairs(evaluation.clients, "global_test")):
+def _outside(server: Tree | None, judged: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured | None:
+    """On the global test: of the server's model, or the mean over clients' own, whose pairs are `judged`."""
+    if server is not None:
+        return _measured({name: pair.numpy() for name, pair in server.items()}, majority)
+    if not judged:
         return None
     plain, groups = (
         {name: np.apply_along_axis(_mean, 0, value) for name, value in found.items()}
-        for found in _measured(personal, majority)
+        for found in _measured(judged, majority)
     )
     return plain, groups
 

@@ -11,14 +11,7 @@ from collections.abc import Callable
 from fedweave.config import Document
 from fedweave.reproduce import fedego_figures as figures
 from fedweave.reproduce import fedego_printed as numbers
-from fedweave.reproduce.fedego_experiments import (
-    COMMUNITIES,
-    FACTS,
-    SEEDS,
-    SKEW,
-    ablation,
-    experiment,
-)
+from fedweave.reproduce.fedego_experiments import COMMUNITIES, FACTS, SEEDS, SKEW, ablation, experiment
 from fedweave.reproduce.paper import Paper, PaperCell, PaperTable, printed
 from fedweave.reproduce.quantities import MB, accuracy, megabytes, minutes
 from fedweave.sampling.ego import positions

@@ -1,10 +1,10 @@
 """What is read of runs about single clients and about the data: their scores, what they hold and what they predict."""
 
 import json
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
-from fedweave.report.reading import read_run
+from fedweave.report.reading import Run, read_run
 from fedweave.reproduce.paper import Quantity
 from fedweave.reproduce.quantities import summary
 from fedweave.runs.files import PARTITION, read_table
@@ -16,7 +16,7 @@ def fact(name: str) -> Quantity:
     """A count of the run's data ("nodes", "edges", "classes"), its "clients", or one of `SETTINGS`."""
 
     def value(run: Path) -> float:
-        found = read_run(run)
+        found = _run(run)
         if name in SETTINGS:
             return float(found.section("partition")[SETTINGS[name]])
         if name == "clients":
@@ -31,7 +31,7 @@ def of_client(client: int, metric: str, split: str, unit: str) -> Quantity:
     on the global test, that of the global model."""
 
     def value(run: Path) -> float | None:
-        if own := read_run(run).clients(metric, split):
+        if own := _run(run).clients(metric, split):
             return own.get(read_table(run, PARTITION)["client"][client].as_py())
         found: float | None = summary(run)["metrics"].get(metric.replace("global_test/", "global/"))
         return found
@@ -57,6 +57,12 @@ def share_predicted(client: int, label: int) -> Quantity:
 def share_true(label: int) -> Quantity:
     """The share of a label in the global test set."""
     return of_client(0, f"global_test/true/{label}", "test", "share")
+
+
+@lru_cache(maxsize=8)
+def _run(run: Path) -> Run:
+    """A finished run, of which a table asks for many numbers: one cell after the other, each of all seeds."""
+    return read_run(run)
 
 
 @cache
