@@ -35,7 +35,8 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
     """Markdown. client: whose model it is, if not the server's; usage: how its files are used."""
     algorithm, dataset = run.summary["algorithm"], run.summary["dataset"]
     whose = "the server's global model" if source.which == "global" else f"the {source.which} model of {client}"
-    weights = sum(leaf.numel() for leaf in source.weights.values())
+    own = (leaf for name, leaf in source.weights.items() if not name.endswith(".eps"))  # PyG's GIN has it, always 0
+    weights = sum(leaf.numel() for leaf in own)
     parts = [
         f"# {algorithm} on {dataset}",
         f"This is {whose} after {run.summary['rounds']} rounds with {run.summary['clients']} clients (seed "

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
-from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
+from torch_geometric.nn import GATConv, GCN2Conv, GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
 
 POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
 
@@ -33,6 +33,22 @@ class Pool(nn.Module):
         return POOLS[self.how](x, batch)
 
 
+class EgoConv(nn.Module):
+    """As `SAGEConv`, but a node without neighbours is its own."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.lin_l, self.lin_r = nn.Linear(fan_in, fan_out), nn.Linear(fan_in, fan_out, bias=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """[n, k] -> [n, out]."""
+        source, target = edge_index
+        neighbours = x.new_zeros(x.shape[0], 1).index_add(0, target, x.new_ones(target.shape[0], 1))
+        means = torch.zeros_like(x).index_add(0, target, x[source]) / neighbours.clamp(min=1)
+        out: Tensor = self.lin_l(torch.where(neighbours > 0, means, x)) + self.lin_r(x)
+        return out
+
+
 class Net(nn.Module):
     """Layers one after the other, each with its activation ("relu", "elu" or None); from features to logits."""
 
@@ -43,18 +59,22 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None) -> Tensor:
         """Logits [n, classes], or [graphs, classes] where the model pools; batch: int64 [n], each node's graph."""
-        for layer, activation in zip(self.layers, self.activations, strict=True):
+        first = x
+        for number, (layer, activation) in enumerate(zip(self.layers, self.activations, strict=True)):
             if isinstance(layer, Pool):
                 x = layer(x, x.new_zeros(len(x), dtype=torch.int64) if batch is None else batch)
+            elif isinstance(layer, GCN2Conv):
+                x = layer(x, first, edge_index)
             else:
                 x = layer(x) if isinstance(layer, nn.Linear) else layer(x, edge_index)
             x = torch.relu(x) if activation == "relu" else elu(x) if activation == "elu" else x
+            first = x if number == 0 else first
         return x
 
 
 def build(about: dict[str, Any]) -> Net:
     """The module that a model.json describes."""
-    makers = {"gcn": gcn, "gat": gat, "sage": sage, "gin": gin, "mlp": mlp}
+    makers = {"gcn": gcn, "gat": gat, "sage": sage, "gin": gin, "mlp": mlp, "gcnii": gcnii, "ego": ego}
     return Net(makers[about["model"]](about["features"], about["classes"], about["settings"]))
 
 
@@ -105,6 +125,25 @@ def gin(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Mod
         for _ in range(given["layers"])
     ]
     return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, given["pool"])]
+
+
+def gcnii(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+    """A linear layer, convolutions that return to its output (Chen et al. 2020), and a linear classifier."""
+    size, alpha, theta = given["hidden"], given["alpha"], given["theta"]
+    convolutions = [(GCN2Conv(size, alpha, theta, number + 1), "relu") for number in range(given["layers"])]
+    return [(nn.Linear(features, size), "relu"), *convolutions, (nn.Linear(size, classes), None)]
+
+
+def ego(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+    """A linear layer, convolutions and a linear classifier (Zhang et al. 2023, FedEgo)."""
+    size, passes = given["hidden"], [EgoConv] * given["layers"]
+    kinds = [nn.Linear, *passes] if given["order"] == "mlp-gnn" else [*passes, nn.Linear]
+    sizes = pairwise([features, *[size] * len(kinds)])
+    made = [
+        (kind(*pair), None if given["linear"] and kind is EgoConv else "relu")
+        for kind, pair in zip(kinds, sizes, strict=True)
+    ]
+    return [*made, (nn.Linear(size, classes), None)]
 
 
 def _chain(layer: Any, features: int, last: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedweave.config import Config
     from fedweave.core.tree import Tree
 
-KNOWN = ("gcn", "gat", "sage", "gin", "mlp")
+KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego")
 AT_SITES = "sites"  # how features are scaled that each site reads by itself
 
 

@@ -48,10 +48,12 @@ def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
     if layer.operator == "gcn" and names == {"weight", "source", "target", "bias"}:
         halves = {f"att_{at}": w[name].reshape(1, heads, -1) for at, name in (("src", "source"), ("dst", "target"))}
         return {"lin.weight": w["weight"].T, "bias": w["bias"]} | halves
-    if layer.operator == "mean":
+    if layer.operator == "gcn" and names == {"weight"}:
+        return {"weight1": w["weight"]}
+    if layer.operator in ("mean", "mean_or_self"):
         root = w["root"] if "root" in w else w["neigh"]  # one weight for both, where they share it
         return {"lin_l.weight": w["neigh"].T, "lin_l.bias": w["bias"], "lin_r.weight": root.T}
     if layer.operator == "sum":
         weights = {f"nn.{2 * i - 2}.weight": w[f"weight{i}"].T for i in (1, 2)}
         return weights | {f"nn.{2 * i - 2}.bias": w[f"bias{i}"] for i in (1, 2)} | {"eps": torch.zeros(1)}
-    raise UserError("the model has a layer that the exported module lacks; export knows gcn, gat, sage, gin and mlp.")
+    raise UserError("the model has a layer that the exported module lacks.")

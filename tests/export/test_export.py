@@ -34,6 +34,10 @@ MODELS: list[dict[str, Any]] = [
     {"name": "sage", "share_root_weight": True},
     {"name": "gin"},
     {"name": "mlp", "layers": 3},
+    {"name": "gcnii", "hidden": 16, "layers": 3, "alpha": 0.2},
+    {"name": "ego", "hidden": 16},
+    {"name": "ego", "hidden": 16, "share_root_weight": True, "linear": True},
+    {"name": "ego", "hidden": 16, "order": "gnn-mlp"},
 ]
 POOLED: list[dict[str, Any]] = [
     {"name": name, "pool": pool} for name, pool in (("gcn", "mean"), ("sage", "sum"), ("gin", "sum"), ("mlp", "mean"))
@@ -91,8 +95,8 @@ def _used(data: Any, masks: np.ndarray) -> Any:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(map(str, model.values())))
-def test_the_module_gives_the_models_outputs_on_cora(tmp_path: Path, data_root: Path, model: dict[str, Any]) -> None:
-    data = {"name": "cora", "path": str(data_root)}
+def test_the_module_gives_the_models_outputs(tmp_path: Path, data_root: Path, model: dict[str, Any]) -> None:
+    data = {"name": "citeseer", "path": str(data_root)}  # with 48 nodes without neighbours
     made(tmp_path / "run", {"name": "fedavg", "lr": 0.05}, data, 3, model=model)
     same(tmp_path / "run", exported(tmp_path / "run"), "global")
 
@@ -105,9 +109,10 @@ def test_and_on_small_graphs(tmp_path: Path, data_root: Path, model: dict[str, A
     same(tmp_path / "run", exported(tmp_path / "run", "--format", "torch"), "global")
 
 
-@pytest.mark.parametrize("name", ["ditto", "fedpub", "local", "dfedgnn", "cgsv"])
+@pytest.mark.parametrize("name", ["ditto", "fedpub", "local", "dfedgnn", "cgsv", "fedego"])
 def test_a_clients_own_model(tmp_path: Path, name: str) -> None:
-    made(tmp_path / "run", {"name": name, "lr": 0.05}, SYNTHETIC, 3)
+    own = {"batch": 4} if name == "fedego" else {}
+    made(tmp_path / "run", {"name": name, "lr": 0.05} | own, SYNTHETIC, 3)
     folder = exported(tmp_path / "run", "--model", "personal", "--client", "client-1")
     same(tmp_path / "run", folder, "personal", "client-1")
     nobody = CliRunner().invoke(
@@ -157,12 +162,20 @@ def test_the_scaling_in_the_export_is_that_of_training(tmp_path: Path, how: str)
     assert (x - given["shift"]) / divisor == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
-    made(tmp_path / "run", {"name": "fedego", "batch": 4}, SYNTHETIC, 1)
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, data_root: Path) -> None:
+    data, cut = {"name": "proteins", "path": str(data_root)}, {"name": "graphs_iid", "clients": 2}
+    made(tmp_path / "run", {"name": "fedavg"}, data, 1, model={"name": "star"}, partition=cut)
     said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
     assert said.exit_code == 2
-    assert "model 'ego' cannot be exported; those that can are gcn, gat, sage, gin, mlp" in said.output
+    assert "model 'star' cannot be exported; those that can are gcn, gat, sage, gin, mlp, gcnii, ego" in said.output
     assert not (tmp_path / "run/export").exists()
+
+
+def test_the_card_counts_the_weights_that_are_trained(tmp_path: Path, data_root: Path) -> None:
+    data, cut = {"name": "proteins", "path": str(data_root)}, {"name": "graphs_iid", "clients": 2}
+    model = {"name": "gin", "hidden": 64, "layers": 3, "pool": "sum"}
+    made(tmp_path / "run", {"name": "fedavg"}, data, 1, model=model, partition=cut)
+    assert "weights: 29,506 numbers" in (exported(tmp_path / "run") / "README.md").read_text()
 
 
 def test_the_exported_source_needs_no_fedweave(tmp_path: Path) -> None:

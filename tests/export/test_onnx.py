@@ -30,6 +30,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "sage": PLAIN,
     "gin": PLAIN | {"pool": "sum"},
     "mlp": PLAIN | {"pool": "mean"},
+    "gcnii": {"layers": 2, "hidden": 4, "alpha": 0.2, "theta": 0.5},
+    "ego": PLAIN | {"order": "mlp-gnn"},
 }
 # Nodes and edges; the exporter traces with 5 and 6.
 SIZES = [(40, 90), (3, 1), (7, 0), (1, 0)]
