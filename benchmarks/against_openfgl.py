@@ -97,8 +97,8 @@ def table(cells: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
                 continue
             mine, theirs = ([_last(run[side][kind]) for run in runs] for side in ("fedweave", "OpenFGL"))
             apart = [one - other for one, other in zip(mine, theirs, strict=True)]
-            about = half_width(apart)
-            said = f"{spread(mine)} | {spread(theirs)} | {fmean(apart):+.3f} ± {about:.3f}"
+            about = f" ± {half_width(apart):.3f}" if len(apart) > 1 else ""
+            said = f"{spread(mine)} | {spread(theirs)} | {fmean(apart):+.3f}{about}"
             lines.append(f"| {data} | {algorithm} | {len(runs)} | {kind} | {said} | {times[0]:.4f} | {times[1]:.4f} |")
     return "\n".join(lines)
 

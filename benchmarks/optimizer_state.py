@@ -66,9 +66,9 @@ def cell(folder: Path, data: str, side: str, seed: int, rounds: int) -> dict[str
 
 
 def spread(values: Iterable[float]) -> str:
-    """ ".887 ± .004"."""
+    """ "0.887 ± 0.004"; of one value, it alone."""
     found = list(values)
-    return f"{fmean(found):.3f} ± {stdev(found) if len(found) > 1 else 0:.3f}"
+    return f"{fmean(found):.3f}" + (f" ± {stdev(found):.3f}" if len(found) > 1 else "")
 
 
 def table(folder: Path, names: Sequence[str], seeds: Sequence[int], rounds: int) -> str:
