@@ -31,9 +31,12 @@ from fedweave.config import load, resolve
 from fedweave.metrics.paired import interval
 from fedweave.rounds import GLOBAL, RoundResult, train
 
+Cells = dict[tuple[str, str], list[dict[str, Any]]]  # of a data set and an algorithm, what each seed's cell found
+SIDES = ("fedweave", "OpenFGL")
 ROOT = Path(__file__).parents[1]
 PEER = Path(__file__).with_name("run_openfgl.py")
 DATA = ("cora", "citeseer", "amazon-computers", "coauthor-cs")
+SHOWN = (1, 5, 10, 25, 50)  # rounds of the second table
 ALGORITHMS = {"fedavg": {"name": "fedavg"}, "fedprox": {"name": "fedprox", "mu": 0.001}, "local": {"name": "local"}}
 
 
@@ -84,29 +87,45 @@ def _alone() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
 
 
-def table(cells: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
+def curves(cells: Cells) -> str:
+    """Accuracies of the clients' trained models after early rounds, fedweave's and OpenFGL's, mean over seeds, and the
+    paired difference of their means over all rounds, as Markdown."""
+    lines = [
+        f"| data | algorithm | {' | '.join(f'round {number}' for number in SHOWN)} | difference, mean of all rounds |",
+        "| --- " * (3 + len(SHOWN)) + "|",
+    ]
+    for (data, algorithm), runs in cells.items():
+        early = (
+            ", ".join(f"{fmean(run[side]['trained'][number - 1] for run in runs):.3f}" for side in SIDES)
+            for number in SHOWN
+        )
+        whole = [fmean(run["fedweave"]["trained"]) - fmean(run["OpenFGL"]["trained"]) for run in runs]
+        lines.append(f"| {data} | {algorithm} | {' | '.join(early)} | {apart(whole)} |")
+    return "\n".join(lines)
+
+
+def table(cells: Cells) -> str:
     """Accuracies after the last round, paired differences with 95 % intervals, and seconds of a round, as Markdown."""
     lines = [
         "| data | algorithm | seeds | judged model | fedweave | OpenFGL | difference | s a round, fedweave | OpenFGL |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (data, algorithm), runs in cells.items():
-        times = [median(value for run in runs for value in run[side]["seconds"]) for side in ("fedweave", "OpenFGL")]
+        times = [median(value for run in runs for value in run[side]["seconds"]) for side in SIDES]
         for kind in ("trained", "local"):
             if runs[0]["OpenFGL"][kind] is None:
                 continue
-            mine, theirs = ([_last(run[side][kind]) for run in runs] for side in ("fedweave", "OpenFGL"))
-            apart = [one - other for one, other in zip(mine, theirs, strict=True)]
-            about = f" ± {half_width(apart):.3f}" if len(apart) > 1 else ""
-            said = f"{spread(mine)} | {spread(theirs)} | {fmean(apart):+.3f}{about}"
+            mine, theirs = ([_last(run[side][kind]) for run in runs] for side in SIDES)
+            said = f"{spread(mine)} | {spread(theirs)} | {apart([a - b for a, b in zip(mine, theirs, strict=True)])}"
             lines.append(f"| {data} | {algorithm} | {len(runs)} | {kind} | {said} | {times[0]:.4f} | {times[1]:.4f} |")
     return "\n".join(lines)
 
 
-def half_width(values: Sequence[float]) -> float:
-    """Half of the 95 % interval of a mean; NaN of one value."""
-    low, high = interval(values)
-    return float("nan") if low is None or high is None else (high - low) / 2
+def apart(differences: Sequence[float]) -> str:
+    """Their mean and half of its 95 % interval, which one value alone has not."""
+    low, high = interval(differences)
+    about = "" if low is None or high is None else f" ± {(high - low) / 2:.3f}"
+    return f"{fmean(differences):+.3f}{about}"
 
 
 def _last(value: float | Sequence[float]) -> float:
@@ -124,16 +143,11 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     wanted = [(data, algorithm) for data in given.data for algorithm in given.algorithms]
-    print(
-        table(
-            {
-                (data, algorithm): [
-                    cell(given.out, given.peer, data, algorithm, seed, given.rounds) for seed in given.seeds
-                ]
-                for data, algorithm in wanted
-            }
-        )
-    )
+    cells = {
+        (data, algorithm): [cell(given.out, given.peer, data, algorithm, seed, given.rounds) for seed in given.seeds]
+        for data, algorithm in wanted
+    }
+    print(table(cells), curves(cells), sep="\n\n")
 
 
 if __name__ == "__main__":
