@@ -162,6 +162,7 @@ def test_the_scripts_protocol_by_method() -> None:
         assert it.document["algorithm"]["decay_every"] == rounds * 3 // 8
         exchanged = it.document["algorithm"].get("backward") == "exchanged"
         assert exchanged == (column in ("Sim.", "GLASU-1"))
+        assert (it.document["algorithm"]["lr"] == 0.8) == (exchanged and dataset == "Cora")
         assert (it.quantity is glasu_script.THIRD) == (column == "StAl.")
     natural = cells["Venice", "GLASU-4"].document["partition"]
     assert (natural["train"], natural["val"], natural["test"]) == (0.2, 0.3, 0.5)
