@@ -1,8 +1,8 @@
 """GLASU's experiments as the paper's released scripts make them (Zhang et al. 2023), as far as this version can.
 
 Each setting is one of the partition or the algorithm, or says which client's accuracy it is. Left out are their
-residual block with batch normalisation and dropout 0.4, and
-evaluation on sampled neighbours; features are cut in contiguous blocks, three neighbours sampled, as the paper says.
+residual block with batch normalisation and dropout 0.4, and evaluation on sampled neighbours; features are cut in
+contiguous blocks, three neighbours sampled, as the paper says.
 """
 
 from dataclasses import replace
@@ -17,8 +17,8 @@ NODES = {"cora": 2708, "citeseer": 3327, "pubmed": 19717}
 ROUNDS = 1024  # 32 outer iterations of 32
 LONGER = {"pubmed": 2048}
 LOOK = 32  # an outer iteration
-# Learning rates where Q = 1, which makes the fewest updates: the best of 0.5 and 0.8 on validation nodes, seed 0. CiteSeer
-# keeps 0.5, as GLASU-4 does on both.
+# Learning rates where Q = 1, which makes the fewest updates: the best of 0.5 and 0.8 on validation nodes, seed 0.
+# CiteSeer keeps 0.5, as GLASU-4 does on both.
 RATES = {"cora": 0.8}
 THIRD = client_accuracy(2)
 
@@ -73,9 +73,9 @@ SETTINGS = {
     "StAl. is the third client": Setting(_third),
 }
 NOTES = (
-    "Protocol of the paper's released scripts, but with this version's GCNII in place of their residual block with batch "
-    "normalisation, and scores of all neighbours in place of sampled ones. Learning rates are the tables', but on Cora "
-    "0.8 where Q = 1 (GLASU-1, Sim.), the best of 0.5 and 0.8 on validation nodes with seed 0.",
+    "Protocol of the paper's released scripts, but with this version's GCNII in place of their residual block with "
+    "batch normalisation, and scores of all neighbours in place of sampled ones. Learning rates are the tables', but "
+    "on Cora 0.8 where Q = 1 (GLASU-1, Sim.), the best of 0.5 and 0.8 on validation nodes with seed 0.",
 )
 SCRIPT = Protocol(
     SETTINGS,
