@@ -46,8 +46,10 @@ def contributions(
         shown.add_row(*(value if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
     console = screen()
     console.print(shown)
+    count = len(set(table["round"].to_pylist()))
     console.print(
-        f"{len(set(table['round'].to_pylist()))} rounds, gains in {metric}: {directory / CONTRIBUTIONS}",
+        f"{count} round{'s' * (count > 1)}, gains in {metric}"
+        f"{', summed; shares and cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
         highlight=False,
     )
     if any(value != value for row in summed.to_pylist() for value in row.values()):  # as NaN alone
@@ -198,7 +200,7 @@ def _of_round(number: int, round: Any, built: Any, metric: str, permutations: in
     import torch
 
     from fedweave.core.random import generator
-    from fedweave.incentives.payoffs import SCHEMES
+    from fedweave.incentives.payoffs import SCHEMES, divisible
     from fedweave.incentives.shapley import leave_one_out, shapley
     from fedweave.incentives.values import alignment
 
@@ -216,7 +218,7 @@ def _of_round(number: int, round: Any, built: Any, metric: str, permutations: in
     worth = {"union": "leave_one_out", "individual": "individual", "shapley": "shapley"}
     for scheme in SCHEMES:
         raw = columns[worth[scheme]] if scheme in worth else torch.ones(players, dtype=torch.float64)
-        columns[f"{scheme}_share"] = raw / raw.sum() if raw.sum() > 0 else torch.full_like(raw, torch.nan)
+        columns[f"{scheme}_share"] = raw / raw.sum() if divisible(raw) else torch.full_like(raw, torch.nan)
     lists = {name: own.tolist() for name, own in columns.items()}
     return [
         {"round": number, "client": client, **{name: own[at] for name, own in lists.items()}}

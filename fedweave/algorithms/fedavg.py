@@ -212,7 +212,7 @@ class FedAvg(Deployable):
         for name, part in self.composed.items():
             part.after(ctx.at(name))
             update = part.release(ctx.at(name), update)
-            reply |= part.report(ctx.at(name))
+            reply |= self.composed.reported(name, ctx)
         return {"update": update} | reply
 
     def _context(self, client: Client, message: Tree) -> Context:

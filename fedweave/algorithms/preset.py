@@ -50,7 +50,13 @@ class Preset:
         paper = self.paper(**{name: value for name, value in values.items() if name in own})
         given = {name: value for name, value in values.items() if name not in own}
         given |= {name: getattr(paper, name) for name in own if name in family}
-        return FedAvg(model, **given | {"parts": (*paper.parts(), *given.get("parts", ()))})
+        parts = paper.parts()
+        if not isinstance(parts, tuple):
+            name = self.paper.__name__
+            raise TypeError(
+                f"{name}.parts: is to give a tuple of parts, such as (Part(),); it gives {type(parts).__name__}"
+            )
+        return FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))})
 
     def remaining(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         """What the paper's protection does not stop with these `values` of its fields and others, in sentences."""

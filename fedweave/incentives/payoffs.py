@@ -10,6 +10,8 @@ from torch import Tensor
 from fedweave.errors import ConfigError, UserError
 from fedweave.incentives.shapley import Value, leave_one_out, shapley
 
+ROUNDING = 1e-5  # share of what is summed that may be left of a sum of 0: gains are of float32 scores
+
 
 class Payoffs(NamedTuple):
     """pay: float64 [N], summing to the budget; negative is a fine. compensation: float64 [N], the part μ_i of it that
@@ -87,6 +89,11 @@ def shares(scheme: str, value: Value, players: int, rng: np.random.Generator | N
     if scheme not in SCHEMES:
         raise ConfigError(f"no payoff scheme {scheme!r}; there are {', '.join(SCHEMES)}.")
     raw = SCHEMES[scheme](value, players, rng)
-    if not raw.sum() > 0:
+    if not divisible(raw):
         raise UserError(f"{scheme!r} gives {raw.tolist()}, which sum to {float(raw.sum())}; nothing can be divided so.")
     return raw / raw.sum()
+
+
+def divisible(raw: Tensor) -> bool:
+    """Whether a budget can be divided in proportion to `raw` [N]: whether it sums to more than rounding leaves of 0."""
+    return bool(raw.sum() > ROUNDING * raw.abs().sum())

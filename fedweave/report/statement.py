@@ -31,6 +31,7 @@ def statement(
     if check is not None:
         _check(directory, member, check)
         typer.echo(f"the statement in {check} agrees with the ledger of {member} in {directory}")
+        typer.echo("checked are its Parquet and CSV files; the page (.html) is a copy to read")
         return
     for path in write_statement(directory, member, out or directory / "statement"):
         typer.echo(path)
@@ -66,7 +67,7 @@ def _check(directory: Path, member: str, folder: Path) -> None:
     from fedweave.incentives.statement_digest import of_member
     from fedweave.report.accounts import check_own
     from fedweave.report.reading import read_run
-    from fedweave.runs.files import read, read_table
+    from fedweave.runs.files import csv_bytes, read, read_table
 
     if not member:
         raise UserError("--check needs --member NAME: whose ledger is in the directory.")
@@ -74,13 +75,24 @@ def _check(directory: Path, member: str, folder: Path) -> None:
         raise UserError(
             f"{folder} holds no statement: it has no {SEAL}. Name the folder that `fedweave statement` wrote."
         )
-    own = folder / f"{_stem(member)}.parquet"
-    table: pa.Table = read_table(folder, own.name if own.is_file() else f"{_stem('')}.parquet")
+    held = {stem: folder / f"{stem}.parquet" for stem in (_stem(member), _stem(""))}
+    tables: dict[str, pa.Table] = {stem: read_table(folder, path.name) for stem, path in held.items() if path.is_file()}
+    if not tables:
+        raise UserError(
+            f"{folder} has no {' or '.join(p.name for p in held.values())}, which holds the lines; ask for it."
+        )
     try:
         seal: dict[str, Any] = json.loads(read(folder / SEAL))
     except ValueError as error:
         raise UserError(f"{folder / SEAL} is damaged ({error}); ask for the statement again.") from error
-    check_own(of_member(table, member), seal, member, read_run(directory))
+    run = read_run(directory)
+    for stem, table in tables.items():
+        check_own(of_member(table, member), seal, member, run)
+        spread = folder / f"{stem}.csv"
+        if spread.is_file() and read(spread) != csv_bytes(table):
+            raise UserError(
+                f"{spread} is not what {held[stem].name} says; it was changed. Ask for the statement again."
+            )
 
 
 def _stem(member: str) -> str:

@@ -71,7 +71,12 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def write_csv(path: Path, table: pa.Table) -> None:
-    """`write` a CSV file for spreadsheets: words that these would compute are marked as words (`core.text.cell`)."""
+    """`write` a CSV file for spreadsheets (`csv_bytes`)."""
+    write(path, lambda file: file.write(csv_bytes(table)))
+
+
+def csv_bytes(table: pa.Table) -> bytes:
+    """A table as CSV: words that a spreadsheet would compute are marked as words (`core.text.cell`)."""
     from pyarrow import csv
 
     words = [pa.types.is_string(field.type) for field in table.schema]
@@ -80,7 +85,9 @@ def write_csv(path: Path, table: pa.Table) -> None:
         for column, is_words in zip(table.columns, words, strict=True)
     ]
     safe = pa.table(columns, names=table.column_names)
-    write(path, lambda file: csv.write_csv(safe, file))
+    sink = pa.BufferOutputStream()
+    csv.write_csv(safe, sink)
+    return bytes(sink.getvalue())
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
 from fedweave.algorithms.parts import BySize, Clip, Context, MixedStart, Part, Round, TrainedModel, Uniform, composition
+from fedweave.algorithms.preset import Preset
 from fedweave.core import model as models
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, StepFailed
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
@@ -174,6 +175,45 @@ class Odd(Part):
 def test_two_meanings_of_one_key_are_refused() -> None:
     with pytest.raises(ValueError, match="BySize and Odd both report 'n' with other meanings"):
         FedAvg(model(), parts=(BySize(), Odd()))
+
+
+@dataclass(frozen=True)
+class Misspelt(Part):
+    def weight(self, state: Tree, round: Round) -> Tensor:
+        raise AssertionError
+
+
+@dataclass(frozen=True)
+class Bare(Part):
+    sends: ClassVar = {"count": "number of training examples"}
+
+    def report(self, ctx: Context) -> Any:
+        return ctx.examples
+
+
+def test_a_method_that_nothing_calls_is_refused_with_the_hook_that_was_meant() -> None:
+    with pytest.raises(ValueError, match=r"nothing calls Misspelt\.weight; did you mean weigh\?"):
+        FedAvg(model(), parts=(Misspelt(),))
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_a_report_that_is_no_tree_is_refused_by_the_parts_name(mode: str) -> None:
+    with pytest.raises(
+        (ConfigError, StepFailed), match=r"Bare\.report: is to give a tree, \{key: tensor\}; it gives Tensor"
+    ):
+        after(FedAvg(model(), parts=(Bare(),)), 1, mode=mode)
+
+
+def test_parts_of_a_preset_are_a_tuple() -> None:
+    @dataclass(frozen=True)
+    class Paper:
+        def parts(self) -> Any:
+            return Uniform()
+
+    with pytest.raises(
+        TypeError, match=r"Paper\.parts: is to give a tuple of parts, such as \(Part\(\),\); it gives Uniform"
+    ):
+        Preset(Paper)(model())
 
 
 def test_a_part_that_needs_another_is_refused_without_it() -> None:

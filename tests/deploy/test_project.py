@@ -298,3 +298,11 @@ def test_without_nvflare_the_commands_say_what_to_install(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert 'pip install "fedweave[flare]"' in done.stderr
+
+
+def test_each_folder_says_how_its_process_is_started(tmp_path: Path) -> None:
+    provision(tmp_path / "bank", ["bank-a"], "localhost", 1)
+    for name in ("bank-a", "server"):
+        told = (tmp_path / "bank" / name / "readme.txt").read_text()
+        assert f"fedweave sites start bank --only {name}" in told
+        assert "start.sh" not in told

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedweave.errors import ConfigError, UserError
-from fedweave.incentives.payoffs import SCHEMES, data_volume, payoffs, shares
+from fedweave.incentives.payoffs import SCHEMES, data_volume, divisible, payoffs, shares
 
 
 def tensor(*numbers: float) -> torch.Tensor:
@@ -88,3 +88,9 @@ def test_what_cannot_be_divided_is_refused() -> None:
         shares("fair", data_volume(torch.ones(2)), 2)
     with pytest.raises(UserError, match=r"'union' gives .* nothing can be divided"):
         shares("union", data_volume(torch.zeros(2)), 2)
+
+
+def test_gains_that_cancel_but_for_rounding_divide_nothing() -> None:
+    assert not divisible(tensor(1 / 15, -1 / 15 + 3e-8, 0.0))
+    assert not divisible(tensor(0.0, 0.0))
+    assert divisible(tensor(1 / 15, -1 / 30, 0.0))

@@ -154,6 +154,16 @@ def test_what_was_changed_is_found_out(copied: Path) -> None:
     rewrite(copied / "statement/statement.parquet", with_pay)
     assert "was changed" in fedweave(*words, code=2)
     (copied / "statement/statement.parquet").write_bytes(honest)
+    spread = copied / "statement/statement.csv"
+    text = spread.read_text()
+    pay = text.splitlines()[1].split(",")[6]
+    spread.write_text(text.replace(f",{pay},", ",99.99,", 1))
+    assert spread.read_text() != text
+    assert "statement.csv is not what statement.parquet says" in " ".join(fedweave(*words, code=2).split())
+    (copied / "statement/statement.parquet").unlink()
+    assert "has no statement-client-0.parquet or statement.parquet" in " ".join(fedweave(*words, code=2).split())
+    (copied / "statement/statement.parquet").write_bytes(honest)
+    spread.write_text(text)
     seal = json.loads((copied / "statement/statement.json").read_text())
     for key, value, told in [
         ("run", "0" * 64, "not that of the ledgers"),

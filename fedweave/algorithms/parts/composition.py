@@ -3,6 +3,8 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -63,11 +65,24 @@ class Composition(dict[str, Part]):
             meanings = {self[name].sends[key]: name for name in self if key in self[name].sends}
             if len(meanings) > 1:
                 raise ValueError(f"parts: {' and '.join(meanings.values())} both report {key!r} with other meanings")
+        self._check_names()
         self._check_hidden()
         self._check_bounded()
         for name, part in self.items():
             if missing := [DECIDES[hook] for hook in part.requires if not self.owner(hook)]:
                 raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
+
+    def _check_names(self) -> None:
+        """Refuse a method of somebody's own part that is nearly called as a hook, which nothing would call."""
+        hooks = [name for name, made in vars(Part).items() if isinstance(made, FunctionType) and name[0] != "_"]
+        for name, part in self.items():
+            own = {} if type(part).__module__.startswith("fedweave.") else vars(type(part))
+            for method in (key for key, made in own.items() if isinstance(made, FunctionType) and key not in hooks):
+                if near := get_close_matches(method, hooks, 1, 0.85):
+                    raise ValueError(
+                        f"parts: nothing calls {name}.{method}; did you mean {near[0]}? A helper of your own may begin "
+                        "with _"
+                    )
 
     def _check_hidden(self) -> None:
         """Refuse parts that look at single clients where another hides them, or that change what it has hidden."""
@@ -148,6 +163,17 @@ class Composition(dict[str, Part]):
         """The weights that the owner of a hook of the client decides."""
         owner = self.owner(hook)
         return getattr(self[owner], hook)(ctx.at(owner)) if owner else default(ctx)
+
+    def reported(self, name: str, ctx: Context) -> Tree:
+        """What a part reports.
+
+        Raises:
+            ConfigError: it is no tree.
+        """
+        report = self[name].report(ctx.at(name))
+        if not isinstance(report, dict):
+            raise ConfigError(f"{name}.report: is to give a tree, {{key: tensor}}; it gives {type(report).__name__}")
+        return report
 
     def changed(self, ctx: Context) -> GraphArrays:
         """The client's data as the parts that change it leave it, and all parts told of it.

@@ -58,6 +58,20 @@ def check_names(sites: Sequence[str]) -> None:
         )
 
 
+README = "readme.txt"  # NVFlare's own tells to start the process another way
+_ABOUT = """\
+This folder is {name}'s own part of a fedweave federation. Nobody else should have it: startup/ holds a private key.
+
+Put it and project.json, which came with it, into a directory {directory}, install fedweave, and there, one level above {directory}:
+
+    fedweave sites check {directory}                  # looks for faults and starts nothing
+    fedweave sites start {directory} --only {name}
+    fedweave sites stop {directory} --only {name}
+
+docs/deployment.md of fedweave says more, of site.toml and policies, too.
+"""
+
+
 def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> None:
     """Write `directory`/{server, admin, authority, one folder per site}, each for the host that it names.
 
@@ -76,6 +90,7 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
         for name in (SERVER, *sites):
             shutil.move(made / name, directory / name)
             _restrict(directory / name, name)
+            (directory / name / README).write_text(_ABOUT.format(name=name, directory=directory.name))
         shutil.move(made / USER, directory / ADMIN)
         _allow_storage(directory / SERVER)
         shutil.move(made.parent / "state", directory / AUTHORITY)
