@@ -62,7 +62,7 @@ README = "readme.txt"  # NVFlare's own tells to start the process another way
 _ABOUT = """\
 This folder is {name}'s own part of a fedweave federation. Nobody else should have it: startup/ holds a private key.
 
-Put it and project.json, which came with it, into a directory {directory}, install fedweave, and there, one level above {directory}:
+Put it and project.json, which came with it, into a directory {directory}, install fedweave, and beside {directory}:
 
     fedweave sites check {directory}                  # looks for faults and starts nothing
     fedweave sites start {directory} --only {name}
