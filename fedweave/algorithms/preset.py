@@ -51,7 +51,7 @@ class Preset:
         given = {name: value for name, value in values.items() if name not in own}
         given |= {name: getattr(paper, name) for name in own if name in family}
         parts = paper.parts()
-        if not isinstance(parts, tuple):
+        if not isinstance(parts, tuple | list):
             name = self.paper.__name__
             raise TypeError(
                 f"{name}.parts: is to give a tuple of parts, such as (Part(),); it gives {type(parts).__name__}"

@@ -67,7 +67,7 @@ def _check(directory: Path, member: str, folder: Path) -> None:
     from fedweave.incentives.statement_digest import of_member
     from fedweave.report.accounts import check_own
     from fedweave.report.reading import read_run
-    from fedweave.runs.files import csv_bytes, read, read_table
+    from fedweave.runs.files import read, read_table
 
     if not member:
         raise UserError("--check needs --member NAME: whose ledger is in the directory.")
@@ -75,24 +75,31 @@ def _check(directory: Path, member: str, folder: Path) -> None:
         raise UserError(
             f"{folder} holds no statement: it has no {SEAL}. Name the folder that `fedweave statement` wrote."
         )
-    held = {stem: folder / f"{stem}.parquet" for stem in (_stem(member), _stem(""))}
-    tables: dict[str, pa.Table] = {stem: read_table(folder, path.name) for stem, path in held.items() if path.is_file()}
+    whole, stem = _stem(""), _stem(member)
+    tables: dict[str, pa.Table] = {
+        name: read_table(folder, f"{name}.parquet") for name in (stem, whole) if (folder / f"{name}.parquet").is_file()
+    }
     if not tables:
-        raise UserError(
-            f"{folder} has no {' or '.join(p.name for p in held.values())}, which holds the lines; ask for it."
-        )
+        raise UserError(f"{folder} has no {stem}.parquet or {whole}.parquet, which holds the lines; ask for it.")
     try:
         seal: dict[str, Any] = json.loads(read(folder / SEAL))
     except ValueError as error:
         raise UserError(f"{folder / SEAL} is damaged ({error}); ask for the statement again.") from error
     run = read_run(directory)
-    for stem, table in tables.items():
+    for table in tables.values():
         check_own(of_member(table, member), seal, member, run)
-        spread = folder / f"{stem}.csv"
-        if spread.is_file() and read(spread) != csv_bytes(table):
-            raise UserError(
-                f"{spread} is not what {held[stem].name} says; it was changed. Ask for the statement again."
-            )
+    _check_spreadsheets(folder, {stem: of_member(next(iter(tables.values())), member)} | tables)
+
+
+def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:
+    """Refuse a CSV file of a statement that says something else than its table, or has none to be held against."""
+    from fedweave.runs.files import csv_bytes, read
+
+    for path in sorted(folder.glob("statement*.csv")):
+        if path.stem not in tables and path.stem == _stem(""):
+            raise UserError(f"{path} cannot be checked without {path.stem}.parquet; ask for it, or leave the file out.")
+        if path.stem in tables and read(path) != csv_bytes(tables[path.stem]):
+            raise UserError(f"{path} is not what the statement's Parquet file says; it was changed. Ask for it again.")
 
 
 def _stem(member: str) -> str:
