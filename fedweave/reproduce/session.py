@@ -40,7 +40,7 @@ class Session:
         if self.quick:
             fewer = grid.quick(table, self.stock)
             rounds, of = (max(cell.document["rounds"] for cell in each.cells) for each in (fewer, table))
-            notes.insert(0, f"QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed, {rounds} rounds in place of {of}.")
+            notes.insert(0, f"QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed, {rounds} rounds instead of {of}.")
             table, name = fewer, f"{name}-quick"
         planned = grid.plan(table, self.out, self.stock, None if self.quick else self.seeds)
         self._run(heading, planned)

@@ -73,7 +73,7 @@ class Composition(dict[str, Part]):
                 raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
 
     def _check_names(self) -> None:
-        """Refuse a method of somebody's own part that is nearly called as a hook, which nothing would call."""
+        """Refuse a method of somebody's own part whose name is nearly a hook's: nothing would call it."""
         hooks = [name for name, made in vars(Part).items() if isinstance(made, FunctionType) and name[0] != "_"]
         for name, part in self.items():
             own = {} if type(part).__module__.startswith("fedweave.") else vars(type(part))
