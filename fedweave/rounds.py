@@ -35,6 +35,7 @@ SERVER = "server"
 BEST = "best_val"
 VALIDATION = f"{BEST}/val/accuracy"
 FAIREST = "best_fair"
+COARSE = "scores/coarse"  # how many clients' scores left rounded, and without what is counted by class
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 _OF_FAIREST = ("global/accuracy", "global/auc", "global/classes_predicted", "local/accuracy", "local/auc")
@@ -161,14 +162,14 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     "local" is the mean over clients of their own test examples, "trained" the same of the models that their own
     training left. "global" is the global test set (the mean over clients where each has its own model) or, without one,
     all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
-    training examples, for "local" of the client's own.
+    training examples, for "local" of the client's own. "scores/coarse" counts the clients, if there are any, whose
+    losses and hits are rounded, and who are in no metric by class.
     """
     replies = evaluation.clients
-    pairs, measures = _pairs(replies, "own"), _pairs(replies, "measures")
+    pairs, judged = _pairs(replies, "own"), _pairs(replies, "global_test")
     own, of_groups = _measured(pairs, _majority(pairs))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     common = _majority(everyone)
-    judged = _pairs(replies, "global_test")
     pooled, groups = _outside(evaluation.server, judged, common) or _measured(everyone, common)
     after = {f"trained/{name}": value for name, value in values(_pairs(replies, "trained")).items()}
     fairness, _ = client_fairness(
@@ -180,8 +181,10 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     summary |= between_groups.summarised(of_groups, groups)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
-    each = {("train", name): value for name, value in measures.items()}
+    each = {("train", name): value for name, value in _pairs(replies, "measures").items()}
     each |= {("test", name): value for name, value in personal(judged).items()}
+    if (coarse := _coarse(pairs)).any():
+        summary[COARSE], each["test", COARSE] = float(coarse.sum()), np.where(coarse, 1.0, math.nan)
     rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, each)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
@@ -234,6 +237,12 @@ def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:
 
 
 Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+
+
+def _coarse(pairs: dict[str, np.ndarray]) -> np.ndarray:
+    """Whether each client tells how many of its examples are classified right, and of no class how many."""
+    examples, of_classes = pairs["accuracy"][:, :, 1].sum(-1), pairs["f1"][:, :, 1].sum((-1, -2))
+    return (examples > 0) & (of_classes == 0)
 
 
 def _majority(pairs: dict[str, np.ndarray]) -> np.ndarray | None:

@@ -90,7 +90,7 @@ class Ledger:
 
     The bytes of a call's keys and of its framing add up to the serialised messages exactly. purpose: what the calls
     are for that are made now; whoever makes them sets it. bytes_evaluation: in all directions; they are in the others,
-    too.
+    too. latest: the latest round that it knew of when it was opened.
     """
 
     bytes_up: int = 0
@@ -98,6 +98,7 @@ class Ledger:
     bytes_peer: int = 0
     bytes_evaluation: int = 0
     purpose: str = ""
+    latest: int = 0
     _entries: list[Entry] = field(default_factory=list)
     _written: list[pa.Table] = field(default_factory=list)
 

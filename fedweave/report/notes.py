@@ -1,5 +1,5 @@
-"""What must not be overlooked in a result: a model that is no better than a constant prediction, and a fairest round
-that is not one."""
+"""What must not be overlooked in a result: a model that is no better than a constant prediction, metrics of unlike
+clients, and a fairest round that is not one."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ _REFERENCES = {
 
 
 def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where a model does better than that."""
+    """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     found = {}
     accuracy = metrics.get("global/accuracy")
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
@@ -21,6 +21,12 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         reached, constant = metrics.get(f"{kind}/accuracy"), metrics.get(f"{kind}/majority")
         if reached is not None and constant is not None and reached < constant:
             found[kind] = words.format(reached, constant)
+    if coarse := metrics.get("scores/coarse"):
+        found["coarse"] = (
+            f"{coarse:g} of the clients let their scores leave rounded and without counts by class (their policy's "
+            "round_scores): losses and accuracies include theirs, rounded; F1, AUC and all that is counted by class or "
+            "group of clients' own examples are of the others alone. metrics.parquet names them (scores/coarse)."
+        )
     return found
 
 

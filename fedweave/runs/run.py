@@ -19,9 +19,7 @@ import pyarrow as pa
 
 from fedweave.build import Built, build, client_ids
 from fedweave.config import Config, written
-from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import MotifTable
-from fedweave.core.tree import Tree
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
 from fedweave.partition.statistics import statistics
@@ -34,7 +32,6 @@ from fedweave.runs.files import (
     LEDGER,
     METRICS,
     MOTIFS,
-    PAIRS,
     PARTITION,
     SUMMARY,
     damaged,
@@ -43,10 +40,10 @@ from fedweave.runs.files import (
     remove_leftovers,
     remove_run,
     write,
-    write_arrays,
     write_table,
 )
 from fedweave.runs.resuming import check_replaceable, check_rounds, examine
+from fedweave.runs.saving import RunFiles, Sites
 from fedweave.runs.stopping import Interrupted, Stop
 
 
@@ -102,7 +99,9 @@ class RunBackend:
     """What a run takes from where it runs; by default, from this process alone.
 
     build: everything that the run needs. held: the columns of partition.parquet. noted: (federation, round) -> further
-    rows of metrics.parquet, or None. stop: who may ask it to stop. source: what its data is known by later.
+    rows of metrics.parquet, or None. stop: who may ask it to stop. source: what its data is known by later. before:
+    what a checkpoint keeps of the clients as they were before the round under way, if they can still go back to it; a
+    round that fails costs none of those before it then.
     """
 
     build: Callable[[Config], Any] = simulated
@@ -110,6 +109,7 @@ class RunBackend:
     noted: Callable[[Any, int], pa.Table | None] = lambda fed, round: None
     stop: Stop | None = None
     source: Callable[[Any], dict[str, str]] = lambda built: digests(built.data)
+    before: Callable[[Any], Sites | None] = lambda fed: None
 
 
 def run(
@@ -142,7 +142,7 @@ def run(
         source = here.source(built)
         start, metrics = _prepare(config, built, directory, here, source)
         watch.begin(config, built, directory, start.round)
-        files = _Files(directory, built, metrics, start.round, source)
+        files = RunFiles(directory, built, metrics, start, source)
         with here.stop or Stop(watch.stopping) as stop:
             try:
                 last = _train(config, built, files, start, stop, watch, here)
@@ -153,39 +153,6 @@ def run(
         summary = _summary(config, built, last)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
-
-
-class _Files:
-    """Saves what a run has reached."""
-
-    def __init__(self, directory: Path, built: Any, metrics: pa.Table, saved: int, source: dict[str, str]) -> None:
-        self.directory, self.built, self.saved, self._metrics = directory, built, saved, [metrics]
-        self._source = source
-
-    def add(self, metrics: pa.Table | None) -> None:
-        if metrics is not None:
-            self._metrics.append(metrics)
-
-    def save(self, reached: Checkpoint) -> None:
-        self._metrics = [pa.concat_tables(self._metrics)]
-        ledger = self.built.fed.ledger.table()
-        write_table(self.directory / METRICS, self._metrics[0])
-        write_table(self.directory / LEDGER, ledger)
-        if pairs := pairs_of(self.built, reached.state):
-            write_arrays(self.directory / PAIRS, pairs)
-        fed, data = self.built.fed.snapshot(), self.built.fed.snapshot_data()
-        kept = replace(reached, fed=fed, data=data, source=self._source)
-        replace(kept, metrics=len(self._metrics[0]), ledger=len(ledger)).save(self.directory / CHECKPOINT)
-        self.saved = reached.round
-
-
-def pairs_of(built: Any, state: Tree) -> dict[str, np.ndarray]:
-    """What the partition and, after the round of `state`, the algorithm know of every two clients: {name: float64
-    [N, N]}, in client order."""
-    known = dict(built.fed.pairs)
-    if capabilities(built.algorithm).pairs:
-        known |= built.algorithm.pairs(state)
-    return {name: matrix.numpy() for name, matrix in known.items()}
 
 
 def _prepare(
@@ -217,25 +184,26 @@ def _cut(directory: Path, name: str, rows: int) -> pa.Table:
 
 
 def _train(
-    config: Config, built: Any, files: _Files, start: Checkpoint, stop: Stop, watch: RunObserver, here: RunBackend
+    config: Config, built: Any, files: RunFiles, start: Checkpoint, stop: Stop, watch: RunObserver, here: RunBackend
 ) -> Checkpoint:
     general, every = config.general, config.engine.values["checkpoint_seconds"]
     began, due = time.monotonic() - start.seconds, time.monotonic() + every
     resume = (start.round, start.state) if start.round else None
-    last = start
     length = general.rounds, general.eval_every
-    for step in train(built.algorithm, built.fed, *length, resume, start.summary, general.fair_margin):
+    rounds = train(built.algorithm, built.fed, *length, resume, start.summary, general.fair_margin)
+    for step in files.saving(rounds, here.before):
         files.add(step.metrics)
         files.add(here.noted(built.fed, step.round))
         seconds = time.monotonic() - began
-        last = Checkpoint(step.round, seconds, summary=step.summary or last.summary, state=step.state)
-        watch.step(replace(last, summary=step.summary))
+        summary = step.summary or files.reached.summary
+        files.reached = Checkpoint(step.round, seconds, summary=summary, state=step.state)
+        watch.step(replace(files.reached, summary=step.summary))
         if stop.signal is not None or step.round == general.rounds or time.monotonic() >= due:
-            files.save(last)
+            files.save()
             due = time.monotonic() + every
         if stop.signal is not None and step.round < general.rounds:
             raise Interrupted(stop.signal, files.saved, general.rounds)
-    return last
+    return files.reached
 
 
 def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:

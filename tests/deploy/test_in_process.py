@@ -29,7 +29,8 @@ from fedweave.deploy.flare.journal import Journal, entries
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
-from fedweave.rounds import train
+from fedweave.report.notes import notes
+from fedweave.rounds import COARSE, train
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, experiment, join_request
 
@@ -317,6 +318,26 @@ def test_too_few_replies_end_the_round_and_name_the_sites(project: Path) -> None
 def deny(project: Path, policy: str) -> None:
     path = project / "bank-b/site.toml"
     path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\n{policy}\n")
+
+
+def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None:
+    """Of coarse scores come loss and accuracy alone, so that what is counted by class is of the others."""
+    (project / "server/test.npz").unlink()  # all clients' test examples are pooled then
+    config = experiment("fedavg", rounds=1)
+    fed, algorithm, _ = joined(project, config)
+    *_, exact = train(algorithm, fed, 1)
+    assert COARSE not in exact.summary
+    deny(project, "round_scores = 10")
+    fed, algorithm, _ = joined(project, config, "r2")
+    *_, coarse = train(algorithm, fed, 1)
+    assert coarse.summary[COARSE] == 1
+    assert coarse.of_clients(COARSE) == {"bank-b": 1.0}
+    others = {site: value for site, value in exact.of_clients("f1").items() if site != "bank-b"}
+    assert coarse.of_clients("f1") == others
+    assert coarse.of_clients("accuracy").keys() == set(SITES)
+    assert coarse.summary["global/f1"] != pytest.approx(coarse.summary["global/accuracy"], abs=1e-6)
+    assert "1 of the clients" in notes(coarse.summary)["coarse"]
+    assert "coarse" not in notes(exact.summary)
 
 
 @pytest.mark.parametrize(

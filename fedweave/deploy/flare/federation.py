@@ -19,12 +19,13 @@ from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.alignment import BLINDING, MEETING, TOLD, meet
 from fedweave.deploy.flare.answers import Link, encoded
-from fedweave.deploy.flare.holdings import JOINING
+from fedweave.deploy.flare.holdings import JOINING, unlike
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.lengths import longest, without
-from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults, read_version
+from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults
 from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
+from fedweave.deploy.flare.versions import DataVersions
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
@@ -67,13 +68,14 @@ class Flare:
         self._pin = ""
         self._faults: Counter[tuple[str, str]] = Counter()
         self._log = logging.getLogger("fedweave.server")
-        self._versions: dict[str, int] = {}
+        self._versions = DataVersions()
         self._sums = Sums(self._ask, self.clients, root=root)
         self.begin(0)
 
     def begin(self, round: int) -> None:
         """Start a round; what was saved before is safe now, so that the sites may forget what led to it."""
         self.round, self._calls, self._saved = round, 0, self._snapshot
+        self._versions.begin()
         self._keys.begin(round)
 
     def key(self, purpose: str) -> Tensor:
@@ -124,12 +126,7 @@ class Flare:
     def _alike(self, replies: Replies) -> Replies:
         """Without the sites whose numbers of features and classes are not most others', if the quorum allows that;
         else it is for the server to refuse them."""
-        forms = {site: (replies[site]["features"], replies[site]["classes"]) for site in replies.clients}
-        (form, votes), *_ = Counter(forms.values()).most_common(1)
-        if votes == len(forms) or 2 * votes <= len(forms) or votes < self._quorum * len(self.clients):
-            return replies
-        said = "its data has {} features and {} classes, most others' {} and {}"
-        odd = {site: said.format(*own, *form) for site, own in forms.items() if own != form}
+        odd = unlike(replies, self._quorum * len(self.clients))
         self._out |= odd
         self._count(odd, odd)
         return without(replies, odd)
@@ -165,7 +162,7 @@ class Flare:
     ) -> Replies:
         """See `core.federation.Federation.replace_data`; the server learns the version alone."""
         replies, notes = self._map("replace_data", step, shared, each, clients, quorum, received)
-        self._versions |= {site: read_version(note, self._versions.get(site, 0)) for site, note in notes.items()}
+        self._versions.note(notes)
         return replies
 
     def _map(
@@ -325,7 +322,11 @@ class Flare:
 
     def snapshot_data(self) -> Tree:
         """The versions of the sites' data; the sites keep the data itself."""
-        return {site: {"version": version} for site, version in self._versions.items()}
+        return self._versions.plain()
+
+    def before_round(self) -> tuple[Tree, Tree]:
+        """What `snapshot` and `snapshot_data` gave before the round under way; the sites can still go back to that."""
+        return {"round": self.round - 1}, self._versions.plain(before=True)
 
     def restore(self, tree: Tree, data: Tree | None = None) -> None:
         """Continue after the round of `tree`, to which the sites went back when they joined.
@@ -336,4 +337,4 @@ class Flare:
         if tree.keys() != {"round"}:
             raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
         self._snapshot = int(tree["round"])
-        self._versions = {site: int(kept["version"]) for site, kept in (data or {}).items()}
+        self._versions.restore(data or {})

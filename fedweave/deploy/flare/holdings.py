@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedweave.core import random
 from fedweave.core.federation import Declaration, Sends
 from fedweave.core.graph import TEST, TRAIN, VAL, Graph, make_graph
 from fedweave.core.ranges import Whole
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
@@ -232,3 +234,14 @@ def _hidden(leaf: Any) -> Any:
     if isinstance(leaf, dict):
         return {key: _hidden(below) for key, below in leaf.items()}
     return leaf[:0] if isinstance(leaf, torch.Tensor) else -1
+
+
+def unlike(replies: Replies, wanted: float) -> dict[str, str]:
+    """{site: what it said} of those whose numbers of features and classes are not most others'; empty where no most
+    agree, or fewer than `wanted`."""
+    forms = {site: (replies[site]["features"], replies[site]["classes"]) for site in replies.clients}
+    (form, votes), *_ = Counter(forms.values()).most_common(1)
+    if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
+        return {}
+    said = "its data has {} features and {} classes, most others' {} and {}"
+    return {site: said.format(*own, *form) for site, own in forms.items() if own != form}

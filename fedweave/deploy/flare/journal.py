@@ -40,6 +40,7 @@ class Journal(Ledger):
         for entry in records.entries:
             super().add(entry)
         self.path, self.notes = path, records.notes
+        self.latest = max((entry.round for entry in records.entries), default=0)
         _end_last_line(path)
         self._file = open(path, "a", encoding="utf-8", opener=private_file)  # noqa: SIM115
 

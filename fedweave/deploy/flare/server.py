@@ -44,9 +44,12 @@ TEST = "test.npz"
 
 @dataclass
 class Progress:
-    """What the server tells whoever watches the job (a `runs.run.Watch`). after: the round after which the job began.
-    waiting: the sites that owe an answer now. recent: round, seconds, summary and bytes so far by direction of the last
-    rounds, for who asks less often than rounds end."""
+    """What the server tells whoever watches the job (a `runs.run.RunObserver`).
+
+    after: the round after which the job began. again: how many rounds after that one had begun in an earlier job; what
+    left the sites in them leaves once more. waiting: the sites that owe an answer now. recent: round, seconds, summary
+    and bytes so far by direction of the last rounds, for who asks less often than rounds end.
+    """
 
     status: str = "starting"  # then "running", "done", "stopped" or "failed"
     round: int = 0
@@ -54,6 +57,7 @@ class Progress:
     seconds: float = 0.0
     summary: dict[str, float] | None = None
     after: int = 0
+    again: int = 0
     waiting: tuple[str, ...] = ()
     lost: dict[str, str] | None = None
     error: str = ""
@@ -67,6 +71,7 @@ class Progress:
         """Training is about to start."""
         self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
         self.ledger = built.fed.ledger
+        self.again = max(0, self.ledger.latest - done)
 
     def step(self, reached: Checkpoint) -> None:
         """A round is done."""
@@ -123,7 +128,7 @@ class Server:
             if self.predict:
                 _predict(partial(build, config), folder, self.predict)
             else:
-                run(config, folder, progress, True, RunBackend(build, _held, _noted, stop, lambda built: {}))
+                run(config, folder, progress, True, backend(build, stop))
             progress.status = "done"
         except Interrupted:
             progress.status = "stopped"
@@ -176,6 +181,11 @@ class Server:
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
         data = SimpleNamespace(name=config.data.name, labels=(), features=features, classes=fed.classes)
         return Joined(algorithm, fed, replies, data)
+
+
+def backend(build: Callable[[Config], Joined], stop: Stop) -> RunBackend:
+    """Where a run of sites takes what it needs."""
+    return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round)
 
 
 def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:

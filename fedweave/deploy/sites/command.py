@@ -266,8 +266,15 @@ class Teller:
     def _continued(self, now: dict[str, Any]) -> None:
         """Say from where a job goes on, once."""
         before = (self._last or {}).get("status")
-        if now["status"] == "running" and before not in ("running", "stopping") and now.get("after"):
-            typer.echo(f"continuing after round {now['after']} of {now['rounds']}")
+        if now["status"] == "running" and before not in ("running", "stopping"):
+            after, again = now.get("after", 0), now.get("again", 0)
+            if after:
+                typer.echo(f"continuing after round {after} of {now['rounds']}")
+            elif again:
+                typer.echo("beginning again with round 1: nothing after it was saved")
+            if again:
+                which = f"round {after + 1}" if again == 1 else f"rounds {after + 1} to {after + again}"
+                typer.echo(f"{which} had begun before: what left the sites then leaves once more, and counts twice")
 
     def _tell(self, now: dict[str, Any]) -> None:
         if "sites" in now:

@@ -110,8 +110,15 @@ def run(
             if last["status"] == "done":
                 return dict(json.loads((directory / SUMMARY).read_text()))
             if last["status"] != "stopped":
-                raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
+                said = (last["error"] or "the job was ended") + _reached(last)
+                raise (UserError if last["mistake"] else FedweaveError)(said)
             lost = set(last["lost"] or {})
+
+
+def _reached(last: dict[str, Any]) -> str:
+    """What there is to go on with after a job that failed."""
+    done = last["round"]
+    return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
 
 
 def _noting(project: Path, directory: Path, told: Told, now: dict[str, Any]) -> None:

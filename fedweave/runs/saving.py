@@ -1,0 +1,71 @@
+"""What a run has reached, written to its directory."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.core.algorithm import capabilities
+from fedweave.core.tree import Tree
+from fedweave.rounds import RoundResult
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import CHECKPOINT, LEDGER, METRICS, PAIRS, write_arrays, write_table
+
+Sites = tuple[Tree, Tree]  # what a checkpoint keeps of a federation: its clients' states, and their data
+
+
+class RunFiles:
+    """Saves what a run has reached.
+
+    reached: after the last whole round, saved or not. saved: the round of the last checkpoint.
+    """
+
+    def __init__(
+        self, directory: Path, built: Any, metrics: pa.Table, start: Checkpoint, source: dict[str, str]
+    ) -> None:
+        self.directory, self.built, self._metrics, self._source = directory, built, [metrics], source
+        self.reached, self.saved = start, start.round
+
+    def add(self, metrics: pa.Table | None) -> None:
+        """Keep rows of metrics.parquet for the next save."""
+        if metrics is not None:
+            self._metrics.append(metrics)
+
+    def save(self, clients: Sites | None = None) -> None:
+        """Write what was reached, and a checkpoint last.
+
+        clients: the federation's part, where it is not as the federation is now.
+        """
+        self._metrics = [pa.concat_tables(self._metrics)]
+        ledger = self.built.fed.ledger.table()
+        write_table(self.directory / METRICS, self._metrics[0])
+        write_table(self.directory / LEDGER, ledger)
+        if pairs := pairs_of(self.built, self.reached.state):
+            write_arrays(self.directory / PAIRS, pairs)
+        fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
+        kept = replace(self.reached, fed=fed, data=data, source=self._source)
+        replace(kept, metrics=len(self._metrics[0]), ledger=len(ledger)).save(self.directory / CHECKPOINT)
+        self.saved = self.reached.round
+
+    def saving(self, rounds: Iterator[RoundResult], before: Callable[[Any], Sites | None]) -> Iterator[RoundResult]:
+        """The `rounds`; where one fails, what the one before it reached is saved first, unless it was already or
+        nothing tells any more what the clients were then (see `run.RunBackend.before`)."""
+        try:
+            yield from rounds
+        except Exception:
+            clients = before(self.built.fed)
+            if clients is not None and self.reached.round > self.saved:
+                self.save(clients)
+            raise
+
+
+def pairs_of(built: Any, state: Tree) -> dict[str, np.ndarray]:
+    """What the partition and, after the round of `state`, the algorithm know of every two clients: {name: float64
+    [N, N]}, in client order."""
+    known = dict(built.fed.pairs)
+    if capabilities(built.algorithm).pairs:
+        known |= built.algorithm.pairs(state)
+    return {name: matrix.numpy() for name, matrix in known.items()}

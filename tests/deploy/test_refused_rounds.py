@@ -1,0 +1,120 @@
+"""A round that a site refuses costs none of those before it, and what left the sites twice is told and counted."""
+
+import json
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.config import dumps
+from fedweave.deploy.flare.journal import entries
+from fedweave.deploy.flare.server import Progress, Server, backend
+from fedweave.deploy.sites.command import Teller
+from fedweave.deploy.sites.running import run as run_at_sites
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import CHECKPOINT, METRICS, read_table
+from fedweave.runs.run import run
+from fedweave.runs.stopping import Stop
+from tests.contract.federations import distance
+from tests.deploy.projects import SITES, InProcess, experiment
+from tests.deploy.test_in_process import cut_again, deny, private, project, renamed, simulated
+
+__all__ = ["project"]  # a fixture
+ROUNDS, WHOLE = 6, 3
+REFUSALS = {  # of bank-b, in round 4: before its step has run, and after it has changed the site's state
+    "training": f"calls = {{train = {WHOLE}}}",
+    "evaluation": f"calls = {{score = {WHOLE}}}",
+}
+
+
+def job(project: Path, out: Path, config: Any) -> Progress:
+    """What one job of the run does, at a server and sites that were started anew."""
+    progress, server = Progress(), Server("r1", SITES, "")
+    build = partial(server._join, root=project / "server", folder=out, link=InProcess(project))
+    run(config, out, progress, True, backend(build, Stop(lambda number: None)))
+    return progress
+
+
+def sent(project: Path, site: str, step: str) -> Counter[int]:
+    """{round: how often} the site's own journal says that `step` left."""
+    path = project / site / "ledgers/r1.jsonl"
+    return Counter(e.round for e in entries(path) if e.step.endswith(step) and e.direction == "up")
+
+
+@pytest.mark.parametrize("refused", REFUSALS)
+@pytest.mark.parametrize("algorithm", ["local", "fedego"])  # with a state at every site; and with the server's, too
+def test_a_refusal_keeps_every_whole_round(project: Path, tmp_path: Path, algorithm: str, refused: str) -> None:
+    config, out = experiment(algorithm, rounds=ROUNDS, checkpoint_seconds=3600.0), tmp_path / "out"
+    if algorithm == "fedego":
+        project = cut_again(project, config)
+    deny(project, REFUSALS[refused])
+    with pytest.raises(ClientsMissing, match=r"policy\.calls"):
+        job(project, out, config)
+    assert Checkpoint.load(out / CHECKPOINT).round == WHOLE
+    assert set(read_table(out, METRICS)["round"].to_pylist()) == set(range(1, WHOLE + 1))
+
+    deny(project, "calls = {}")
+    resumed = job(project, out, config)
+    expected, sim = simulated(config)
+    assert (resumed.after, resumed.again, resumed.round) == (WHOLE, 1, ROUNDS)
+    assert distance(Checkpoint.load(out / CHECKPOINT).state, renamed(expected.state, sim)) <= 1e-5
+    for site, client in zip(SITES, sim.clients, strict=True):
+        assert distance(private(project, site), sim.snapshot().get(client, {})) <= 1e-5
+    training = sent(project, "bank-a", "train")
+    assert {round: training[round] for round in training if training[round] == 2}.keys() == {WHOLE + 1}
+
+
+def test_a_refusal_in_the_first_round_begins_anew_and_says_so(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, out = experiment("local", rounds=2), tmp_path / "out"
+    deny(project, "calls = {score = 0}")
+    with pytest.raises(ClientsMissing):
+        job(project, out, config)
+    assert not (out / CHECKPOINT).exists()
+    deny(project, "calls = {}")
+    resumed = job(project, out, config)
+    assert (resumed.after, resumed.again) == (0, 1)
+    expected, _ = simulated(config)
+    assert resumed.summary == pytest.approx(expected.summary, abs=1e-5)
+    assert sent(project, "bank-a", "train") == {1: 2, 2: 1}
+    Teller()(resumed.plain() | {"status": "running"})
+    assert "beginning again with round 1" in capsys.readouterr().out
+
+
+def test_what_leaves_again_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for after, again, said in (
+        (3, 0, ["continuing after round 3 of 6"]),
+        (3, 1, ["continuing after round 3 of 6", "round 4 had begun before"]),
+        (3, 2, ["continuing after round 3 of 6", "rounds 4 to 5 had begun before"]),
+        (0, 0, []),
+    ):
+        Teller()({**Progress("running", after, 6, after=after, again=again).plain()})
+        *told, last = capsys.readouterr().out.splitlines()
+        assert last.startswith(f"round {after}/6")
+        assert [line[: len(words)] for line, words in zip(told, said, strict=True)] == said
+
+
+@pytest.mark.slow
+def test_a_site_whose_calls_are_used_up_goes_on_when_its_owner_allows_more(owned: Path, tmp_path: Path) -> None:
+    config, out = experiment("local", rounds=ROUNDS, checkpoint_seconds=3600.0), tmp_path / "out"
+    deny(owned, REFUSALS["evaluation"])
+    told: list[dict[str, Any]] = []
+    with pytest.raises((UserError, FedweaveError), match=rf"What round {WHOLE} reached is saved.*--resume"):
+        run_at_sites(config, owned, out, False, told.append)
+    deny(owned, "calls = {}")
+    (tmp_path / "config.toml").write_text(dumps(config.plain()))
+    words = ["sites", "run", str(tmp_path / "config.toml"), "--sites", str(owned), "--out", str(out), "--resume"]
+    said = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert f"continuing after round {WHOLE} of {ROUNDS}" in said.output
+    assert f"round {WHOLE + 1} had begun before" in said.output
+    expected, _ = simulated(config)
+    assert json.loads((out / "summary.json").read_text())["metrics"] == pytest.approx(expected.summary, abs=1e-5)
