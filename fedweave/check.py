@@ -48,17 +48,13 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
 
 
 def oddities(config: "Config", built: "Built") -> Iterator[str]:
-    """What is allowed and seldom meant: a split that is not used, clients or classes without examples to train or test
-    on."""
+    """What is allowed and seldom meant: clients or classes without examples to train or test on."""
     import numpy as np
 
     from fedweave.build import client_ids
     from fedweave.core.graph import SPLITS, TRAIN
 
     parts, y = built.partition.parts, built.data.y
-    public = built.data.public if built.data.ids and "public_split" in config.partition.values else None
-    if public is not None and any((public[TRAIN][part.examples] != part.masks[TRAIN]).any() for part in parts):
-        yield "the tables' column split is not used, but ratios; partition.public_split = true takes it"
     names = client_ids(len(parts), built.partition.names)
     held = np.array([part.masks.sum(1) for part in parts])
     for split, counts in zip(SPLITS, held.T, strict=True):

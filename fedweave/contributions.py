@@ -1,9 +1,8 @@
 """The command `fedweave contributions`: what each client of a finished run brought to its global model.
 
-The run is repeated, which gives the same numbers, and listened to. A coalition S of the clients of round t is worth
-what the model w_t + Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i gains over w_t on the global test set, with the weights a_i of
-the round; what the clients of several rounds brought adds up (Wang et al. 2020, "A principled approach to data
-valuation for federated learning", definition 2).
+The run is repeated, which gives the same numbers, and listened to. `incentives.coalitions` says what a coalition of a
+round's clients is worth; what the clients of several rounds brought adds up (Wang et al. 2020, "A principled approach
+to data valuation for federated learning", definition 2).
 """
 
 from collections.abc import Callable, Iterator
@@ -18,9 +17,7 @@ from fedweave.errors import UserError
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
-    from fedweave.incentives.shapley import Value
-
-BATCH = 64  # models that are judged at once
+MEASURED_ON = b"measured on"  # names the test examples in the table's metadata
 
 
 def contributions(
@@ -29,14 +26,19 @@ def contributions(
     metric: Annotated[str, typer.Option(help="What a model is worth: by its accuracy or its loss.")] = "accuracy",
     permutations: Annotated[int, typer.Option(help="Orders of joining that are drawn, above 12 clients.")] = 200,
 ) -> None:
-    """What each client brought to the global model, on the global test set: leave-one-out and Shapley values of single
-    rounds, and the shares of a budget that would follow; also to RUN/contributions.parquet."""
+    """What each client brought to the global model: leave-one-out and Shapley values of single rounds, and the shares
+    of a budget that would follow; also to RUN/contributions.parquet.
+
+    They are measured on the global test set or, without one, on all clients' test examples. docs/contributions.md says
+    what each column means.
+    """
     from rich.table import Table
 
     from fedweave.report.terminal import screen
     from fedweave.runs.files import CONTRIBUTIONS, write_table
 
     table = measured(directory, rounds, metric, permutations)
+    where = table.schema.metadata[MEASURED_ON].decode()
     write_table(directory / CONTRIBUTIONS, table)
     shown = Table(box=None, header_style="dim")
     summed = totals(table)
@@ -48,7 +50,7 @@ def contributions(
     console.print(shown)
     count = len(set(table["round"].to_pylist()))
     console.print(
-        f"{count} round{'s' * (count > 1)}, gains in {metric}"
+        f"{count} round{'s' * (count > 1)}, gains in {metric} on {where}"
         f"{', summed; shares and cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
         highlight=False,
     )
@@ -61,13 +63,15 @@ def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", pe
     "individual", the client's "cosine" with the round's update, and its "equal_share", "union_share",
     "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0).
 
+    The table's metadata say on which examples gains were measured (`MEASURED_ON`).
+
     Raises:
-        UserError: the run is not finished or was one of sites, has no global model of the FedAvg family or no global
-            test set, or a round is none of its.
+        UserError: the run is not finished or was one of sites, has no global model of the FedAvg family or no test
+            examples, or a round is none of its.
     """
 
-    def found(number: int, round: Any, built: Any, seed: int) -> list[dict[str, Any]]:
-        return _of_round(number, round, built, metric, permutations, seed)
+    def found(number: int, round: Any, value: Any, seed: int) -> list[dict[str, Any]]:
+        return _of_round(number, round, value, permutations, seed)
 
     return _table(directory, rounds, metric, found)
 
@@ -76,11 +80,11 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
     """The column "leave_one_out" of `measured` alone, which is faster: a model per client and round."""
     from fedweave.incentives.shapley import leave_one_out
 
-    def found(number: int, round: Any, built: Any, seed: int) -> list[dict[str, Any]]:
+    def found(number: int, round: Any, value: Any, seed: int) -> list[dict[str, Any]]:
         import torch
 
         with torch.no_grad():
-            gains = leave_one_out(_worth(round, built.algorithm.model, built.fed.test, metric), len(round.at)).tolist()
+            gains = leave_one_out(value, len(round.at)).tolist()
         own = zip(round.replies.clients, gains, strict=True)
         return [{"round": number, "client": client, "leave_one_out": gain} for client, gain in own]
 
@@ -88,12 +92,13 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
 
 
 def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list[dict[str, Any]]]") -> "pa.Table":
-    """The rows that `found` (number, what was heard, the run, its seed) makes of each of the `rounds`."""
+    """The rows that `found` (number, what was heard, its value function, the seed) makes of each of the `rounds`."""
     if metric not in ("accuracy", "loss"):
         raise UserError(f"--metric {metric}: choose accuracy or loss.")
     import pyarrow as pa
 
     from fedweave.algorithms.fedavg import FedAvg
+    from fedweave.incentives.coalitions import judging, worth
     from fedweave.runs.run import simulated
     from fedweave.runs.trained import finished
 
@@ -112,13 +117,12 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
             f"{config.algorithm.name} in {directory} has no global model that is a weighted mean of its clients'; "
             "contributions are measured for such algorithms, for instance fedavg."
         )
-    if built.fed.test is None:
-        raise UserError(f"{directory} has no global test set to measure on; set a global_test share in [partition].")
+    where, graphs = judging(built)
     rows = []
     for number, round in _heard(built, max(wanted)):
         if number in wanted:
-            rows += found(number, round, built, config.general.seed)
-    return pa.Table.from_pylist(rows)
+            rows += found(number, round, worth(round, algorithm.model, graphs, metric), config.general.seed)
+    return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where})
 
 
 def totals(table: "pa.Table") -> "pa.Table":
@@ -162,41 +166,7 @@ def _heard(built: Any, rounds: int) -> Iterator[tuple[int, Any]]:
         yield step.round, heard.pop()
 
 
-def _worth(round: Any, model: Any, test: Any, metric: str) -> "Value":
-    """The value function of a round: what coalitions, bool [c, P], gain, float64 [c]."""
-    import torch
-
-    from fedweave.core import model as models
-    from fedweave.core.graph import TEST
-    from fedweave.core.tree import leaves, nest
-    from fedweave.learn import cross_entropy
-
-    moved = {path: round.update(path).double() for path, _ in leaves(round.w)}
-    before, weight = dict(leaves(round.w)), test.masks[TEST].to(test.x.dtype)
-    target = test.y.clamp(min=0)
-
-    def judged(flat: Any) -> Any:
-        logits = models.apply(model, nest(flat), test)
-        if metric == "loss":
-            return -cross_entropy(logits, target, weight)
-        return ((logits.argmax(1) == target) * weight).sum() / weight.sum()
-
-    def of(masks: Any) -> Any:
-        share = masks.double() * round.weights.relu()
-        share = share / share.sum(1, keepdim=True).clamp(min=1e-300)
-        found = []
-        for part in share.split(BATCH):
-            mixed = {
-                p: (before[p].double() + torch.tensordot(part, u, 1)).to(before[p].dtype) for p, u in moved.items()
-            }
-            found.append(torch.func.vmap(judged)(mixed).double())
-        return torch.cat(found)
-
-    nobody = of(torch.zeros(1, len(round.at), dtype=torch.bool))
-    return lambda masks: of(masks) - nobody
-
-
-def _of_round(number: int, round: Any, built: Any, metric: str, permutations: int, seed: int) -> list[dict[str, Any]]:
+def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int) -> list[dict[str, Any]]:
     import torch
 
     from fedweave.core.random import generator
@@ -204,7 +174,7 @@ def _of_round(number: int, round: Any, built: Any, metric: str, permutations: in
     from fedweave.incentives.shapley import leave_one_out, shapley
     from fedweave.incentives.values import alignment
 
-    players, value = len(round.at), _worth(round, built.algorithm.model, built.fed.test, metric)
+    players = len(round.at)
     with torch.no_grad():
         rng = generator(seed, f"contributions/{number}")
         estimate = shapley(value, players, rng, permutations)

@@ -93,6 +93,27 @@ def test_a_round_by_hand(finished: Path, oracles: ModuleType) -> None:
     assert np.allclose(table["cosine"].to_numpy(), [oracles.cosine(u, whole) for u in updates], atol=1e-12)
 
 
+def test_without_a_global_test_set_all_clients_test_examples_are_pooled(tmp_path: Path) -> None:
+    """As the run's own global accuracy and loss are, to which Shapley values add up; one client has none of them."""
+    cut = CONFIG.replace(
+        'name = "label_skew"\nclients = 4\nmajors = 2\ntest_nodes = 10', 'name = "dirichlet"\nclients = 4'
+    )
+    (tmp_path / "config.toml").write_text(cut)
+    fedweave("run", tmp_path / "config.toml", "--out", tmp_path / "run", "--quiet")
+    said = fedweave("contributions", tmp_path / "run", "--rounds", "2,3")
+    assert "gains in accuracy on all clients' test examples, pooled" in said
+    for metric, sign in (("accuracy", 1), ("loss", -1)):
+        curve = read_run(tmp_path / "run").curve(metric, "test", pooled=True)
+        for row in (
+            measured(tmp_path / "run", "2,3", metric).group_by("round").aggregate([("shapley", "sum")]).to_pylist()
+        ):
+            gain = curve[row["round"]] - curve[row["round"] - 1]
+            assert row["shapley_sum"] == pytest.approx(sign * gain, abs=1e-8)
+    untested = tmp_path / "untested"
+    fedweave("run", tmp_path / "config.toml", "--set", "partition.test=0.0", "--out", untested, "--quiet")
+    assert "no test examples to measure on" in fedweave("contributions", untested, code=2)
+
+
 def test_shares_of_a_budget(finished: Path) -> None:
     for row in measured(finished, "all").to_pylist():
         assert row["equal_share"] == 0.25

@@ -160,6 +160,26 @@ def test_a_starter_for_own_data_runs_on_it(name: str, tmp_path: Path, monkeypatc
     assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2
 
 
+def test_a_starter_for_small_graphs_runs_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    many = range(40)
+    tables = {
+        "graphs": ["id,label,lab,split", *(f"g{i},{i % 2},{'north' if i < 25 else 'south'},train" for i in many)],
+        "nodes": ["id,graph,charge", *(f"g{i}-{j},g{i},{i * j % 5}" for i in many for j in range(4))],
+        "edges": ["source,target", *(f"g{i}-{j},g{i}-{j + 1}" for i in many for j in range(3))],
+    }
+    for name, lines in tables.items():
+        (tmp_path / f"data/{name}.csv").write_text("\n".join(lines) + "\n")
+    run("init", "mine.toml", "--from", "own-graphs")
+    said = run("check", "mine.toml")
+    assert "40 graphs, 160 nodes) · 2 clients" in said
+    assert "the tables' column split is not used" in said
+    run("run", "mine.toml", "--set", "rounds=1", "--out", "out")
+    assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2
+    assert "on all clients' test examples" in run("contributions", "out")
+
+
 def test_a_starter_for_parties_runs_on_their_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for at, party in enumerate(("bank", "clinic")):

@@ -44,12 +44,14 @@ class GraphFolder(Classified):
                  largest degree + 1.
     categories:  columns of nodes that are text, as in `folder.Folder`. Sites that train together must all give the same
                  of these six.
+    owner:       the column of graphs that says whose each graph is, for the partition "column".
     """
 
     node_labels: tuple[str, ...] | None = None
     edge_labels: tuple[str, ...] | None = None
     degrees: int | None = None
     categories: dict[str, tuple[str, ...]] | None = None
+    owner: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,6 +59,8 @@ class GraphFolder(Classified):
         for name, names in lists.items():
             if names is not None and not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"graphs: {name} = {list(names)} is empty or names a value twice.")
+        if self.owner in GRAPHS:
+            raise ConfigError(f"graphs: owner = {self.owner!r} already means something else; name another column.")
         if self.degrees is not None and self.degrees < 1:
             raise ConfigError(f"graphs: degrees = {self.degrees} is not allowed; it must be at least 1.")
 
@@ -80,7 +84,8 @@ class GraphFolder(Classified):
         Raises:
             DataError: see `load`.
         """
-        check_columns(graphs, required=GRAPHS[: 1 + labelled], known=GRAPHS, closed=True)
+        own = () if self.owner is None else (self.owner,)
+        check_columns(graphs, required=(*GRAPHS[: 1 + labelled], *own), known=(*GRAPHS, *own), closed=True)
         check_columns(nodes, required=NODES[:2], known=NODES)
         check_columns(edges, required=EDGES, known=(*EDGES, "label"), closed=True)
         y, classes = self.labels_of(graphs, labelled)
@@ -92,6 +97,7 @@ class GraphFolder(Classified):
         if "label" in nodes.columns:
             kinds = _kinds(nodes, self.node_labels)[order]
         x = self._features(nodes, order, kinds, pairs)
+        owners = tuple(sorted(set(graphs.filled(self.owner).to_pylist()))) if self.owner else ()
         dataset = Dataset(
             name=root.resolve().name,
             x=normalise(compact(x), self.normalise, root.name),
@@ -106,6 +112,8 @@ class GraphFolder(Classified):
             graph_of=graph_of,
             node_labels=kinds,
             edge_labels=edge_labels,
+            owner=graphs.kinds(self.owner, owners) if self.owner else None,
+            owners=owners,
         )
         return check(dataset, root, labelled)
 

@@ -17,6 +17,11 @@ from fedweave.errors import ConfigError
 
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
 
+_OF_GRAPHS = (
+    "Put all graphs into one folder, with a column of graphs that says whose each is: "
+    '[data] name = "graphs", owner = "lab", and [partition] name = "column".'
+)
+
 
 @dataclass(frozen=True)
 class Members(Folder):
@@ -41,6 +46,8 @@ class Members(Folder):
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         if not folders:
             refuse(root, "there is no sub-folder", _LAYOUT)
+        if odd := [folder.name for folder in folders if any(folder.glob("graphs.*"))]:
+            refuse(root, f"{', '.join(odd)} hold small graphs, and members hold nodes of one graph each", _OF_GRAPHS)
         faults, nodes, edges = Faults(), list[Table](), list[Table]()
         for folder in folders:
             with faults:

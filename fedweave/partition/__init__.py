@@ -7,6 +7,7 @@ variable `examples` says whether it can cut a graph's nodes ("node", the default
 
 from typing import Any
 
+from fedweave.core.graph import TRAIN
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
@@ -55,6 +56,7 @@ __all__ = [
     "cut",
     "statistics",
     "totals",
+    "unused_split",
 ]
 
 
@@ -72,6 +74,22 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
             f"{data.name!r} are {data.example}s; choose one of {', '.join(fits)}."
         )
     return partition.cut(data, seed)
+
+
+def unused_split(partition: Any, data: Dataset, found: Partition) -> str:
+    """What to say where the tables' own split is not the one that clients train by; "" where there is none, or it is.
+
+    partition: what made the cut `found` of `data`.
+    """
+    public = data.public if data.ids else None
+    if public is None or all((public[TRAIN][part.examples] == part.masks[TRAIN]).all() for part in found.parts):
+        return ""
+    if hasattr(partition, "public_split"):
+        return "the tables' column split is not used, but ratios; partition.public_split = true takes it"
+    fits = [
+        name for name, kind in PARTITIONS.items() if data.example in _examples(kind) and hasattr(kind, "public_split")
+    ]
+    return f"the tables' column split is not used: this partition draws its own; {', '.join(fits)} can take it"
 
 
 def _examples(kind: type) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The cut that the data itself says: every node is its owner's."""
+"""The cut that the data itself says: every node, or small graph, is its owner's."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,8 +17,8 @@ class Column:
     public_split:     take the data's own column split instead of the ratios.
     """
 
-    examples: ClassVar[tuple[str, ...]] = ("node",)
-    remedy: ClassVar[str] = 'name the column of nodes that says whose they are, such as [data] owner = "branch"'
+    examples: ClassVar[tuple[str, ...]] = ("node", "graph")
+    remedy: ClassVar[str] = 'name the column of {}s that says whose they are, such as [data] owner = "branch"'
     train: float = 0.2
     val: float = 0.4
     test: float = 0.4
@@ -34,7 +34,8 @@ class Column:
             ConfigError: the data names no owners, or has no split although one is asked for.
         """
         if data.owner is None:
-            raise ConfigError(f"[partition]: nobody says whose the nodes of {data.name!r} are; {self.remedy}.")
+            remedy = self.remedy.format(data.example)
+            raise ConfigError(f"[partition]: nobody says whose the {data.example}s of {data.name!r} are; {remedy}.")
         held = group(data.owner, len(data.owners))
         parts = divide(data, held, (self.train, self.val, self.test), self.public_split, seed)
         return Partition(parts, names=data.owners)
@@ -44,4 +45,5 @@ class Column:
 class Folders(Column):
     """A client for each sub-folder of the data set "members", in order of name."""
 
+    examples: ClassVar[tuple[str, ...]] = ("node",)
     remedy: ClassVar[str] = 'set [data] name = "members" and path to a folder with a sub-folder for each member'

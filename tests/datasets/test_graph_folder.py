@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from fedweave.datasets import from_graph_frames, load
 from fedweave.errors import ConfigError, DataError
+from fedweave.partition import Column, GraphsIID, Random, unused_split
 
 GRAPHS = "id,label,sens,split\nwater,wet,0,train\nsalt,dry,1,test\nair,,,\n"
 # the nodes of a graph need not stand together
@@ -48,6 +49,45 @@ def test_graphs_worked_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         dense(data.x), [[1, 0, 16], [1, 0, 1], [0, 0, 1], [0, 1, 23], [1, 0, 35.5], [1, 0, 14]]
     )
+
+
+def test_graphs_of_owners_are_their_clients(tmp_path: Path) -> None:
+    """The column is no feature; without one, or where a cell is empty, nothing is cut."""
+    owned = "id,label,lab\nwater,wet,south\nsalt,dry,north\nair,,south\n"
+    data = load("graphs", str(folder(tmp_path, owned)), owner="lab")
+    assert data.owners == ("north", "south")
+    cut = Column(train=1.0, val=0.0, test=0.0).cut(data, 0)
+    assert cut.names == ("north", "south")
+    assert [part.graphs.tolist() for part in cut.parts if part.graphs is not None] == [[1], [0, 2]]
+    assert data.columns == load("graphs", str(folder(tmp_path))).columns
+    with pytest.raises(DataError, match="lab"):
+        load("graphs", str(folder(tmp_path, owned.replace("dry,north", "dry,"))), owner="lab")
+    with pytest.raises(DataError, match="lab"):
+        load("graphs", str(folder(tmp_path)), owner="lab")
+    with pytest.raises(ConfigError, match="already means something else"):
+        load("graphs", str(tmp_path), owner="label")
+    with pytest.raises(ConfigError, match=r"nobody says whose the graphs of .* are; name the column of graphs"):
+        Column().cut(load("graphs", str(folder(tmp_path))), 0)
+
+
+def test_small_graphs_are_no_members_nodes(tmp_path: Path) -> None:
+    (tmp_path / "north").mkdir()
+    folder(tmp_path / "north")
+    with pytest.raises(DataError, match=r'north hold small graphs.*name = "graphs", owner = "lab"'):
+        load("members", str(tmp_path))
+
+
+def test_a_split_that_is_not_used_is_told(tmp_path: Path) -> None:
+    data = load("graphs", str(folder(tmp_path, GRAPHS.replace("air,,,", "air,wet,0,train"))))
+    iid, own, ratios = GraphsIID(clients=2, global_test=0.0), Random(clients=2, public_split=True), Random(clients=2)
+    assert "draws its own; dirichlet, random, column can take it" in said(iid, data)
+    assert "public_split = true takes it" in said(ratios, data)
+    assert said(own, data) == ""
+    assert said(iid, load("graphs", str(folder(tmp_path, "id,label\nwater,wet\nsalt,dry\nair,wet\n")))) == ""
+
+
+def said(partition: Any, data: Any) -> str:
+    return unused_split(partition, data, partition.cut(data, 0))
 
 
 def test_tables_in_memory_are_the_same_graphs(tmp_path: Path) -> None:

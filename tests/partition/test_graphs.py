@@ -206,7 +206,7 @@ def test_statistics_count_graphs() -> None:
 @pytest.mark.parametrize("partition", [Louvain(), LabelSkew(), Vertical(), Parties()])
 def test_a_cut_of_nodes_refuses_graphs_and_names_what_fits(partition: object) -> None:
     with pytest.raises(
-        ConfigError, match=r"the examples of 'small' are graphs; choose one of dirichlet, random, graphs"
+        ConfigError, match=r"the examples of 'small' are graphs; choose one of dirichlet, random, column, graphs"
     ):
         cut(partition, collection(), 0)
 

@@ -1,0 +1,69 @@
+"""What coalitions of a round's clients are worth: the gain of the model that their updates alone make."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core.graph import TEST, Graph
+from fedweave.core.tree import leaves, nest
+from fedweave.errors import UserError
+from fedweave.incentives.shapley import Value
+from fedweave.learn import cross_entropy
+
+BATCH = 64  # models that are judged at once
+
+
+def judging(built: Any) -> tuple[str, list[Graph]]:
+    """On which examples "global" metrics of a run are, in words, and the graphs with them (see `rounds.measure`): the
+    global test set's or, without one, all clients' own, whose test examples are pooled.
+
+    Raises:
+        UserError: nobody has test examples.
+    """
+    if built.fed.test is not None:
+        return "the global test set", [built.fed.test]
+    graphs = [graph for graph in built.fed.graphs.values() if bool(graph.masks[TEST].any())]
+    if not graphs:
+        raise UserError("the run has no test examples to measure on; set a test ratio in [partition] and run it again.")
+    return "all clients' test examples, pooled", graphs
+
+
+def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value:
+    """The value function of a round: what coalitions S, bool [c, P], gain over w_t, float64 [c], with the model
+    w_t + Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, in "accuracy" or in -"loss" (nats) on the test examples of `graphs`.
+
+    round: what the server heard (`algorithms.parts.Round`), with the weights a_i.
+    """
+    moved = {path: round.update(path).double() for path, _ in leaves(round.w)}
+    before = dict(leaves(round.w))
+    many = [graph.masks[TEST].sum() for graph in graphs]
+    shares = [count / sum(many) for count in many]
+
+    def judged(flat: Any) -> Tensor:
+        w = nest(flat)
+        found = [_score(models.apply(model, w, graph), graph, metric) for graph in graphs]
+        return torch.stack([score * share for score, share in zip(found, shares, strict=True)]).sum()
+
+    def of(masks: Tensor) -> Tensor:
+        share = masks.double() * round.weights.relu()
+        share = share / share.sum(1, keepdim=True).clamp(min=1e-300)
+        found = []
+        for part in share.split(BATCH):
+            mixed = {
+                p: (before[p].double() + torch.tensordot(part, u, 1)).to(before[p].dtype) for p, u in moved.items()
+            }
+            found.append(torch.func.vmap(judged)(mixed).double())
+        return torch.cat(found)
+
+    nobody = of(torch.zeros(1, len(round.at), dtype=torch.bool))
+    return lambda masks: of(masks) - nobody
+
+
+def _score(logits: Tensor, graph: Graph, metric: str) -> Tensor:
+    target, weight = graph.y.clamp(min=0), graph.masks[TEST].to(graph.x.dtype)
+    if metric == "loss":
+        return -cross_entropy(logits, target, weight)
+    return ((logits.argmax(1) == target) * weight).sum() / weight.sum()
