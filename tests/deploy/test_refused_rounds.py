@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,32 @@ def test_what_leaves_again_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         *told, last = capsys.readouterr().out.splitlines()
         assert last.startswith(f"round {after}/6")
         assert [line[: len(words)] for line, words in zip(told, said, strict=True)] == said
+
+
+@pytest.mark.parametrize(
+    ("caps", "short"),
+    [("train = 3, score = 2", ""), ("train = 2, score = 2", "train"), ('train = 3, "FedAvg.score" = 1', "score")],
+)
+def test_a_cap_that_ends_a_run_is_found_before(project: Path, tmp_path: Path, caps: str, short: str) -> None:
+    """What `sites check` says of three rounds, evaluated after the second and the last, is what becomes of them."""
+    config = experiment("fedavg", rounds=3)
+    config = replace(config, general=replace(config.general, eval_every=2))
+    (tmp_path / "config.toml").write_text(dumps(config.plain()))
+    deny(project, f"calls = {{{caps}}}")
+
+    def checked() -> str:
+        return CliRunner().invoke(app, ["sites", "check", str(project), str(tmp_path / "config.toml")]).output
+
+    before = checked()
+    if short:
+        with pytest.raises(ClientsMissing, match=rf"policy\.calls: (FedAvg\.)?{short}"):
+            job(project, tmp_path / "out", config)
+        assert f"{short} may reply" in before
+        assert f"ask for {3 if short == 'train' else 2} replies, so that the site would leave the run" in before
+    else:
+        assert job(project, tmp_path / "out", config).round == 3
+        assert "may reply" not in before
+        assert "train may reply 3 times and has replied 3 times, but 3 rounds ask for 3 replies" in checked()
 
 
 @pytest.mark.slow

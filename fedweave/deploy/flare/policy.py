@@ -65,18 +65,24 @@ def check_algorithm(rules: Rules, name: str) -> None:
         raise PolicyViolation(f"policy.algorithms: {name} is not among {', '.join(rules.algorithms)}")
 
 
+def is_of(step: str, name: str) -> bool:
+    """Whether `name` is that of a step, alone or with its algorithm's."""
+    return name in (step, step.rpartition(".")[2].strip("()"))
+
+
+def replies_of(spent: Spent, name: str) -> int:
+    """How often the steps called `name` have replied."""
+    return sum(times for step, times in spent.calls.items() if is_of(step, name))
+
+
 def check_calls(rules: Rules, spent: Spent, step: str) -> None:
     """Refuse a call of a step that has replied as often as it may: its own name, or with that of its algorithm.
 
     Raises:
         PolicyViolation: names the step and how often.
     """
-    short = step.rpartition(".")[2].strip("()")
     for name, most in rules.calls.items():
-        done = spent.calls.get(step, 0) if name == step else 0
-        if name == short:
-            done = sum(times for other, times in spent.calls.items() if other.rpartition(".")[2].strip("()") == short)
-        if name in (step, short) and done >= most:
+        if is_of(step, name) and (done := replies_of(spent, name)) >= most:
             raise PolicyViolation(f"policy.calls: {name} has replied {done} times, and may {most} times")
 
 

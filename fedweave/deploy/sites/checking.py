@@ -18,11 +18,13 @@ from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.tree import nest
 from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph
+from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.party import read_own
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_algorithm, check_reply
 from fedweave.deploy.flare.provision import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, read_secret
+from fedweave.deploy.sites.caps import ending
 from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found
 from fedweave.deploy.sites.project import Project
 from fedweave.errors import FedweaveError
@@ -110,12 +112,12 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
         told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
         told.facts.append((name, f"{party.data.nodes:,} nodes, {party.data.features:,} features of its own"))
         shape = party.data.features, party.data.classes, sites
-        told.attempt(name, partial(_rehearse, name, rules, config, shape, told))
+        told.attempt(name, partial(_rehearse, folder, rules, config, shape, told))
         return
     own = own_graph(data, folder)
     if config is not None and not capabilities(config.algorithm.kind).pooled:
         shape = own.features, own.classes, sites
-        told.attempt(name, partial(_rehearse, name, rules, config, shape, told))
+        told.attempt(name, partial(_rehearse, folder, rules, config, shape, told))
     counts = np.asarray(own.public).sum(1).tolist()
     told.facts.append((name, _described(own, counts)))
     for split, count in zip(SPLITS, counts, strict=True):
@@ -135,15 +137,16 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
             told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
 
 
-def _rehearse(name: str, rules: Rules, config: Config, shape: tuple[int, int, int], told: Found) -> None:
+def _rehearse(folder: Path, rules: Rules, config: Config, shape: tuple[int, int, int], told: Found) -> None:
     """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites.
 
-    Of evaluations only "own" is sent on all data; what else it refuses of them is noted.
+    Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap on replies that
+    the run would reach, for not every round need take the site.
 
     Raises:
         ConfigError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
     """
-    features, classes, sites = shape
+    (features, classes, sites), name = shape, folder.name
     algorithm = config.algorithm.make(config.model.make().build(features, classes))
     calls = calls_of(algorithm, config.algorithm.name, sites)
     senders: dict[tuple[str, bool], list[str]] = {}
@@ -155,6 +158,10 @@ def _rehearse(name: str, rules: Rules, config: Config, shape: tuple[int, int, in
         ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
         said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
         (told.notes if perhaps else told.faults).append((name, said))
+    spent = Spent.of(entry for journal in journals(folder) for entry in entries(journal))
+    for why in ending(rules, spent, calls, config.general):
+        so = "so that the site would leave the run before its end. Allow more, or run fewer rounds."
+        told.notes.append((name, f"{SITE_FILE}: {why}, {so}"))
 
 
 def _refused(rules: Rules, info: StepInfo) -> dict[str, str]:
