@@ -51,6 +51,7 @@ def predict(
     """
     from fedweave.report.terminal import screen
     from fedweave.runs.files import PREDICTIONS, write_csv, write_table
+    from fedweave.runs.predictions import right
 
     path = out or directory / PREDICTIONS
     if path.exists():
@@ -59,7 +60,9 @@ def predict(
         raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
     table = predictions(directory, data, None if model is None else str(model), client)
     (write_csv if path.suffix == ".csv" else write_table)(path, table)
-    screen().print(f"{len(table)} predictions: {path}", highlight=False, markup=False, soft_wrap=True)
+    share = None if data is None else right(table)  # of its own examples the run's metrics say more
+    known = "" if share is None else f", right for {share:.1%} of those with a known class"
+    screen().print(f"{len(table)} predictions{known}: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 def predictions(
@@ -110,9 +113,8 @@ def _jointly(run: Any, data: Path | None) -> "pa.Table":
     built.algorithm.predict(run.state, built.fed)
     states, nodes = built.fed.snapshot(), np.arange(built.data.nodes)
     told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
-    return predictions_table(
-        [Predicted(client, p, nodes) for client, p in told.items()], built.data.ids, built.data.labels
-    )
+    found = [Predicted(client, p, nodes) for client, p in told.items()]
+    return predictions_table(found, built.data.ids, built.data.labels, y=built.data.y)
 
 
 def _on(config: Any, data: Path) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from torch import Tensor
 
 from fedweave.core.graph import SPLITS
@@ -38,7 +39,7 @@ def predictions_table(
 
     ids: what the examples are called, () if nobody said. labels: what the classes are called, () for their numbers;
     then these are predicted, and the probabilities are "p_0", "p_1", … y: int64 [n], the classes of all data, -1 where
-    unknown; without it there is no column "true".
+    unknown; without it, or where none is known, there is no column "true".
     """
     p = np.concatenate([one.probability[: len(one.examples)].numpy() for one in found])
     at = np.concatenate([one.examples for one in found])
@@ -47,11 +48,19 @@ def predictions_table(
     if all(one.masks is not None for one in found):
         use = np.concatenate([_split(one.masks) for one in found if one.masks is not None])
         columns["split"] = use
-    if y is not None:
+    if y is not None and (y >= 0).any():
         columns["true"] = pa.array(_named(np.maximum(y[at], 0), labels), mask=y[at] < 0)
     columns["predicted"] = _named(p.argmax(-1), labels)
     names = labels or range(p.shape[-1])
     return pa.table(columns | {f"p_{name}": p[:, c] for c, name in enumerate(names)})
+
+
+def right(table: pa.Table) -> float | None:
+    """The share of rows whose class is known and predicted right; None where none is known."""
+    if "true" not in table.column_names:
+        return None
+    found: float | None = pc.mean(pc.equal(table["true"], table["predicted"]).cast(pa.float64())).as_py()
+    return found
 
 
 def _named(classes: np.ndarray, labels: Sequence[str]) -> np.ndarray:

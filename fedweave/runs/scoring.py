@@ -78,7 +78,7 @@ def of_new(run: Trained, folder: Path, model: str | None = None, client: str | N
     graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
     net = built.algorithm.test_net
     found = [Predicted(name, probabilities(net, w, graph), examples) for name, w in chosen.items()]
-    return predictions_table(found, data.ids, built.data.labels, data.example)
+    return predictions_table(found, data.ids, built.data.labels, data.example, data.y)
 
 
 def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:

@@ -112,7 +112,7 @@ def test_only_who_has_labels_predicts_and_nothing_is_overwritten(tmp_path: Path)
     said = CliRunner().invoke(app, ["predict", str(out), "--out", str(tmp_path / "p.csv")])
     assert said.exit_code == 0, said.output
     lines = (tmp_path / "p.csv").read_text().splitlines()
-    assert lines[0] == '"client","node","id","predicted","p_0","p_1"'
+    assert lines[0] == '"client","node","id","true","predicted","p_0","p_1"'
     assert len(lines) == 61
     assert all(line.startswith('"bank"') for line in lines[1:])
     again = CliRunner().invoke(app, ["predict", str(out), "--out", str(tmp_path / "p.csv")])

@@ -130,10 +130,13 @@ def test_new_customers_are_predicted_beside_the_old(banks: Path) -> None:
     predict(banks, config, algorithm, state)
     assert len(told(banks, "bank-a")["id"]) == 40
     found = told(banks, "bank-b")
-    assert found.keys() == {"client", "node", "id", "split", "predicted", "p_low", "p_high"}
+    assert found.keys() == {"client", "node", "id", "split", "true", "predicted", "p_low", "p_high"}
     assert found["id"].tolist() == [*(f"c{i}" for i in range(40)), "new"]
     assert found["split"][-1] == ""
     assert found["predicted"][-1] in ("low", "high")
+    with open(banks / "bank-b/data/nodes.csv") as file:
+        classes = [line.split(",")[1] for line in file][1:]
+    assert [own or "" for own in found["true"]] == classes  # the new one's is not known
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,21 @@ def test_classes_have_their_names_and_nodes_their_ids(trained: Path) -> None:
     assert pyarrow.csv.read_csv(trained / "p.csv").num_rows == 90
 
 
+def test_new_nodes_whose_class_is_known_are_counted(trained: Path, tmp_path: Path) -> None:
+    """By hand from the written table; of nodes without a class nothing is said."""
+    new, out = bank(tmp_path / "new", nodes=31), tmp_path / "p.parquet"
+    rows = (new / "nodes.csv").read_text().splitlines()
+    first = rows[1].split(",")
+    (new / "nodes.csv").write_text("\n".join([rows[0], ",".join([first[0], "", *first[2:]]), *rows[2:]]))
+    said = CliRunner().invoke(app, ["predict", str(trained), "--data", str(new), "--out", str(out)])
+    found = columns(pq.read_table(out))
+    assert found["true"].tolist() == [None, *(("low", "high")[i % 2] for i in range(1, 31))]
+    hits = sum(one == other for one, other in zip(found["true"], found["predicted"], strict=True))
+    assert f"31 predictions, right for {hits / 30:.1%} of those with a known class" in " ".join(said.output.split())
+    unknown = predictions(trained, bank(tmp_path / "unknown", False))
+    assert "true" not in unknown.column_names
+
+
 @pytest.mark.parametrize("how", ["standard", "minmax", "scale", "row", "none"])
 def test_the_same_nodes_as_new_ones_are_predicted_alike(tmp_path: Path, how: str) -> None:
     """One client that holds all: its own nodes and the same tables without labels, columns in another order, give equal

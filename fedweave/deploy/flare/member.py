@@ -217,7 +217,8 @@ class Member:
         """Keep what the site predicts, for its owner."""
         path, data = self._folder / RUNS / job.run / PREDICTIONS, job.found.data
         found = Predicted(self._name, probability, np.arange(data.examples), data.public)
-        write_table(path, predictions_table([found], data.ids, job.found.labels or data.labels, data.example))
+        table = predictions_table([found], data.ids, job.found.labels or data.labels, data.example, data.y)
+        write_table(path, table)
         self._log.info("%d predictions: %s", data.examples, path)
 
     def _tell(self, round: int, name: str, told: Tree, sends: Declaration) -> bytes:
