@@ -79,26 +79,32 @@ def remaining(run: Run) -> tuple[str, ...]:
 
 
 def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
-    """One row per step and top-level key: clients, messages per client, bytes per message and per client."""
+    """One row per step and top-level key: clients, messages per client, bytes per message and per client.
+
+    A round that was done again has all of its messages again.
+    """
     index, keys = _top(ledger["key"])
+    ledger = ledger.append_column("leaf", ledger["key"])
     ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", pa.DictionaryArray.from_arrays(index, keys))
     ledger = ledger.filter((pc.field("direction") == direction) & (pc.field("key") != FRAMING))
     what = ["step", "key", "mechanism", "reveals", "applied"]
     ends = ["client", "to"] if direction == "peer" else ["client"]
-    messages = ledger.group_by([*what, *ends, "round", "call"]).aggregate([("bytes", "sum")])
-    clients = messages.group_by([*what, "client"]).aggregate(
-        [("bytes_sum", "count"), ("bytes_sum", "sum"), ("bytes_sum", "min"), ("bytes_sum", "max")]
-    )
-    columns = ["bytes_sum_count", "bytes_sum_sum", "bytes_sum_min", "bytes_sum_max"]
-    both = [(name, how) for name in columns for how in ("min", "max")]
+    message = [*what, *ends, "round", "call"]
+    leaves = ledger.group_by([*message, "leaf"]).aggregate([("bytes", "sum"), ([], "count_all")])
+    messages = leaves.group_by(message).aggregate([("bytes_sum", "sum"), ("count_all", "max")])
+    messages = messages.rename_columns([*message, "all", "times"])
+    messages = messages.append_column("each", pc.divide(messages["all"], messages["times"]))
+    over = [("times", "sum"), ("all", "sum"), ("each", "min"), ("each", "max")]
+    clients = messages.group_by([*what, "client"]).aggregate(over)
+    both = [(f"{name}_{how}", end) for name, how in over for end in ("min", "max")]
     totals = clients.group_by(what).aggregate([("client", "count"), *both])
     rows = [
         {name: row[name] for name in what}
         | {
             "clients": row["client_count"],
-            "times": (row["bytes_sum_count_min"], row["bytes_sum_count_max"]),
-            "each": (row["bytes_sum_min_min"], row["bytes_sum_max_max"]),
-            "all": (row["bytes_sum_sum_min"], row["bytes_sum_sum_max"]),
+            "times": (row["times_sum_min"], row["times_sum_max"]),
+            "each": (row["each_min_min"], row["each_max_max"]),
+            "all": (row["all_sum_min"], row["all_sum_max"]),
         }
         for row in totals.to_pylist()
     ]

@@ -395,6 +395,19 @@ def one_ledger(runs: dict[str, Path], *messages: tuple[list[str], dict[str, Any]
     ).sentences
 
 
+def test_a_round_that_was_done_again_has_left_again(runs: dict[str, Path]) -> None:
+    """Between sites a message of the same round and call leaves twice where a run was resumed."""
+    ledger, run = Ledger(), read_run(runs["s0"])
+    tree, info = {"w": {"0": torch.zeros(2, 2), "1": torch.zeros(3)}}, StepInfo({"w": Sends("weights")})
+    for round in (1, 2, 2, 3):
+        ledger.record(round, 0, "step", list("abc"), "up", tree, 0.0, info)
+    said = disclose(Run(**{**_fields(run), "ledger": ledger.table()}))
+    assert said.sentences[0] == (
+        "Each of the 3 clients sent “weights” (step: w) 4 times: 28 bytes each time, 112 bytes per client in all."
+    )
+    assert [flow.messages for flow in said.flows if (flow.step, flow.key) == ("step", "w")] == [12]
+
+
 def test_sentences_say_what_the_ledger_shows_and_no_more(runs: dict[str, Path]) -> None:
     w = {"w": {"0": torch.zeros(2, 2), "1": torch.zeros(3)}}
     said = one_ledger(runs, (list("abcd"), w, None, "weights"), (["a"], w, None, "weights"))
