@@ -53,7 +53,7 @@ def facts(groups: Sequence[Group]) -> Table:
             "Dataset": run.summary["dataset"],
             "Algorithm": run.summary["algorithm"],
             "Model": run.section("model").get("name", NONE),
-            "Clients": f"{run.summary['clients']:,} by {run.section('partition').get('name', 'their own data')}",
+            "Clients": f"{run.summary['clients']:,}{_cut(run)}",
             "Rounds": rounds(run),
             "Seeds" if any(len(one.runs) > 1 for one in groups) else "Seed": seeds,
             "Engine": " ".join(str(engine[key]) for key in ("name", "mode", "dtype") if key in engine) or NONE,
@@ -65,6 +65,14 @@ def facts(groups: Sequence[Group]) -> Table:
     head = ("", *(group.label for group in groups)) if len(groups) > 1 else ()
     found = tuple(tuple(map(Cell, (name, *entries))) for name, entries in rows.items())
     return Table(head, found, words=len(groups) + 1)
+
+
+def _cut(run: Run) -> str:
+    """How clients came to their data: " by louvain", or ", sites with data of their own", whatever the experiment says
+    of simulations."""
+    if run.section("engine").get("name") == "flare":
+        return ", sites with data of their own"
+    return f" by {run.section('partition').get('name', 'their own data')}"
 
 
 def rounds(run: Run) -> str:
@@ -171,7 +179,8 @@ def incentives(run: Run) -> Table:
             over = {"mean": lambda v: sum(v) / len(v), "last": lambda v: v[-1], "sum": sum}[EARNED[name]]
             cells.append(Cell(number(over(values)), repr(over(values))) if values else Cell(NONE))
         rows.append((Cell(client), *cells))
-    return Table(("client", *(f"{name}, {EARNED[name]}" for name in shown)), tuple(rows))
+    head = [f"{name}, {EARNED[name]}{' before rounding to cents' * (name == 'payoff')}" for name in shown]
+    return Table(("client", *head), tuple(rows))
 
 
 def qualities(run: Run) -> Table:

@@ -126,6 +126,7 @@ def test_values_payoffs_and_weights_from_tables_of_the_sites_own(project: Path, 
     framing = {("(pad)", way, FRAMING) for way in ("up", "down")}
     assert told.keys() - framing == {("(join)", "up", "sizes/motifs"), ("(pad)", "down", "motifs")}
     assert "how long its lists are" in told["(join)", "up", "sizes/motifs"]["reveals"]
+    assert not [row for row in fed.ledger.table().to_pylist() if row["key"] != FRAMING and not row["reveals"]]
 
 
 def test_a_site_learns_the_longest_list_alone_and_none_but_blocks(project: Path, whole: Path) -> None:

@@ -223,7 +223,7 @@ def test_the_report_shows_contributions_payoffs_and_motifs(finished: Path) -> No
     table = tables.incentives(read_run(finished))
     assert table.head == (
         "client",
-        *("alignment, mean", "diversity, last", "value, last", "density, mean", "payoff, sum"),
+        *("alignment, mean", "diversity, last", "value, last", "density, mean", "payoff, sum before rounding to cents"),
     )
     assert sum(float(row[-1].exact) for row in table.rows) == pytest.approx(ROUNDS * 1000.01)
     assert "figure-incentives-0" in section

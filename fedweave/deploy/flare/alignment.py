@@ -34,6 +34,7 @@ TOLD = {
     "openings": "how many ids each party has, signed",
     "ids": "another party's ids, blinded by others",
     "signature": "a signature on them",
+    "motifs": "how long the longest list of motifs is that any site has, in blocks of 32",
 }
 BLINDING = StepInfo.of(
     {"ids": "another party's ids, blinded by this one too", "signature": "the site's signature on them"},

@@ -281,7 +281,9 @@ class Teller:
             words = WORDS[now["status"]].format(**now)
             typer.echo(f"{', '.join(now['sites'])}: {words}" if now["sites"] else words)
         elif now["status"] == "running":
-            accuracy = (now["summary"] or {}).get("global/accuracy")
-            shown = "" if accuracy is None else f"  accuracy {accuracy:.4f}"
+            summary = now["summary"] or {}
+            found = {kind: summary.get(f"{kind}/accuracy") for kind in ("global", "local")}
+            known = ", ".join(f"{kind} {value:.4f}" for kind, value in found.items() if value is not None)
+            shown = f"  accuracy {known}" if known else ""
             lost = "".join(f"  {site}: {printable(why)}" for site, why in (now["lost"] or {}).items())
             typer.echo(f"round {now['round']}/{now['rounds']}  {now['seconds']:.1f} s{shown}{lost}")

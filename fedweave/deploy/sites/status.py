@@ -100,7 +100,7 @@ def progress(now: dict[str, Any]) -> str:
     """How far a run is, and when that was."""
     ago = max(0.0, time.time() - float(now.get("at", 0)))
     accuracy = (now.get("summary") or {}).get("global/accuracy")
-    shown = "" if accuracy is None else f", accuracy {accuracy:.4f}"
+    shown = "" if accuracy is None else f", global accuracy {accuracy:.4f}"
     waiting = ", ".join(now.get("waiting") or ())
     owed = f", waiting for {waiting}" if waiting and now.get("status") == "running" else ""
     rounds = f"round {now.get('round')} of {now.get('rounds')}" if now.get("rounds") else "before its first round"
