@@ -3,14 +3,13 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts.fitting import check, mechanisms
 from fedweave.algorithms.parts.part import KEEP, Context, Part, Round, has
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Sends, Step
@@ -27,28 +26,13 @@ INIT = "a random number, from which all clients draw the same first weights"
 
 _log = logging.getLogger(__name__)
 _NOTED: set[str] = set()  # parts whose weights were noted to be more than a mean, once in a process
-# Hooks that one part alone may have, and what they decide.
-DECIDES = {
-    "reward": "what each client gets",
-    "weigh": "how updates count",
-    "aggregate": "the joint update",
-    "value": "what an update is worth",
-    "step": "the server's step",
-    "receive": "what a client receives",
-    "start": "where training starts",
-    "judged": "which model a client uses",
-}
-
-
-LOOKS = ("observe", "limit", "value")  # hooks of the server that see single clients; others are decided by one part
 
 
 class Composition(dict[str, Part]):
     """{name in messages and states: part}: the class's name, numbered where there are several of it.
 
     Raises:
-        ValueError: two parts decide the same thing, release something else than the update, or report the same key with
-            different meanings, or one changes an update after another has bounded what it tells; names both.
+        ValueError: they do not go together (`fitting.check`).
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -56,56 +40,7 @@ class Composition(dict[str, Part]):
         for part in parts:
             name, again = type(part).__name__, sum(type(other) is type(part) for other in self.values())
             self[f"{name}{again + 1}" if again else name] = part
-        for hook, what in DECIDES.items():
-            if len(owners := [name for name, part in self.items() if has(part, hook)]) > 1:
-                raise ValueError(f"parts: {' and '.join(owners)} both decide {what}; keep one of them")
-        if len(owners := [name for name, part in self.items() if part.releases]) > 1:
-            raise ValueError(f"parts: {' and '.join(owners)} both send something else than an update; keep one of them")
-        for key in self.sends:
-            meanings = {self[name].sends[key]: name for name in self if key in self[name].sends}
-            if len(meanings) > 1:
-                raise ValueError(f"parts: {' and '.join(meanings.values())} both report {key!r} with other meanings")
-        self._check_names()
-        self._check_hidden()
-        self._check_bounded()
-        for name, part in self.items():
-            if missing := [DECIDES[hook] for hook in part.requires if not self.owner(hook)]:
-                raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
-
-    def _check_names(self) -> None:
-        """Refuse a method of somebody's own part whose name is nearly a hook's: nothing would call it."""
-        hooks = [name for name, made in vars(Part).items() if isinstance(made, FunctionType) and name[0] != "_"]
-        for name, part in self.items():
-            own = {} if type(part).__module__.startswith("fedweave.") else vars(type(part))
-            for method in (key for key, made in own.items() if isinstance(made, FunctionType) and key not in hooks):
-                if near := get_close_matches(method, hooks, 1, 0.85):
-                    raise ValueError(
-                        f"parts: nothing calls {name}.{method}; did you mean {near[0]}? A helper of your own may begin "
-                        "with _"
-                    )
-
-    def _check_hidden(self) -> None:
-        """Refuse parts that look at single clients where another hides them, or that change what it has hidden."""
-        hider = next((name for name, part in self.items() if part.hides), "")
-        for name, part in self.items() if hider else ():
-            if name != hider and (part.sends or any(has(part, hook) for hook in LOOKS)):
-                raise ValueError(
-                    f"parts: {name} looks at what each client sends by itself, which {hider} hides; leave out one "
-                    "of them"
-                )
-        names = list(self)
-        if after := [name for name in names[names.index(hider) + 1 :] if has(self[name], "release")] if hider else []:
-            raise ValueError(f"parts: {after[0]} changes an update that {hider} has hidden; put {hider} behind it")
-
-    def _check_bounded(self) -> None:
-        """Refuse parts that change what a part before them has bounded; one that hides it may come behind."""
-        changing = [name for name, part in self.items() if has(part, "release") and not part.hides]
-        for at, name in enumerate(changing[:-1]):
-            if bounding(self[name]):
-                raise ValueError(
-                    f"parts: {changing[at + 1]} would make something else of an update after {name} has protected it; "
-                    f"list {name} last"
-                )
+        check(self)
 
     @classmethod
     def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part]) -> "Composition":
@@ -279,16 +214,6 @@ class Composition(dict[str, Part]):
     def mechanism(self) -> tuple[Mechanism, ...]:
         """What protects an update, in the order in which it is applied."""
         return tuple(own for part in self.values() for own in mechanisms(part))
-
-
-def mechanisms(part: Part) -> tuple[Mechanism, ...]:
-    """How a part's `release` protects an update, in the order in which it does."""
-    return Sends("", part.mechanism).mechanisms
-
-
-def bounding(part: Part) -> bool:
-    """Whether an ε follows from what a part does to an update."""
-    return any(not own.cost().unbounded for own in mechanisms(part))
 
 
 def _note_large(owner: str, total: float) -> None:

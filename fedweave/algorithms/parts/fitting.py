@@ -1,0 +1,101 @@
+"""Which parts go together: what is refused before anything is trained, naming the parts and what to do."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import FunctionType
+
+from fedweave.algorithms.parts.part import Part, has
+from fedweave.core.federation import Sends
+from fedweave.core.mechanism import Mechanism
+
+# Hooks that one part alone may have, and what they decide.
+DECIDES = {
+    "reward": "what each client gets",
+    "weigh": "how updates count",
+    "aggregate": "the joint update",
+    "value": "what an update is worth",
+    "step": "the server's step",
+    "receive": "what a client receives",
+    "start": "where training starts",
+    "judged": "which model a client uses",
+}
+LOOKS = ("observe", "limit", "value")  # hooks of the server that see single clients; others are decided by one part
+
+Parts = Mapping[str, Part]  # in their order
+
+
+def check(parts: Parts) -> None:
+    """Refuse parts that do not go together.
+
+    Raises:
+        ValueError: two parts decide the same thing, release something else than the update, or report the same key with
+            different meanings; one changes an update after another has bounded or hidden it, looks at what is hidden,
+            or lacks another that it needs; or somebody's own part has a method that nothing calls.
+    """
+    for check_one in (_deciding, _reporting, _called, _hidden, _bounded, _complete):
+        check_one(parts)
+
+
+def _deciding(parts: Parts) -> None:
+    for hook, what in DECIDES.items():
+        if len(owners := [name for name, part in parts.items() if has(part, hook)]) > 1:
+            raise ValueError(f"parts: {' and '.join(owners)} both decide {what}; keep one of them")
+    if len(owners := [name for name, part in parts.items() if part.releases]) > 1:
+        raise ValueError(f"parts: {' and '.join(owners)} both send something else than an update; keep one of them")
+
+
+def _reporting(parts: Parts) -> None:
+    """Refuse a key with two meanings."""
+    for key in {key: None for part in parts.values() for key in part.sends}:
+        meanings = {part.sends[key]: name for name, part in parts.items() if key in part.sends}
+        if len(meanings) > 1:
+            raise ValueError(f"parts: {' and '.join(meanings.values())} both report {key!r} with other meanings")
+
+
+def _called(parts: Parts) -> None:
+    """Refuse a method of somebody's own part whose name is nearly a hook's: nothing would call it."""
+    hooks = [name for name, made in vars(Part).items() if isinstance(made, FunctionType) and name[0] != "_"]
+    for name, part in parts.items():
+        own = {} if type(part).__module__.startswith("fedweave.") else vars(type(part))
+        for method in (key for key, made in own.items() if isinstance(made, FunctionType) and key not in hooks):
+            if near := get_close_matches(method, hooks, 1, 0.85):
+                raise ValueError(
+                    f"parts: nothing calls {name}.{method}; did you mean {near[0]}? A helper of your own may begin "
+                    "with _"
+                )
+
+
+def _hidden(parts: Parts) -> None:
+    """Refuse parts that look at single clients where another hides them, or that change what it has hidden."""
+    hider = next((name for name, part in parts.items() if part.hides), "")
+    for name, part in parts.items() if hider else ():
+        if name != hider and (part.sends or any(has(part, hook) for hook in LOOKS)):
+            raise ValueError(
+                f"parts: {name} looks at what each client sends by itself, which {hider} hides; leave out one of them"
+            )
+    names = list(parts)
+    if after := [name for name in names[names.index(hider) + 1 :] if has(parts[name], "release")] if hider else []:
+        raise ValueError(f"parts: {after[0]} changes an update that {hider} has hidden; put {hider} behind it")
+
+
+def _bounded(parts: Parts) -> None:
+    """Refuse parts that change what a part before them has bounded; one that hides it may come behind."""
+    changing = [name for name, part in parts.items() if has(part, "release") and not part.hides]
+    for at, name in enumerate(changing[:-1]):
+        if any(not own.cost().unbounded for own in mechanisms(parts[name])):
+            raise ValueError(
+                f"parts: {changing[at + 1]} would make something else of an update after {name} has protected it; "
+                f"list {name} last"
+            )
+
+
+def _complete(parts: Parts) -> None:
+    decided = {hook for part in parts.values() for hook in DECIDES if has(part, hook)}
+    for name, part in parts.items():
+        if missing := [DECIDES[hook] for hook in part.requires if hook not in decided]:
+            raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
+
+
+def mechanisms(part: Part) -> tuple[Mechanism, ...]:
+    """How a part's `release` protects an update, in the order in which it does."""
+    return Sends("", part.mechanism).mechanisms
