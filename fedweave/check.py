@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from fedweave.build import Built
     from fedweave.config import Config
 
+FEW = 3  # examples of a class that may be a misspelt name of another
+
 
 def check(
     config: Experiment,
@@ -48,7 +50,7 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
 
 
 def oddities(config: "Config", built: "Built") -> Iterator[str]:
-    """What is allowed and seldom meant: clients or classes without examples to train or test on."""
+    """What is allowed and seldom meant: clients or classes without examples to train or test on, classes of a few."""
     import numpy as np
 
     from fedweave.build import client_ids
@@ -61,6 +63,13 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
         if without := [name for name, count in zip(names, counts, strict=True) if count == 0]:
             more = f"; partition.{split} is their share" if split in config.partition.values else ""
             yield f"{_some(without)} no {split} {built.data.example}{more}"
+    many = np.bincount(y[y >= 0], minlength=built.data.classes)
+    rare = [name for name, count in zip(built.data.labels, many.tolist(), strict=False) if 0 < count < FEW]
+    if rare and "labels" in config.data.values and config.data.values["labels"] is None:
+        yield (
+            f"classes of fewer than {FEW} examples: {', '.join(rare[:5])}; if a name is misspelt, correct it. With "
+            "data.labels = […], all classes in order, any other name is refused"
+        )
     trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
     for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
         name = built.data.labels[number] if built.data.labels else number

@@ -208,7 +208,10 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(
         f"[data]\npath = '{rare}'\n[partition]\nname = 'random'\nclients = 1\npublic_split = true\n"
     )
-    assert "note: no client trains on class b, of which there are 2 examples" in run("check", str(tmp_path / "b.toml"))
+    said = run("check", str(tmp_path / "b.toml"))
+    assert "note: no client trains on class b, of which there are 2 examples" in said
+    assert "note: classes of fewer than 3 examples: a, b; if a name is misspelt" in said
+    assert "misspelt" not in run("check", str(tmp_path / "b.toml"), "--set", "data.labels=['a', 'b']")
 
 
 def test_the_package_carries_the_experiments() -> None:
