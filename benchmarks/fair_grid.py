@@ -1,8 +1,8 @@
 """Chooses the hyperparameters of `fedweave reproduce f2gnn` on validation nodes, with seed 0.
 
 Every candidate of `f2gnn.GRIDS` is run once. Its score is accuracy / (ΔSP + ΔEO) on all clients' validation nodes in
-the fairest round (`rounds.fairest`), if there is a round whose accuracy beats the better constant prediction; those
-without come last, by accuracy. Test nodes are never looked at. The best are printed as entries of
+the fairest round (`metrics.best_rounds.fairest`), if there is a round whose accuracy beats the better constant
+prediction; those without come last, by accuracy. Test nodes are never looked at. The best are printed as entries of
 `f2gnn.CHOICES`; the runs are kept where the tables' are, so that none is done twice.
 
     python -m benchmarks.fair_grid [--datasets NBA German Credit Bail] [--methods F²GNN …] [--out reproduced] [--jobs 2]
@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedweave.config import Document
+from fedweave.metrics.best_rounds import FAIREST
 from fedweave.reproduce import grid
 from fedweave.reproduce.display import Progression
 from fedweave.reproduce.f2gnn import GRIDS, OURS, experiment
@@ -24,7 +25,6 @@ from fedweave.reproduce.grid import PlannedRun
 from fedweave.reproduce.paper import PaperCell, PaperTable, Quantity
 from fedweave.reproduce.quantities import summary
 from fedweave.reproduce.workers import execute
-from fedweave.rounds import FAIREST
 
 NOTHING_READ = Quantity("", lambda run: None)
 

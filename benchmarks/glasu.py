@@ -19,10 +19,10 @@ import numpy as np
 from fedweave import build, datasets
 from fedweave.algorithms import GLASU
 from fedweave.engines.simulation import Simulation
+from fedweave.metrics.measured import measure
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 from fedweave.reproduce.duration import Duration, duration
-from fedweave.rounds import measure
 
 SIDES: dict[str, dict[str, Any]] = {
     "K=2, Q=1": {"exchanges": 2, "steps": 1},

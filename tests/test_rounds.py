@@ -17,7 +17,9 @@ from fedweave.core import model as models
 from fedweave.core.graph import TEST
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError, UserError
-from fedweave.rounds import METRICS_SCHEMA, best_validated, train
+from fedweave.metrics.best_rounds import best_validated
+from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.rounds import train
 from tests.contract.federations import algorithm, federation, model
 
 

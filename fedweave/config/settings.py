@@ -12,7 +12,7 @@ MOST_THREADS = 1024  # more are a mistake, or meant to exhaust a machine
 class General:
     """The top-level keys: `seed` of everything random, `rounds` of training, rounds between evaluations (0: only
     at the end), and by how much a round's validation accuracy must exceed that of the better constant prediction for
-    its gaps between groups to count (`rounds.fairest`; data with a sensitive attribute)."""
+    its gaps between groups to count (`metrics.best_rounds.fairest`; data with a sensitive attribute)."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     rounds: Annotated[int, Field(ge=1)] = 100

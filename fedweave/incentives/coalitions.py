@@ -17,8 +17,8 @@ BATCH = 64  # models that are judged at once
 
 
 def judging(built: Any) -> tuple[str, list[Graph]]:
-    """On which examples "global" metrics of a run are, in words, and the graphs with them (see `rounds.measure`): the
-    global test set's or, without one, all clients' own, whose test examples are pooled.
+    """On which examples "global" metrics of a run are (`metrics.measured.measure`), in words, and the graphs with them:
+    the global test set's or, without one, all clients' own, whose test examples are pooled.
 
     Raises:
         UserError: nobody has test examples.

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow.compute as pc
 
+from fedweave.metrics.measured import GLOBAL
 from fedweave.report import colours
 from fedweave.report.panels import Bars, Dots, Figure, Heat, Key, Line, Panel, legend_of, percent
 from fedweave.report.reading import Group, Run, spread
-from fedweave.rounds import GLOBAL
 
 DASHES = ("", "6 3", "2 2", "8 3 2 3", "10 4")
 EDGES = {"kept": "#4D4D4D", "cut": "#E69F00"}

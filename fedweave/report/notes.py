@@ -32,7 +32,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 def fallen_back(metrics: Mapping[str, float | None]) -> str:
     """Why "best_fair/…" is of the round with the best validation accuracy and not of the one with the lowest gaps
-    (`rounds.fairest`); "" where it is of that."""
+    (`metrics.best_rounds.fairest`); "" where it is of that."""
     accuracy, constant, margin = (metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "margin"))
     if accuracy is None or constant is None or margin is None:
         return ""

@@ -18,8 +18,10 @@ from fedweave import outside
 from fedweave.config import Document, differences, load
 from fedweave.core.purposes import EVALUATION
 from fedweave.errors import UserError
+from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.between_groups import MEASURED
-from fedweave.rounds import GLOBAL, SERVER, best_validated, fairest
+from fedweave.metrics.measured import GLOBAL
+from fedweave.rounds import SERVER
 from fedweave.runs.files import (
     CONFIG,
     LEDGER,

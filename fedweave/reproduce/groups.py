@@ -1,4 +1,4 @@
-"""What is read of a run about two groups of people: of the fairest round (`rounds.fairest`) and of the last."""
+"""What is read of a run about two groups of people: of the fairest round (`metrics.best_rounds`) and of the last."""
 
 import statistics
 from pathlib import Path
@@ -6,9 +6,10 @@ from typing import Literal
 
 import pyarrow.compute as pc
 
+from fedweave.metrics.best_rounds import FAIREST
+from fedweave.metrics.measured import GLOBAL
 from fedweave.reproduce.paper import Quantity
 from fedweave.reproduce.quantities import summary
-from fedweave.rounds import FAIREST, GLOBAL
 from fedweave.runs.files import METRICS, read_table
 
 When = Literal["fairest", "last"]

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.config import Document
+from fedweave.metrics.measured import GLOBAL
 from fedweave.report.reading import read_run
 from fedweave.reproduce.duration import EVALUATION, duration
 from fedweave.reproduce.paper import Quantity
-from fedweave.rounds import GLOBAL
 from fedweave.runs.files import LEDGER, METRICS, SUMMARY, damaged, read, read_table
 
 MB = 2**20  # bytes; FedEgo's Table 9 counts so: 2 · 367,104 floats · 5 clients · 200 rounds are its 2,801 "MB"

@@ -22,9 +22,10 @@ from fedweave.config import Config, written
 from fedweave.core.graph import MotifTable
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
+from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.partition.statistics import statistics
 from fedweave.privacy.spent import bounds
-from fedweave.rounds import METRICS_SCHEMA, train
+from fedweave.rounds import train
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import (
     CHECKPOINT,

@@ -22,7 +22,7 @@ from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.errors import DataError, UserError
-from fedweave.rounds import GLOBAL
+from fedweave.metrics.measured import GLOBAL
 from fedweave.runs.predictions import Predicted, predictions_table
 from fedweave.runs.trained import Trained
 

@@ -29,8 +29,9 @@ from fedweave.deploy.flare.journal import Journal, entries
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
+from fedweave.metrics.measured import COARSE
 from fedweave.report.notes import notes
-from fedweave.rounds import COARSE, train
+from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, experiment, join_request
 

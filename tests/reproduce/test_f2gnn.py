@@ -14,12 +14,12 @@ import pytest
 
 from benchmarks import fair_grid
 from fedweave import config
+from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.reproduce import f2gnn, grid, planes
 from fedweave.reproduce.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
 from fedweave.reproduce.groups import gap, median_gap, median_score, score, tradeoff
 from fedweave.reproduce.paper import PaperTable, Quantity
 from fedweave.reproduce.table import Row, assemble, averaged
-from fedweave.rounds import METRICS_SCHEMA
 from fedweave.runs import run as runs
 from tests.reproduce.tiny import cell, finish, table
 

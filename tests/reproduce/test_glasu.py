@@ -15,6 +15,7 @@ import pytest
 from fedweave import config
 from fedweave.core.ledger import SCHEMA
 from fedweave.datasets import DATASETS
+from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.report.colours import COLOURS
 from fedweave.reproduce import curves, glasu, glasu_script, grid
 from fedweave.reproduce.duration import Duration, duration
@@ -32,7 +33,6 @@ from fedweave.reproduce.quantities import (
     seconds_to,
 )
 from fedweave.reproduce.table import assemble, headings, shown
-from fedweave.rounds import METRICS_SCHEMA
 from fedweave.runs import run as runs
 from tests.reproduce.tiny import Silent, cell, finish, table
 

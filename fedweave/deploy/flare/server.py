@@ -30,9 +30,9 @@ from fedweave.deploy.flare.member import LOG, RUNS
 from fedweave.deploy.flare.names import RESULT, TOPIC
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.privacy.aggregation import read_root
 from fedweave.privacy.aggregation.identity import STARTUP
-from fedweave.rounds import METRICS_SCHEMA
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
 from fedweave.runs.run import RunBackend, run

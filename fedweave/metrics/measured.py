@@ -1,0 +1,144 @@
+"""What an evaluation measured, as rows of metrics.parquet and as the summary of a round."""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.core.algorithm import Evaluation
+from fedweave.core.graph import SPLITS, TEST, TRAIN
+from fedweave.core.tree import Tree, leaves
+from fedweave.metrics import between_groups, reference
+from fedweave.metrics.classification import values
+from fedweave.metrics.client_fairness import client_fairness
+from fedweave.metrics.personal import personal
+
+METRICS_SCHEMA = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client", pa.string()),
+        ("split", pa.string()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+    ]
+)
+GLOBAL = "global"
+COARSE = "scores/coarse"  # how many clients' scores left rounded, and without what is counted by class
+TRAINING = "fairness/train_"
+SELECTION = f"{between_groups.MEASURED}/selection/"
+
+
+def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, float]]:
+    """Turn an evaluation's pairs into rows and the summary of the test split.
+
+    "local" is the mean over clients of their own test examples, "trained" the same of the models that their own
+    training left. "global" is the global test set (the mean over clients where each has its own model) or, without one,
+    all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
+    training examples, for "local" of the client's own. "scores/coarse" counts the clients, if there are any, whose
+    losses and hits are rounded, and who are in no metric by class.
+    """
+    replies = evaluation.clients
+    pairs, judged = _pairs(replies, "own"), _pairs(replies, "global_test")
+    own, of_groups = _measured(pairs, _majority(pairs))
+    everyone = {name: pair.sum(0) for name, pair in pairs.items()}
+    common = _majority(everyone)
+    pooled, groups = _outside(evaluation.server, judged, common) or _measured(everyone, common)
+    after = {f"trained/{name}": value for name, value in values(_pairs(replies, "trained")).items()}
+    fairness, _ = client_fairness(
+        own["loss"][:, TEST], own["accuracy"][:, TEST], own["loss"][:, TRAIN], replies.clients
+    )
+    summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
+    summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
+    summary |= {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
+    summary |= between_groups.summarised(of_groups, groups)
+    single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
+    single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
+    each = {("train", name): value for name, value in _pairs(replies, "measures").items()}
+    each |= {("test", name): value for name, value in personal(judged).items()}
+    if (coarse := _coarse(pairs)).any():
+        summary[COARSE], each["test", COARSE] = float(coarse.sum()), np.where(coarse, 1.0, math.nan)
+    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, each)
+    return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
+
+
+def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:
+    names = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(f"{key}/")]
+    return {name.removeprefix(f"{key}/"): replies.stack(name).numpy() for name in names}
+
+
+Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+
+
+def _coarse(pairs: dict[str, np.ndarray]) -> np.ndarray:
+    """Whether each client tells how many of its examples are classified right, and of no class how many."""
+    examples, of_classes = pairs["accuracy"][:, :, 1].sum(-1), pairs["f1"][:, :, 1].sum((-1, -2))
+    return (examples > 0) & (of_classes == 0)
+
+
+def _majority(pairs: dict[str, np.ndarray]) -> np.ndarray | None:
+    """The most frequent class of training; None where classes were not counted."""
+    return reference.majority_classes(pairs["classes"]) if "classes" in pairs else None
+
+
+def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured:
+    """The metrics of all people, with those of always predicting the class `majority`, and those that compare groups of
+    them."""
+    found = values(pairs)
+    if majority is not None and "classes" in pairs:
+        found |= reference.references(pairs["classes"], majority)
+    return found, between_groups.measures(pairs, found.get("accuracy"), found.get("auc"))
+
+
+def _outside(server: Tree | None, judged: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured | None:
+    """On the global test: of the server's model, or the mean over clients' own, whose pairs are `judged`."""
+    if server is not None:
+        return _measured({name: pair.numpy() for name, pair in server.items()}, majority)
+    if not judged:
+        return None
+    plain, groups = (
+        {name: np.apply_along_axis(_mean, 0, value) for name, value in found.items()}
+        for found in _measured(judged, majority)
+    )
+    return plain, groups
+
+
+def _mean(of_clients: np.ndarray) -> float:
+    defined = of_clients[~np.isnan(of_clients)]
+    return float(defined.mean()) if len(defined) else math.nan
+
+
+def _rows(
+    round: int,
+    clients: tuple[str, ...],
+    own: dict[str, np.ndarray],
+    pooled: dict[str, np.ndarray],
+    single: dict[tuple[str, str], float],
+    each: dict[tuple[str, str], np.ndarray],
+) -> pa.Table:
+    """Long rows: every client and "global", every split, every metric that is defined there; and by (split, metric),
+    those of "global" alone, `single`, and those of `each` client alone."""
+    numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*single.values()], float)]
+    flat = np.concatenate([*numbers, *each.values()])
+    rounds = pa.array(np.full(len(flat), round, np.int32))
+    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(each))
+    table = pa.table([rounds, *labels, flat], METRICS_SCHEMA)
+    undefined = np.isnan(flat)
+    return table.take(np.flatnonzero(~undefined)) if undefined.any() else table
+
+
+@lru_cache(maxsize=8)
+def _labels(
+    clients: tuple[str, ...],
+    own: tuple[str, ...],
+    pooled: tuple[str, ...],
+    single: tuple[tuple[str, str], ...],
+    each: tuple[tuple[str, str], ...],
+) -> tuple[pa.Array, ...]:
+    """The columns client, split and metric, which are the same in every round."""
+    rows = [(client, split, name) for name in own for client in clients for split in SPLITS]
+    rows += [(GLOBAL, split, name) for name in pooled for split in SPLITS]
+    rows += [(GLOBAL, *own) for own in single]
+    rows += [(client, *own) for own in each for client in clients]
+    return tuple(pa.array(column) for column in zip(*rows, strict=True))
