@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
     import pyarrow as pa
 
 MEASURED_ON = b"measured on"  # names the test examples in the table's metadata
+SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: by what
 
 
 def contributions(
@@ -51,11 +52,11 @@ def contributions(
     count = len(set(table["round"].to_pylist()))
     console.print(
         f"{count} round{'s' * (count > 1)}, gains in {metric} on {where}"
-        f"{', summed; shares and cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
+        f"{', summed; shares are of the sums, cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
         highlight=False,
     )
     if any(value != value for row in summed.to_pylist() for value in row.values()):  # as NaN alone
-        console.print("nan: in some round these gains sum to nothing or less, so that no budget can be divided by them")
+        console.print("nan: these gains sum to nothing or less, so that no budget can be divided by them")
 
 
 def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", permutations: int = 200) -> "pa.Table":
@@ -126,11 +127,20 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
 
 
 def totals(table: "pa.Table") -> "pa.Table":
-    """Sums over rounds per client; of shares, and of the cosine, means."""
-    names = [name for name in table.column_names if name not in ("round", "client")]
-    how = {name: "mean" if name.endswith("share") or name == "cosine" else "sum" for name in names}
+    """Sums over rounds per client; of the cosine the mean. Shares are those that follow from the sums."""
+    import pyarrow as pa
+    import torch
+
+    from fedweave.incentives.payoffs import divided
+
+    names = [name for name in table.column_names if name not in ("round", "client") and not name.endswith("_share")]
+    how = {name: "mean" if name == "cosine" else "sum" for name in names}
     found = table.group_by("client").aggregate([*how.items()]).sort_by("client")
-    return found.select(["client", *(f"{name}_{how[name]}" for name in names)]).rename_columns(["client", *names])
+    found = found.select(["client", *(f"{name}_{how[name]}" for name in names)]).rename_columns(["client", *names])
+    for scheme, name in SHARED.items():
+        gains = torch.from_numpy(found[name].to_numpy().copy()) if name else torch.ones(len(found))
+        found = found.append_column(f"{scheme}_share", pa.array(divided(gains.double()).numpy()))
+    return found
 
 
 def _numbers(text: str, last: int) -> set[int]:
@@ -170,7 +180,7 @@ def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int)
     import torch
 
     from fedweave.core.random import generator
-    from fedweave.incentives.payoffs import SCHEMES, divisible
+    from fedweave.incentives.payoffs import divided
     from fedweave.incentives.shapley import leave_one_out, shapley
     from fedweave.incentives.values import alignment
 
@@ -185,10 +195,8 @@ def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int)
             "individual": value(torch.eye(players, dtype=torch.bool)),
             "cosine": alignment(round.updates, round.weights @ round.updates),
         }
-    worth = {"union": "leave_one_out", "individual": "individual", "shapley": "shapley"}
-    for scheme in SCHEMES:
-        raw = columns[worth[scheme]] if scheme in worth else torch.ones(players, dtype=torch.float64)
-        columns[f"{scheme}_share"] = raw / raw.sum() if divisible(raw) else torch.full_like(raw, torch.nan)
+    for scheme, name in SHARED.items():
+        columns[f"{scheme}_share"] = divided(columns[name] if name else torch.ones(players, dtype=torch.float64))
     lists = {name: own.tolist() for name, own in columns.items()}
     return [
         {"round": number, "client": client, **{name: own[at] for name, own in lists.items()}}

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -131,6 +132,25 @@ def test_the_command_writes_a_row_per_round_and_client(finished: Path) -> None:
     for client, row in summed.items():
         own = [one["shapley"] for one in table.to_pylist() if one["client"] == client]
         assert row["shapley"] == pytest.approx(sum(own))
+
+
+def test_shares_of_several_rounds_are_those_of_their_summed_gains() -> None:
+    """By hand: in the second round gains cancel, so that it alone divides nothing; both together do."""
+    rows = [(1, "a", 3.0), (1, "b", 1.0), (2, "a", -1.0), (2, "b", 1.0)]
+    names = ("leave_one_out", "shapley", "error", "individual", "cosine")
+    share = {1: {"a": 0.75, "b": 0.25}, 2: dict.fromkeys("ab", float("nan"))}
+    table = pa.Table.from_pylist(
+        [
+            {"round": round, "client": client, **dict.fromkeys(names, gain)}
+            | {f"{scheme}_share": share[round][client] for scheme in ("equal", "union", "individual", "shapley")}
+            for round, client, gain in rows
+        ]
+    )
+    summed = totals(table).to_pylist()
+    assert [row["shapley"] for row in summed] == [2.0, 2.0]
+    assert [row["cosine"] for row in summed] == [1.0, 1.0]
+    for scheme in ("equal", "union", "individual", "shapley"):
+        assert [row[f"{scheme}_share"] for row in summed] == [0.5, 0.5]
 
 
 def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:

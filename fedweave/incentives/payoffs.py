@@ -94,6 +94,11 @@ def shares(scheme: str, value: Value, players: int, rng: np.random.Generator | N
     return raw / raw.sum()
 
 
+def divided(raw: Tensor) -> Tensor:
+    """Shares of a budget in proportion to `raw` [N]; NaN where they cannot divide one."""
+    return raw / raw.sum() if divisible(raw) else torch.full_like(raw, torch.nan)
+
+
 def divisible(raw: Tensor) -> bool:
     """Whether a budget can be divided in proportion to `raw` [N]: whether it sums to more than rounding leaves of 0."""
     return bool(raw.sum() > ROUNDING * raw.abs().sum())
