@@ -25,15 +25,19 @@ from fedweave.runs.files import CHECKPOINT, METRICS, read_table
 from fedweave.runs.run import run
 from fedweave.runs.stopping import Stop
 from tests.contract.federations import distance
-from tests.deploy.projects import SITES, InProcess, experiment
+from tests.deploy.projects import SITES, VERTICAL, InProcess, experiment
 from tests.deploy.test_in_process import cut_again, deny, private, project, renamed, simulated
 
 __all__ = ["project"]  # a fixture
 ROUNDS, WHOLE = 6, 3
-REFUSALS = {  # of bank-b, in round 4: before its step has run, and after it has changed the site's state
-    "training": f"calls = {{train = {WHOLE}}}",
-    "evaluation": f"calls = {{score = {WHOLE}}}",
-}
+# What bank-b refuses in round 4: training, before its state has changed, or the evaluation, after it has.
+REFUSED = [
+    *(("local", step) for step in ("train", "score")),  # a state at every site
+    *(("fedego", step) for step in ("train", "score")),  # and at the server
+    ("fedadam", "train"),
+    ("gcfl_plus", "score_personal"),
+    *(("glasu", step) for step in ("update", "score")),  # parties
+]
 
 
 def job(project: Path, out: Path, config: Any) -> Progress:
@@ -50,13 +54,13 @@ def sent(project: Path, site: str, step: str) -> Counter[int]:
     return Counter(e.round for e in entries(path) if e.step.endswith(step) and e.direction == "up")
 
 
-@pytest.mark.parametrize("refused", REFUSALS)
-@pytest.mark.parametrize("algorithm", ["local", "fedego"])  # with a state at every site; and with the server's, too
-def test_a_refusal_keeps_every_whole_round(project: Path, tmp_path: Path, algorithm: str, refused: str) -> None:
+@pytest.mark.parametrize(("algorithm", "step"), REFUSED)
+def test_a_refusal_keeps_every_whole_round(project: Path, tmp_path: Path, algorithm: str, step: str) -> None:
     config, out = experiment(algorithm, rounds=ROUNDS, checkpoint_seconds=3600.0), tmp_path / "out"
-    if algorithm == "fedego":
+    if algorithm in VERTICAL:
         project = cut_again(project, config)
-    deny(project, REFUSALS[refused])
+    most = WHOLE * config.algorithm.values.get("local_updates", 1) if step == "update" else WHOLE
+    deny(project, f"calls = {{{step} = {most}}}")
     with pytest.raises(ClientsMissing, match=r"policy\.calls"):
         job(project, out, config)
     assert Checkpoint.load(out / CHECKPOINT).round == WHOLE
@@ -69,8 +73,8 @@ def test_a_refusal_keeps_every_whole_round(project: Path, tmp_path: Path, algori
     assert distance(Checkpoint.load(out / CHECKPOINT).state, renamed(expected.state, sim)) <= 1e-5
     for site, client in zip(SITES, sim.clients, strict=True):
         assert distance(private(project, site), sim.snapshot().get(client, {})) <= 1e-5
-    training = sent(project, "bank-a", "train")
-    assert {round: training[round] for round in training if training[round] == 2}.keys() == {WHOLE + 1}
+    first = sent(project, "bank-a", "infer" if algorithm in VERTICAL else "train")
+    assert {round for round in range(1, ROUNDS + 1) if first[round] > first[1]} == {WHOLE + 1}
 
 
 def test_a_refusal_in_the_first_round_begins_anew_and_says_so(
@@ -133,7 +137,7 @@ def test_a_cap_that_ends_a_run_is_found_before(project: Path, tmp_path: Path, ca
 @pytest.mark.slow
 def test_a_site_whose_calls_are_used_up_goes_on_when_its_owner_allows_more(owned: Path, tmp_path: Path) -> None:
     config, out = experiment("local", rounds=ROUNDS, checkpoint_seconds=3600.0), tmp_path / "out"
-    deny(owned, REFUSALS["evaluation"])
+    deny(owned, f"calls = {{score = {WHOLE}}}")
     told: list[dict[str, Any]] = []
     with pytest.raises((UserError, FedweaveError), match=rf"What round {WHOLE} reached is saved.*--resume"):
         run_at_sites(config, owned, out, False, told.append)
