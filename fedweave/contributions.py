@@ -49,9 +49,10 @@ def contributions(
         shown.add_row(*(value if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
     console = screen()
     console.print(shown)
-    count = len(set(table["round"].to_pylist()))
+    numbers = sorted(set(table["round"].to_pylist()))
+    count = len(numbers)
     console.print(
-        f"{count} round{'s' * (count > 1)}, gains in {metric} on {where}"
+        f"{f'{count} rounds' if count > 1 else f'round {numbers[0]}'}, gains in {metric} on {where}"
         f"{', summed; shares are of the sums, cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
         highlight=False,
     )

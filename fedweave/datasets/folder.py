@@ -193,9 +193,11 @@ class Folder(Classified):
         return parts
 
 
-def check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ...], closed: bool = False) -> None:
+def check_columns(
+    table: Table, required: tuple[str, ...], known: tuple[str, ...], closed: bool = False, hint: str = ""
+) -> None:
     """Refuse a table without `required` columns, with a misspelt one of the `known` or, where it is `closed`, with any
-    other.
+    other; `hint` says what else would allow it.
 
     Raises:
         DataError: names the file, the column and what it has.
@@ -217,7 +219,8 @@ def check_columns(table: Table, required: tuple[str, ...], known: tuple[str, ...
     if "weight" in extra:
         refuse(table.path, "edge weights are not supported", "Remove the column weight; every edge counts 1.")
     if extra:
-        refuse(table.path, f"unknown columns: {', '.join(extra)}", f"Allowed are {', '.join(known)}.")
+        remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}."
+        refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy)
 
 
 def ids_of(nodes: Table) -> pa.Array:

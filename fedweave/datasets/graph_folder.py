@@ -85,7 +85,8 @@ class GraphFolder(Classified):
             DataError: see `load`.
         """
         own = () if self.owner is None else (self.owner,)
-        check_columns(graphs, required=(*GRAPHS[: 1 + labelled], *own), known=(*GRAPHS, *own), closed=True)
+        known, owners_of = (*GRAPHS, *own), "" if own else "data.owner names one that says whose each graph is"
+        check_columns(graphs, required=(*GRAPHS[: 1 + labelled], *own), known=known, closed=True, hint=owners_of)
         check_columns(nodes, required=NODES[:2], known=NODES)
         check_columns(edges, required=EDGES, known=(*EDGES, "label"), closed=True)
         y, classes = self.labels_of(graphs, labelled)

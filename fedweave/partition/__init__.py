@@ -37,6 +37,8 @@ PARTITIONS: dict[str, type] = {
     "perturbed": Perturbed,
 }
 
+OWNERS = 'data.owner is not used by this partition; partition.name = "column" makes a client of each owner'
+
 __all__ = [
     "PARTITIONS",
     "Column",
@@ -56,7 +58,7 @@ __all__ = [
     "cut",
     "statistics",
     "totals",
-    "unused_split",
+    "unused",
 ]
 
 
@@ -76,11 +78,14 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
     return partition.cut(data, seed)
 
 
-def unused_split(partition: Any, data: Dataset, found: Partition) -> str:
-    """What to say where the tables' own split is not the one that clients train by; "" where there is none, or it is.
+def unused(partition: Any, data: Dataset, found: Partition) -> list[str]:
+    """What to say of a split and owners of one's own that the cut `found` of `data`, which `partition` made, does not
+    go by."""
+    owners = [] if data.owner is None or isinstance(partition, Column) else [OWNERS]
+    return [*filter(None, [_unused_split(partition, data, found)]), *owners]
 
-    partition: what made the cut `found` of `data`.
-    """
+
+def _unused_split(partition: Any, data: Dataset, found: Partition) -> str:
     public = data.public if data.ids else None
     if public is None or all((public[TRAIN][part.examples] == part.masks[TRAIN]).all() for part in found.parts):
         return ""

@@ -27,7 +27,8 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int], classes:
     share = whole["edges_lost"] / max(whole["edges"], 1)
     caption = f"{whole['edges_lost']:,} of {whole['edges']:,} edges ({share:.1%}) are lost to all clients"
     if "graphs" in whole:
-        caption = f"{whole['global_test']:,} of {whole['graphs']:,} graphs are the global test set"
+        tested = f"{whole['global_test']:,} of {whole['graphs']:,} graphs are the global test set"
+        caption = tested if whole["global_test"] else f"{whole['graphs']:,} graphs, all of them clients'"
     if "overlap" in columns:
         caption += f"\nof a client's nodes another one holds {np.mean(columns['overlap']):.3f} on average"
     if "without_sp" in whole:

@@ -66,6 +66,10 @@ def disclose(run: Run) -> Disclosure:
     clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
     keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
     sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}.")
+    if again := _again(run.ledger):
+        said = f"round{'s' * (len(again) > 1)} {', '.join(map(str, again))}"
+        why = "because the run was continued; all of it is counted"
+        sentences.append(f"What left in {said} left more than once, {why}.")
     if evaluation:
         sentences.append(f"{decimal(evaluation)} of all that was sent and received was for evaluation.")
     spent = tuple((name, bound) for name, own in sorted(costs.items()) for bound in own)
@@ -109,6 +113,14 @@ def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
         for row in totals.to_pylist()
     ]
     return sorted(rows, key=lambda row: (-row["all"][1], row["step"], row["key"]))
+
+
+def _again(ledger: pa.Table) -> list[int]:
+    """The rounds of which a message left more than once."""
+    message = ["round", "call", "step", "client", "to"]
+    framing = ledger.filter((pc.field("direction") == "up") & (pc.field("key") == FRAMING))
+    many = framing.group_by(message).aggregate([([], "count_all")])
+    return sorted({row for row in many.filter(pc.greater(many["count_all"], 1))["round"].to_pylist() if row > 0})
 
 
 def _top(keys: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:

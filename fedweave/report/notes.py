@@ -23,9 +23,10 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             found[kind] = words.format(reached, constant)
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
-            f"{coarse:g} of the clients let their scores leave rounded and without counts by class (their policy's "
-            "round_scores): losses and accuracies include theirs, rounded; F1, AUC and all that is counted by class or "
-            "group of clients' own examples are of the others alone. metrics.parquet names them (scores/coarse)."
+            f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left rounded and without counts by class "
+            "(policy.round_scores): losses and accuracies include them, rounded; F1, AUC, the constant prediction and "
+            "all else that is counted by class or group of members' own examples are of the others alone. "
+            "metrics.parquet names the sites (scores/coarse)."
         )
     return found
 

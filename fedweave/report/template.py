@@ -253,8 +253,10 @@ motifs, density the share of the joint update's entries that it got.
 {{ grid(one.table, "narrow") }}
 {%- if one.qualities.rows %}{{ grid(one.qualities, "narrow") }}{% endif %}
 {%- if one.motifs %}
-<details open><summary>The most frequent motifs of each client</summary>
-<p class="small">Numbers are labels of vertices; below, how many of the client's training graphs have the motif.</p>
+<details open><summary>Motifs that each client keeps: the most frequent</summary>
+<p class="small">Rings, and bonds that are in no ring, of those that TF-IDF keeps: what nearly every graph has tells
+little, and is left out. Numbers are places of the vertices' kinds in their list, a number above a bond is the edge's;
+below, how many of the client's training graphs have the motif.</p>
 <table class="dense"><tbody>
 {%- for client, known in one.motifs.items() %}
 <tr><th scope="row" class="word">{{ client }}</th><td class="word motifs">

@@ -50,9 +50,9 @@ class Terminal:
             self._bar.start()
 
     def header(self, config: Config, built: Any) -> None:
-        """What is run, on what, and the clients; and a split of one's own that is not used."""
+        """What is run, on what, and the clients; and what of one's own is not used."""
         from fedweave.build import client_ids
-        from fedweave.partition import unused_split
+        from fedweave.partition import unused
         from fedweave.partition.statistics import statistics, totals
         from fedweave.report.clients import clients_table
 
@@ -70,8 +70,8 @@ class Terminal:
         cut = built.data, built.partition
         named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
         self._console.print(clients_table(statistics(*cut) | named, totals(*cut), built.data.labels))
-        if unused := unused_split(config.partition.make(), *cut):
-            self._console.print(f"note: {unused}", highlight=False, soft_wrap=True)
+        for note in unused(config.partition.make(), *cut):
+            self._console.print(f"note: {note}", highlight=False, soft_wrap=True)
 
     def step(self, reached: Any) -> None:
         """One more round."""

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from fedweave.datasets import from_graph_frames, load
 from fedweave.errors import ConfigError, DataError
-from fedweave.partition import Column, GraphsIID, Random, unused_split
+from fedweave.partition import Column, GraphsIID, Random, unused
 
 GRAPHS = "id,label,sens,split\nwater,wet,0,train\nsalt,dry,1,test\nair,,,\n"
 # the nodes of a graph need not stand together
@@ -62,6 +62,10 @@ def test_graphs_of_owners_are_their_clients(tmp_path: Path) -> None:
     assert data.columns == load("graphs", str(folder(tmp_path))).columns
     with pytest.raises(DataError, match="lab"):
         load("graphs", str(folder(tmp_path, owned.replace("dry,north", "dry,"))), owner="lab")
+    assert "data.owner is not used" in said(Random(clients=2), data)
+    assert said(Column(), data) == ""
+    with pytest.raises(DataError, match=r"unknown columns: lab.*data\.owner names one"):
+        load("graphs", str(tmp_path))
     with pytest.raises(DataError, match="lab"):
         load("graphs", str(folder(tmp_path)), owner="lab")
     with pytest.raises(ConfigError, match="already means something else"):
@@ -87,7 +91,7 @@ def test_a_split_that_is_not_used_is_told(tmp_path: Path) -> None:
 
 
 def said(partition: Any, data: Any) -> str:
-    return unused_split(partition, data, partition.cut(data, 0))
+    return " ".join(unused(partition, data, partition.cut(data, 0)))
 
 
 def test_tables_in_memory_are_the_same_graphs(tmp_path: Path) -> None:

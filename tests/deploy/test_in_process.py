@@ -23,9 +23,11 @@ from fedweave.core.purposes import HELD
 from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare import member as members
 from fedweave.deploy.flare.alignment import widest
+from fedweave.deploy.flare.audit import compare
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import global_test, server_graphs
 from fedweave.deploy.flare.journal import Journal, entries
+from fedweave.deploy.flare.scores import NOTHING
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
@@ -337,8 +339,13 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
     assert coarse.of_clients("f1") == others
     assert coarse.of_clients("accuracy").keys() == set(SITES)
     assert coarse.summary["global/f1"] != pytest.approx(coarse.summary["global/accuracy"], abs=1e-6)
-    assert "1 of the clients" in notes(coarse.summary)["coarse"]
+    assert "scores of 1 site left" in notes(coarse.summary)["coarse"]
     assert "coarse" not in notes(exact.summary)
+    path = project / "bank-b/ledgers/r2.jsonl"
+    told = {key.key: key.reveals for entry in entries(path) if entry.step == "FedAvg.score" for key in entry.keys}
+    assert {key for key in told if told[key] == NOTHING} == {"own/f1", "own/classes", "own/auc", "trained/f1"}
+    assert all(told[f"{kind}/accuracy"].endswith("as multiples of 10") for kind in ("own", "trained"))
+    assert compare(project / "bank-b", "r2", fed.ledger.table()) == ([], [])
 
 
 @pytest.mark.parametrize(

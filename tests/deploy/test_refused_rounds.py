@@ -126,12 +126,13 @@ def test_a_cap_that_ends_a_run_is_found_before(project: Path, tmp_path: Path, ca
     if short:
         with pytest.raises(ClientsMissing, match=rf"policy\.calls: (FedAvg\.)?{short}"):
             job(project, tmp_path / "out", config)
-        assert f"{short} may reply" in before
-        assert f"ask for {3 if short == 'train' else 2} replies, so that the site would leave the run" in before
+        assert f"{short} has replied 0 times and may" in before
+        assert "a run that begins now would lose the site in round 3 of 3" in before
     else:
         assert job(project, tmp_path / "out", config).round == 3
-        assert "may reply" not in before
-        assert "train may reply 3 times and has replied 3 times, but 3 rounds ask for 3 replies" in checked()
+        assert "has replied" not in before
+        said = "train has replied 3 times and may 3 times, so that a run that begins now would lose the site in round 1"
+        assert said in checked()
 
 
 @pytest.mark.slow

@@ -405,6 +405,9 @@ def test_a_round_that_was_done_again_has_left_again(runs: dict[str, Path]) -> No
     assert said.sentences[0] == (
         "Each of the 3 clients sent “weights” (step: w) 4 times: 28 bytes each time, 112 bytes per client in all."
     )
+    assert "What left in round 2 left more than once, because the run was continued; all of it is counted." in (
+        said.sentences
+    )
     assert [flow.messages for flow in said.flows if (flow.step, flow.key) == ("step", "w")] == [12]
 
 

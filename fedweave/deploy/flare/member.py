@@ -252,7 +252,7 @@ class Member:
             check(reply, f"the reply of {asked.step}")
             check(client.state, f"the state that {asked.step} keeps")
         if step.__name__ in job.scores and job.rules.round_scores > 1:
-            reply = rounded(reply, job.rules.round_scores)
+            reply, info = rounded(reply, info, job.rules.round_scores)
         info = with_fingerprints(asked.step, info, reply, client.state)
         reply = job.masking.masked(asked, info, reply) if info.sums else reply
         noted = faults | (job.replace(made, asked) if info.replaces_data else {})

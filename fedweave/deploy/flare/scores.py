@@ -1,22 +1,28 @@
 """Scores as a site lets them leave."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree
 
 _COUNTED = ("own", "trained", "global_test")  # what holds pairs of `metrics.classification`
 _PLAIN = ("loss", "accuracy")  # those that are not by class or group
+NOTHING = "nothing: zeros in place of what is counted by class or group"
 
 
-def rounded(reply: Tree, step: int) -> Tree:
+def rounded(reply: Tree, info: StepInfo, step: int) -> tuple[Tree, StepInfo]:
     """A scoring step's reply with sums and counts of loss and hits rounded to multiples of `step`, and zeros, which are
-    the pairs of no examples, for all that is counted by class or group."""
-
-    def coarse(pairs: Tree) -> Tree:
-        return {name: _rounded(name, leaf, step) for name, leaf in pairs.items()}
-
-    return {name: coarse(pairs) if name in _COUNTED else pairs for name, pairs in reply.items()}
+    the pairs of no examples, for all that is counted by class or group; and `info` with what that reveals."""
+    made, sends = dict(reply), dict(info.sends)
+    for key in (key for key in _COUNTED if key in reply):
+        made[key] = {name: _rounded(name, leaf, step) for name, leaf in reply[key].items()}
+        for name in reply[key]:
+            told = f"sums of loss or hits and of examples, as multiples of {step}" if name in _PLAIN else NOTHING
+            sends[f"{key}/{name}"] = replace(info.sends[info.covering(f"{key}/{name}") or key], reveals=told)
+    return made, replace(info, sends=sends)
 
 
 def _rounded(name: str, leaf: Tensor, step: int) -> Tensor:

@@ -12,16 +12,20 @@ from fedweave.deploy.flare.sitefile import Rules
 def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
     """A sentence for each cap of `policy.calls` that the run would reach.
 
-    spent: what the site's journals come to, those of earlier jobs of the same run included.
+    spent: what the site's journals come to, those of a run that is to be continued included, which asks for less.
     """
-    every, rounds = general.eval_every, general.rounds
-    evaluations = rounds // every + (rounds % every > 0) if every else 1  # and after the last round
-    times = ((calls.setup, 1), (calls.round, rounds), (calls.evaluation, evaluations))
     for name, most in rules.calls.items():
-        wanted = sum(many * sum(is_of(step_name(step), name) for step in steps) for steps, many in times)
-        done = replies_of(spent, name)
-        if wanted and done + wanted > most:
-            yield (
-                f"policy.calls: {name} may reply {most:,} times and has replied {done:,} times, but {rounds:,} rounds "
-                f"ask for {wanted:,} replies"
-            )
+        begin, each, judged = (
+            sum(is_of(step_name(step), name) for step in steps)
+            for steps in (calls.setup, calls.round, calls.evaluation)
+        )
+        done, wanted = replies_of(spent, name), begin
+        for round in range(1, general.rounds + 1):
+            last = round == general.rounds
+            wanted += each + judged * (last or (bool(general.eval_every) and round % general.eval_every == 0))
+            if done + wanted > most:
+                yield (
+                    f"policy.calls: {name} has replied {done:,} times and may {most:,} times, so that a run that "
+                    f"begins now would lose the site in round {round:,} of {general.rounds:,}"
+                )
+                break

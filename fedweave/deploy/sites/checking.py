@@ -160,8 +160,8 @@ def _rehearse(folder: Path, rules: Rules, config: Config, shape: tuple[int, int,
         (told.notes if perhaps else told.faults).append((name, said))
     spent = Spent.of(entry for journal in journals(folder) for entry in entries(journal))
     for why in ending(rules, spent, calls, config.general):
-        so = "so that the site would leave the run before its end. Allow more, or run fewer rounds."
-        told.notes.append((name, f"{SITE_FILE}: {why}, {so}"))
+        so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
+        told.notes.append((name, f"{SITE_FILE}: {why}. {so}"))
 
 
 def _refused(rules: Rules, info: StepInfo) -> dict[str, str]:

@@ -249,7 +249,7 @@ class Teller:
 
     def __init__(self) -> None:
         self._last: Any = None
-        self._began, self._waited = time.monotonic(), tuple[str, ...]()
+        self._began, self._waited, self._shown = time.monotonic(), tuple[str, ...](), -1
 
     def __call__(self, now: dict[str, Any]) -> None:
         """Hear of `now` (`deploy.flare.server.Progress`, or a word on the sites)."""
@@ -280,7 +280,8 @@ class Teller:
         if "sites" in now:
             words = WORDS[now["status"]].format(**now)
             typer.echo(f"{', '.join(now['sites'])}: {words}" if now["sites"] else words)
-        elif now["status"] == "running":
+        elif now.get("rounds") and now["round"] > self._shown:
+            self._shown = now["round"]
             summary = now["summary"] or {}
             found = {kind: summary.get(f"{kind}/accuracy") for kind in ("global", "local")}
             known = ", ".join(f"{kind} {value:.4f}" for kind, value in found.items() if value is not None)
