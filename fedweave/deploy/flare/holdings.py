@@ -146,7 +146,7 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
     """The graph, or the small graphs, in an .npz file or a folder of tables.
 
     Raises:
-        DataError: it is absent or refused, or has a label beyond `site.classes`.
+        DataError: it is absent or refused, or has a label beyond `site.class_count`.
         ConfigError: small graphs have labels that are names, and no order of these that all sites could share.
     """
     if require(path).is_dir():
@@ -155,7 +155,7 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         check_named(path, site.node_labels, site.edge_labels)
         named = (site.normalise, site.classes, site.labels, site.sens_feature)
         return GraphFolder(*named, site.node_labels, site.edge_labels, site.degrees, site.categories).load(path, 0)
-    data = numbered(path, npz.read(path, path.stem), site.classes)
+    data = numbered(path, npz.read(path, path.stem), site.class_count)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
 
 

@@ -90,7 +90,7 @@ def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name:
         key = read_secret(folder / IDS_KEY)
         meeting = Party(name, read_identity(folder), run, tuple(sites), key) if data.ids else None
     else:
-        data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.classes), ()
+        data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.class_count), ()
         meeting = None
     check_split(path, data)
     check_meant(path, site)

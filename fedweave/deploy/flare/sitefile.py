@@ -27,7 +27,7 @@ class SiteData:
     test:      the global test graph that all sites hold, if there is one; a path likewise.
     normalise: see `datasets.features`.
     classes:   number of classes of the whole federation; every site gives the same.
-    labels:    class names in order, where labels are names (instead of `classes`).
+    labels:    class names in order (instead of `classes`), which .npz files number so.
     sens_feature: allow a feature column that says the same as the column sens.
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
                give the same.
@@ -48,6 +48,11 @@ class SiteData:
     edge_labels: tuple[str, ...] | None = None
     degrees: Annotated[int, Field(ge=1)] | None = None
     draws_as: str | None = None
+
+    @property
+    def class_count(self) -> int | None:
+        """How many classes the file says there are; None where it does not."""
+        return self.classes if self.labels is None else len(self.labels)
 
 
 @dataclass(frozen=True)

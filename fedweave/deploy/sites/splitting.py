@@ -43,7 +43,8 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
     clients = client_ids(len(sites), partition.names)
     for site, client, own in zip(sites, clients, shares(data, partition.parts), strict=True):
         npz.write(own, project / site / DATA)
-        about = {"path": DATA, "classes": data.classes, "draws_as": client}
+        named = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
+        about = {"path": DATA, **named, "draws_as": client}
         write_site_file(project / site / SITE_FILE, about | ({} if partition.test is None else {"test": TEST}))
     if (part := global_test_part(data, partition)) is not None:
         [whole] = shares(data, [part])
