@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.algorithm import capabilities
-from fedweave.core.purposes import EVALUATION, FRAMING
+from fedweave.core.purposes import EVALUATION, FRAMING, PREDICTION
 from fedweave.privacy.spent import Bound, bounds, of_members, remarks, states_bound
 from fedweave.report.flows import WAYS, Flow, flows, members
 from fedweave.report.pooling import pooled
@@ -116,9 +116,10 @@ def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
 
 
 def _again(ledger: pa.Table) -> list[int]:
-    """The rounds of which a message left more than once."""
+    """The rounds of which a message left more than once; predictions may be asked for at any time, and are of none."""
     message = ["round", "call", "step", "client", "to"]
     framing = ledger.filter((pc.field("direction") == "up") & (pc.field("key") == FRAMING))
+    framing = framing.filter(pc.not_equal(pc.fill_null(pc.cast(framing["purpose"], pa.string()), ""), PREDICTION))
     many = framing.group_by(message).aggregate([([], "count_all")])
     return sorted({row for row in many.filter(pc.greater(many["count_all"], 1))["round"].to_pylist() if row > 0})
 

@@ -108,6 +108,24 @@ def test_what_leaves_again_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         assert [line[: len(words)] for line, words in zip(told, said, strict=True)] == said
 
 
+def test_a_site_that_is_lost_within_a_round_is_told_at_once_and_the_last_round_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell, now = Teller(), Progress("running", 3, 6, seconds=1.0).plain()
+    for new in (
+        {},
+        {"lost": {"bank-b": "it is gone"}},
+        {"status": "failed", "error": "no"},
+        {"status": "failed", "round": 4},
+    ):
+        tell(now | new)
+    assert capsys.readouterr().out.splitlines() == [
+        "round 3/6  1.0 s",
+        "round 3/6  1.0 s  bank-b: it is gone",
+        "round 4/6  1.0 s",
+    ]
+
+
 @pytest.mark.parametrize(
     ("caps", "short"),
     [("train = 3, score = 2", ""), ("train = 2, score = 2", "train"), ('train = 3, "FedAvg.score" = 1', "score")],

@@ -26,6 +26,7 @@ from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
+from fedweave.core.purposes import PREDICTION
 from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import bounds
 from fedweave.report import figures, gain, tables
@@ -401,6 +402,9 @@ def test_a_round_that_was_done_again_has_left_again(runs: dict[str, Path]) -> No
     tree, info = {"w": {"0": torch.zeros(2, 2), "1": torch.zeros(3)}}, StepInfo({"w": Sends("weights")})
     for round in (1, 2, 2, 3):
         ledger.record(round, 0, "step", list("abc"), "up", tree, 0.0, info)
+    ledger.purpose = PREDICTION  # of a run of three rounds, twice: it was not continued for that
+    for _ in range(2):
+        ledger.record(3, 0, "look", list("abc"), "up", {"h": torch.zeros(1)}, 0.0, StepInfo({"h": Sends("rows")}))
     said = disclose(Run(**{**_fields(run), "ledger": ledger.table()}))
     assert said.sentences[0] == (
         "Each of the 3 clients sent “weights” (step: w) 4 times: 28 bytes each time, 112 bytes per client in all."

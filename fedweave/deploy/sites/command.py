@@ -283,7 +283,7 @@ class Teller:
         if "sites" in now:
             words = WORDS[now["status"]].format(**now)
             typer.echo(f"{', '.join(now['sites'])}: {words}" if now["sites"] else words)
-        elif now.get("rounds") and now["round"] > self._shown:
+        elif now["status"] == "running" or (now.get("rounds") and now["round"] > self._shown):
             self._shown = now["round"]
             summary = now["summary"] or {}
             found = {kind: summary.get(f"{kind}/accuracy") for kind in ("global", "local")}
