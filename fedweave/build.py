@@ -230,7 +230,8 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
 
 
 def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
-    """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1."""
+    """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1.
+    Parties of a vertical cut get no ids: their nodes are the same, in the same order."""
     for part, induced in zip(parts, induced_edges(data, [part.nodes for part in parts]), strict=True):
         y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
         edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
@@ -242,7 +243,7 @@ def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
             sens=None if data.sens is None else data.sens[part.examples],
             public=part.masks & (y >= 0),
             parties=None,
-            ids=(),
+            ids=tuple(data.ids[i] for i in part.examples) if data.ids and part.columns is None else (),
             graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),

@@ -3,7 +3,8 @@
 Arrays: `x_data` float32, `x_indices`, `x_indptr` int32 or int64 and `x_shape` int64 (nodes, features): the CSR parts of
 the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates, no self loops; `y` int64, -1 is
 unlabelled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
-and `edge_labels` int64 as in `Dataset`, -1 is unknown. With `graph_of`, y, the split and `sens` are of small graphs.
+and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph_of`, y, the split, `sens` and `ids` are
+of small graphs.
 """
 
 import zipfile
@@ -19,7 +20,8 @@ from fedweave.datasets.check import check, check_array, first, refuse
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
 KEPT = ("sens", "graph_of", "node_labels", "edge_labels")  # as they are
-OPTIONAL = (*SPLIT, *KEPT)
+IDS = "ids"
+OPTIONAL = (*SPLIT, *KEPT, IDS)
 
 _MOST_UNPACKED, _MOST_RATIO = 1 << 30, 200  # bytes of arrays in a file that is smaller by more than this factor
 
@@ -46,6 +48,7 @@ def read(path: Path, name: str, labelled: bool = True) -> Dataset:
         graph_of=arrays.get("graph_of"),
         node_labels=arrays.get("node_labels"),
         edge_labels=arrays.get("edge_labels"),
+        ids=_ids(arrays, len(y), path),
     )
     return check(dataset, path, labelled)
 
@@ -64,6 +67,7 @@ def write(dataset: Dataset, path: Path) -> None:
     if dataset.public is not None:
         arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
     arrays |= {name: getattr(dataset, name) for name in KEPT if getattr(dataset, name) is not None}
+    arrays |= {IDS: np.array(dataset.ids)} if dataset.ids else {}
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
@@ -126,6 +130,21 @@ def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
             f"x_data, x_indices, x_indptr and x_shape {shape} are no CSR matrix ({error})",
             "Write all four from one scipy.sparse.csr_matrix.",
         )
+
+
+def _ids(arrays: dict[str, np.ndarray], examples: int, path: Path) -> tuple[str, ...]:
+    if IDS not in arrays:
+        return ()
+    ids = arrays[IDS]
+    if ids.dtype.kind != "U" or ids.shape != (examples,):
+        what = f"ids has dtype {ids.dtype} and shape {ids.shape}, not text and ({examples},)"
+        refuse(path, what, "Write numpy.array(list of str), one for each label in y.")
+    kept, count = np.unique(ids, return_counts=True)
+    if (row := first(ids == "")) is not None:
+        refuse(path, f"ids, row {row} is empty", "Give every one an id.")
+    if (row := first(count > 1)) is not None:
+        refuse(path, f"ids: {str(kept[row])!r} stands there {count[row]} times", "Give every one an id of its own.")
+    return tuple(ids.tolist())
 
 
 def _split(arrays: dict[str, np.ndarray], examples: int, path: Path) -> np.ndarray | None:

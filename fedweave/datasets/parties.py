@@ -154,6 +154,8 @@ def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
         sens=None if data.sens is None else data.sens[rows],
         public=None if data.public is None else data.public[:, rows],
         ids=tuple(data.ids[row] for row in rows) if data.ids else (),
+        node_labels=None if data.node_labels is None else data.node_labels[rows],
+        edge_labels=None,  # of other edges than are left
     )
 
 

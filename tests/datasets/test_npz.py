@@ -51,6 +51,23 @@ def test_same_dataset_same_file_bytes(file: Path, tmp_path: Path) -> None:
     assert (tmp_path / "again.npz").read_bytes() == file.read_bytes()
 
 
+def test_ids_are_kept_and_are_text_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "named.npz"
+    npz.write(replace(path_graph(), ids=("7", "Zoë", "c", "d")), path)
+    assert npz.read(path, "named").ids == ("7", "Zoë", "c", "d")
+    with np.load(path) as held:
+        arrays = dict(held)
+    for ids, told in (
+        (np.array(["a", "b", "a", "d"]), "'a' stands there 2 times"),
+        (np.array(["a", "", "c", "d"]), "row 1 is empty"),
+        (np.array(["a", "b"]), r"shape \(2,\), not text and \(4,\)"),
+        (np.arange(4), "dtype int64"),
+    ):
+        np.savez(path, **(arrays | {"ids": ids}))
+        with pytest.raises(DataError, match=told):
+            npz.read(path, "named")
+
+
 def put(key: str, at: Any, value: Any) -> Callable[[Arrays], None]:
     def change(arrays: Arrays) -> None:
         arrays[key][at] = value

@@ -8,9 +8,11 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
+from fedweave.datasets import npz
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.server import agreed, check_names, mistaken
 from fedweave.deploy.flare.sitefile import SITE_FILE
+from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing, UserError
 from fedweave.rounds import train
 from tests.deploy.projects import SITES, InProcess, experiment
@@ -46,6 +48,22 @@ def test_text_at_sites_is_what_all_of_them_declare(project: Path) -> None:
     assert last.summary["local/accuracy"] == 1.0
 
 
+def test_a_split_of_tables_keeps_the_ids_of_each_sites_nodes(project: Path, tmp_path: Path) -> None:
+    people = [f"person{i},{i % 7},{i % 2}" for i in range(60)]
+    (tmp_path / "nodes.csv").write_text("\n".join(["id,age,label", *people]))
+    (tmp_path / "edges.csv").write_text("source,target\n" + "\n".join(f"person{i},person{i + 3}" for i in range(50)))
+    config = experiment("fedavg", data={"name": "folder", "path": str(tmp_path)})
+    hand_out(*split(config, SITES), project, SITES)
+    everybody = set[int]()
+    for site in SITES:
+        held = npz.read(project / site / "data.npz", site)
+        numbers = [int(name.removeprefix("person")) for name in held.ids]
+        assert (held.y.tolist(), len(numbers)) == ([i % 2 for i in numbers], held.nodes)
+        assert not everybody.intersection(numbers)
+        everybody.update(numbers)
+    assert not npz.read(project / "server/test.npz", "test").ids
+
+
 @pytest.mark.parametrize("jobs", ['"nurse", "clerk"', '"clerk", "nurse ", "nurse"'])
 def test_sites_that_declare_other_categories_are_refused_by_name(project: Path, jobs: str) -> None:
     """The same number of columns in another order, and another number."""
@@ -58,9 +76,10 @@ def test_sites_that_declare_other_categories_are_refused_by_name(project: Path, 
             agreed(replies, "features")
 
 
-def test_keys_of_another_kind_of_data_are_refused(project: Path) -> None:
+@pytest.mark.parametrize("more", ['groups = ["f", "m"]', f"labels = {list('abcdefghij')}"])
+def test_keys_of_another_kind_of_data_and_classes_said_twice_are_refused(project: Path, more: str) -> None:
     """Nothing that an owner declared is passed over in silence."""
-    (project / "bank-b" / SITE_FILE).write_text('[data]\npath = "data.npz"\nclasses = 10\ngroups = ["f", "m"]\n')
+    (project / "bank-b" / SITE_FILE).write_text(f'[data]\npath = "data.npz"\nclasses = 10\n{more}\n')
     link = InProcess(project)
     with pytest.raises(ClientsMissing, match="bank-b: its data or settings were refused") as error:
         Flare(link, SITES, ledger=Ledger(), seed=0, quorum=1.0).join(experiment().plain(), "r1", -1, False)

@@ -15,6 +15,8 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.datasets import npz
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.parties import read_party
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.server import Server, check_names
@@ -41,6 +43,17 @@ INFO = StepInfo.of({"h": "representations"})
 def test_the_kinds_of_glasu_are_the_simulations(project: Path, settings: dict[str, Any], cut: dict[str, Any]) -> None:
     config = experiment("glasu", rounds=3, algorithm_settings={"lr": 0.5} | settings, partition=cut)
     check_equal(cut_again(project, config), config)
+
+
+def test_parties_whose_npz_files_have_ids_meet_as_those_with_tables(project: Path, tmp_path: Path) -> None:
+    config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
+    for site in SITES:
+        data, _ = read_party(tmp_path / "data" / site, Folder(labels=("c0", "c1", "c2")))
+        assert len(data.ids) == data.nodes > 60
+        npz.write(data, project / site / "people.npz")
+        about = {"path": "people.npz", "labels": ["c0", "c1", "c2"], "normalise": "standard"}
+        write_site_file(project / site / SITE_FILE, about)
+    check_equal(project, config)
 
 
 def check_equal(project: Path, config: Any) -> Flare:

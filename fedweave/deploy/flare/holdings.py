@@ -109,11 +109,15 @@ def kinds_of(site: SiteData) -> tuple[str, ...]:
 
 
 def check_meant(path: Path, site: SiteData) -> None:
-    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`.
+    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`, or contradict each other.
 
     Raises:
         ConfigError: names them.
     """
+    if site.classes is not None and site.labels is not None:
+        raise ConfigError(
+            "data: classes (labels are numbers) and labels (their names) are both given; leave one out of site.toml."
+        )
     of_graphs = ("node_labels", "edge_labels", "degrees")
     kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
     odd = {"npz": ("categories", "groups", *of_graphs), "graphs": ("groups",), "nodes": of_graphs}[kind]

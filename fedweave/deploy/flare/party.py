@@ -12,6 +12,7 @@ from fedweave.build import graph_of
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import refuse
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.alignment import no_opening, opening_tree
@@ -87,11 +88,14 @@ def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name:
     path = require(folder / site.path)
     if path.is_dir():
         data, columns = read_party(path, tables(site))
-        key = read_secret(folder / IDS_KEY)
-        meeting = Party(name, read_identity(folder), run, tuple(sites), key) if data.ids else None
     else:
         data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.class_count), ()
-        meeting = None
     check_split(path, data)
     check_meant(path, site)
+    if data.graph_of is not None:
+        refuse(
+            path, "these are small graphs", "A party of a vertical run brings one graph."
+        )
+    key = read_secret(folder / IDS_KEY) if data.ids else b""
+    meeting = Party(name, read_identity(folder), run, tuple(sites), key) if data.ids else None
     return PartyData(path, data, meeting, columns, site.normalise, site.labels or ())

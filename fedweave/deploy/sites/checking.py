@@ -104,7 +104,7 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
     if config is not None:
         told.attempt(name, partial(check_algorithm, rules, config.algorithm.name))
         scaling = config.data.values.get("normalise", "none")
-        if scaling not in ("none", data.normalise):
+        if scaling not in ("none", data.normalise) and data.draws_as is None:  # a split is scaled already
             said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
             told.notes.append((name, f"{said}; here it is {data.normalise!r}, which site.toml says"))
     if config is not None and capabilities(config.algorithm.kind).vertical:

@@ -71,7 +71,7 @@ def init(
     typer.echo(f"{directory}: {len(project.sites)} sites, server on {project.host}:{project.port}")
     if parts is not None and parts[1].names:
         pairs = ", ".join(f"{site} {client}" for site, client in zip(project.sites, parts[1].names, strict=True))
-        typer.echo(f"each has the data of a client: {pairs}; nodes are numbered there, and have no ids")
+        typer.echo(f"each has the data of a client: {pairs}")
     if chosen is not None and (how := chosen.data.values.get("normalise")) in OVER_NODES:
         typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
 

@@ -1,5 +1,6 @@
 """One data set cut into sites' folders, for trials and tests."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedweave import datasets
@@ -39,7 +40,7 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
 def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...]) -> None:
     """Write a part into each site's folder, and the global test graph, if there is one, into the server's and every
     site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
-    split and, if it sees them, the labels."""
+    split and, if it sees them, the labels. Nobody gets ids but of its own examples."""
     clients = client_ids(len(sites), partition.names)
     for site, client, own in zip(sites, clients, shares(data, partition.parts), strict=True):
         npz.write(own, project / site / DATA)
@@ -49,6 +50,6 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
     if (part := global_test_part(data, partition)) is not None:
         [whole] = shares(data, [part])
         for folder in (SERVER, *sites):
-            npz.write(whole, project / folder / TEST)
+            npz.write(replace(whole, ids=()), project / folder / TEST)
     for role, own in zip(partition.held, shares(data, [*partition.held.values()]), strict=True):
-        npz.write(own, project / SERVER / f"{role}.npz")
+        npz.write(replace(own, ids=()), project / SERVER / f"{role}.npz")
