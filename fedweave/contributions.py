@@ -17,7 +17,6 @@ from fedweave.errors import UserError
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
-MEASURED_ON = b"measured on"  # names the test examples in the table's metadata
 SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: by what
 
 
@@ -35,6 +34,7 @@ def contributions(
     """
     from rich.table import Table
 
+    from fedweave.incentives.coalitions import MEASURED_ON
     from fedweave.report.terminal import screen
     from fedweave.runs.files import CONTRIBUTIONS, write_table
 
@@ -65,7 +65,7 @@ def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", pe
     "individual", the client's "cosine" with the round's update, and its "equal_share", "union_share",
     "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0).
 
-    The table's metadata say on which examples gains were measured (`MEASURED_ON`).
+    The table's metadata say on which examples gains were measured, and in what (`incentives.coalitions`).
 
     Raises:
         UserError: the run is not finished or was one of sites, has no global model of the FedAvg family or no test
@@ -100,7 +100,7 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     import pyarrow as pa
 
     from fedweave.algorithms.fedavg import FedAvg
-    from fedweave.incentives.coalitions import judging, worth
+    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, judging, worth
     from fedweave.runs.run import simulated
     from fedweave.runs.trained import finished
 
@@ -124,7 +124,7 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     for number, round in _heard(built, max(wanted)):
         if number in wanted:
             rows += found(number, round, worth(round, algorithm.model, graphs, metric), config.general.seed)
-    return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where})
+    return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
 
 
 def totals(table: "pa.Table") -> "pa.Table":

@@ -47,6 +47,7 @@ class Dataset:
     edge_labels: int64 [E], the kind of each edge from 0 (-1 unknown), the same in both directions, or None.
     owner:       int64 [e], whose each example is, a place in `owners`; None where nobody said.
     owners:      what the owners are called.
+    node_kinds, edge_kinds: what the kinds of nodes and edges are called, in order; () where they are numbers.
     """
 
     name: str
@@ -65,6 +66,8 @@ class Dataset:
     edge_labels: np.ndarray | None = None
     owner: np.ndarray | None = None
     owners: tuple[str, ...] = ()
+    node_kinds: tuple[str, ...] = ()
+    edge_kinds: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> int:

@@ -115,6 +115,8 @@ class GraphFolder(Classified):
             edge_labels=edge_labels,
             owner=graphs.kinds(self.owner, owners) if self.owner else None,
             owners=owners,
+            node_kinds=_names(nodes, self.node_labels) if "label" in nodes.columns else (),
+            edge_kinds=_names(edges, self.edge_labels) if "label" in edges.columns else (),
         )
         return check(dataset, root, labelled)
 

@@ -14,6 +14,7 @@ from fedweave.incentives.shapley import Value
 from fedweave.learn import cross_entropy
 
 BATCH = 64  # models that are judged at once
+MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: which examples, which metric
 
 
 def judging(built: Any) -> tuple[str, list[Graph]]:

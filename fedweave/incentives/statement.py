@@ -21,6 +21,7 @@ SCHEMA = pa.schema(
         pa.field("member", pa.string(), nullable=False),
         pa.field("alignment", pa.float64()),
         pa.field("diversity", pa.float64()),
+        pa.field("value", pa.float64()),
         pa.field("leave_one_out", pa.float64()),
         pa.field("density", pa.float64()),
         pa.field("pay", MONEY, nullable=False),
@@ -28,7 +29,7 @@ SCHEMA = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
-MEASURES = ("alignment", "diversity", "leave_one_out", "density")
+MEASURES = ("alignment", "diversity", "value", "leave_one_out", "density")
 MOST = Decimal(10) ** 12  # of a round's budget, so that totals fit into the columns
 
 
@@ -64,6 +65,7 @@ class Round(NamedTuple):
     number: of the round.
     members: names, distinct.
     alignment, diversity, leave_one_out: what each contributed; None where it was not measured.
+    value:  what the pay follows from (`payoffs.payoffs`); None where it was not kept.
     density: share of the global update's entries that each got, 0 to 1; None where there is no such share.
     pay:    in any unit, negative for a fine: proportions of the budget, by their sum.
     reason: why, in words (`reasons`).
@@ -73,6 +75,7 @@ class Round(NamedTuple):
     members: Sequence[str]
     alignment: Tensor | None
     diversity: Tensor | None
+    value: Tensor | None
     leave_one_out: Tensor | None
     density: Tensor | None
     pay: Tensor

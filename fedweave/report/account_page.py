@@ -10,7 +10,13 @@ from fedweave.incentives.statement import MEASURES, totals
 from fedweave.report.accounts import Account
 from fedweave.report.template import HEAD, STYLE
 
-NAMES = {"alignment": "alignment φ", "diversity": "diversity d", "leave_one_out": "leave-one-out", "density": "reward"}
+NAMES = {
+    "alignment": "alignment φ",
+    "diversity": "diversity d",
+    "value": "value r",
+    "leave_one_out": "leave-one-out",
+    "density": "reward",
+}
 
 _PAGE = (
     HEAD
@@ -31,10 +37,12 @@ _PAGE = (
 </header>
 <section id="totals">
 <h2>Totals</h2>
-<p class="small">Alignment, diversity, leave-one-out and reward are means over rounds. Alignment is the cosine of a
-member's update with the joint one, diversity its share of all known motifs, reward the share of the joint update's
-entries that it got. Late contribution is value above the member's own mean in the rounds before, which is paid
-besides.</p>
+<p class="small">Measures are means over rounds here. Alignment is the cosine of a member's update with the joint one,
+diversity its share of all known motifs, reward the share of the joint update's entries that it got. Pay is in
+proportion to value and, where it is positive, to late contribution: value above the member's own mean in the rounds
+before.
+{%- if gains %} Leave-one-out is the gain in {{ gains }} that a round's joint model has by the member's update.
+{%- endif %}</p>
 <div class="scroll"><table>
 <thead><tr><th scope="col" class="word">member</th><th scope="col">rounds</th>
 {%- for name in measures %}<th scope="col">{{ names[name] }}</th>{% endfor %}
@@ -96,6 +104,7 @@ def page(whole: Account, table: Any, about: str, command: str) -> str:
         notes=[f"In rounds {', '.join(map(str, whole.empty))} there was nothing to divide."] if whole.empty else [],
         style=STYLE,
         names=NAMES,
+        gains=whole.gains,
         measures=measures,
         totals=found,
         rounds=rounds,

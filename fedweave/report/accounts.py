@@ -14,6 +14,7 @@ import torch
 
 from fedweave.config import Document, dumps
 from fedweave.errors import UserError
+from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
 from fedweave.incentives.payoffs import Payoffs
 from fedweave.incentives.statement import MEASURES, Round, Terms, reasons, statement
 from fedweave.incentives.statement_digest import Digest, check, digest
@@ -26,7 +27,8 @@ _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "me
 
 class Account(NamedTuple):
     """A statement: its lines (`incentives.statement.SCHEMA`), terms, run's hash and digest; what the run's hash is made
-    of; and the rounds in which there was nothing to divide."""
+    of; the rounds in which there was nothing to divide; and what leave-one-out values are gains in, "" where there are
+    none."""
 
     table: pa.Table
     terms: Terms
@@ -35,6 +37,7 @@ class Account(NamedTuple):
     config: str
     ledgers: dict[str, str]
     empty: tuple[int, ...] = ()
+    gains: str = ""
 
     def seal(self) -> dict[str, Any]:
         """All but the lines, as a JSON document."""
@@ -66,7 +69,7 @@ def account(run: Run) -> Account:
     config, ledgers = config_hash(run.config), {name: ledger_hash(run.ledger, name) for name in _members(run)}
     whole = run_hash(config, ledgers)
     skipped = tuple(entry.number for entry in every if not float(entry.pay.sum()) > 0)
-    return Account(table, terms, whole, digest(table, terms, whole), config, ledgers, skipped)
+    return Account(table, terms, whole, digest(table, terms, whole), config, ledgers, skipped, _gains(run))
 
 
 def terms_of(run: Run) -> Terms:
@@ -112,6 +115,14 @@ def _rounds(run: Run) -> list[Round]:
         why = reasons(Payoffs(pay, torch.zeros_like(pay) if late is None else late))
         out.append(Round(number, members, **{name: columns[name] for name in MEASURES}, pay=pay, reason=why))
     return out
+
+
+def _gains(run: Run) -> str:
+    if not (run.directory / CONTRIBUTIONS).is_file():
+        return ""
+    told = read_table(run.directory, CONTRIBUTIONS).schema.metadata or {}
+    metric, where = (told.get(key, b"").decode(errors="replace") for key in (GAINS_IN, MEASURED_ON))
+    return f"{metric or 'accuracy'} on {where}" if where else metric or "accuracy"
 
 
 def _column(known: dict[str, dict[int, float]], members: list[str], number: int) -> Any:

@@ -14,7 +14,7 @@ from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import between_groups, favourable
-from fedweave.report.motifs import drawing
+from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.panels import Figure
 from fedweave.report.reading import Group, Run, distinct, grouped
@@ -158,8 +158,9 @@ def _incentives(group: Group, number: int, several: bool) -> dict[str, Any]:
     if not table.rows:
         return {}
     known: dict[str, list[dict[str, Any]]] = {}
+    kinds = NUMBERS if run.motifs is None else kinds_of(run.motifs)
     for row in [] if run.motifs is None else run.motifs.to_pylist():
-        one = {"svg": drawing(row["motif"]), "name": row["motif"], "graphs": row["graphs"]}
+        one = {"svg": drawing(row["motif"], kinds), "name": row["motif"], "graphs": row["graphs"]}
         known.setdefault(row["client"], []).append(one)
     seeds = f"seed {run.summary.get('seed')}" if len(group.runs) > 1 else ""
     return {
@@ -168,6 +169,7 @@ def _incentives(group: Group, number: int, several: bool) -> dict[str, Any]:
         "table": table,
         "qualities": tables.qualities(run),
         "motifs": known,
+        "kinds": kinds.legend(),
     }
 
 

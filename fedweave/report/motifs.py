@@ -1,17 +1,56 @@
 """Motifs drawn: bonds and rings of labelled vertices as inline SVG."""
 
+import json
 import math
 import re
+from typing import Any, NamedTuple
+
+from markupsafe import escape
 
 from fedweave.errors import FedweaveError
 from fedweave.report.colours import CLASSES, ink
+from fedweave.runs.files import KINDS
 
 _MOTIF = re.compile(r"(?:bond (?P<bond>-?\d+ -?\d+)|ring (?P<ring>-?\d+(?: -?\d+){2,}))(?: edge (?P<edge>-?\d+))?")
 SIZE, RADIUS = 64, 8  # of a drawing and of a vertex
+MOST = 2  # letters of a name that a vertex has room for
 
 
-def drawing(name: str) -> str:
-    """The SVG of a motif "bond 0 1", "bond 0 1 edge 2" or "ring 0 0 1".
+class Kinds(NamedTuple):
+    """What the kinds of nodes and edges are called, in order; () where they are numbers."""
+
+    nodes: tuple[str, ...] = ()
+    edges: tuple[str, ...] = ()
+
+    def legend(self) -> str:
+        """The names beside their numbers, where drawings have these."""
+        lists = (("nodes", self.nodes), ("edges", self.edges))
+        told = {what: ", ".join(f"{at} {name}" for at, name in enumerate(names)) for what, names in lists if names}
+        return "; ".join(f"kinds of {what}: {names}" for what, names in told.items())
+
+
+NUMBERS = Kinds()
+
+
+def kinds_of(motifs: Any) -> Kinds:
+    """The names in a table motifs.parquet; none where it has no such metadata.
+
+    Raises:
+        FedweaveError: they are no lists of text.
+    """
+    held = motifs.schema.metadata or {}
+    try:
+        found = [json.loads(held.get(key, b"[]")) for key in KINDS]
+    except ValueError:
+        found = [None]
+    if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in found):
+        raise FedweaveError("motifs.parquet says wrongly what kinds of nodes and edges are called; run it again.")
+    return Kinds(*map(tuple, found))
+
+
+def drawing(name: str, kinds: Kinds = NUMBERS) -> str:
+    """The SVG of a motif "bond 0 1", "bond 0 1 edge 2" or "ring 0 0 1"; names of `kinds` that are short enough stand
+    for their numbers.
 
     Raises:
         FedweaveError: it is not written so.
@@ -26,8 +65,8 @@ def drawing(name: str) -> str:
     parts = [f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" class="axis"/>' for a, b in pairs]
     if edge:
         style = 'text-anchor="middle" font-size="9" fill="currentColor"'
-        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" {style}>{edge}</text>')
-    parts += [_vertex(place, label) for place, label in zip(at, labels, strict=True)]
+        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" {style}>{_called(int(edge), kinds.edges)}</text>')
+    parts += [_vertex(place, label, _called(label, kinds.nodes)) for place, label in zip(at, labels, strict=True)]
     box = f'width="{SIZE}" height="{SIZE}" viewBox="0 0 {SIZE} {SIZE}"'
     return f'<svg {box} role="img" aria-label="{kind} {" ".join(map(str, labels))}">{"".join(parts)}</svg>'
 
@@ -41,9 +80,14 @@ def _places(count: int) -> list[tuple[float, float]]:
     return [(middle + reach * math.cos(turn), middle + reach * math.sin(turn)) for turn in turns]
 
 
-def _vertex(place: tuple[float, float], label: int) -> str:
+def _called(kind: int, names: tuple[str, ...]) -> str:
+    named = 0 <= kind < len(names) and len(names[kind]) <= MOST
+    return str(escape(names[kind])) if named else str(kind)
+
+
+def _vertex(place: tuple[float, float], label: int, name: str) -> str:
     x, y = place
     colour = CLASSES[label % len(CLASSES)]
     circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}" stroke="#fff"/>'
     style = f'text-anchor="middle" font-size="10" fill="{ink(colour)}"'
-    return f'{circle}<text x="{x:.1f}" y="{y + 3:.1f}" {style}>{label}</text>'
+    return f'{circle}<text x="{x:.1f}" y="{y + 3:.1f}" {style}>{name}</text>'

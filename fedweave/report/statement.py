@@ -33,16 +33,36 @@ def statement(
         typer.echo(f"the statement in {check} agrees with the ledger of {member} in {directory}")
         typer.echo("checked are its Parquet and CSV files; the page (.html) is a copy to read")
         return
-    for path in write_statement(directory, member, out or directory / "statement"):
+    paths, totals = write_statement(directory, member, out or directory / "statement")
+    _show(totals)
+    for path in paths:
         typer.echo(path)
 
 
-def write_statement(directory: Path, member: str, out: Path) -> list[Path]:
-    """Write all files of a statement, or of one member's lines, and return their paths.
+def _show(totals: "pa.Table") -> None:
+    """What each member is paid and fined over all rounds."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedweave.report.account_page import money
+    from fedweave.report.terminal import screen
+
+    shown = Table(box=None, header_style="dim")
+    for name in ("member", "rounds", "paid", "fined", "total"):
+        shown.add_column(name, justify="left" if name == "member" else "right")
+    for row in totals.to_pylist():
+        amounts = (money(row["paid"]), money(row["fined"]), f"{money(row['pay'])} {row['currency']}")
+        shown.add_row(escape(row["member"]), str(row["rounds"]), *amounts)
+    screen().print(shown)
+
+
+def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path], pa.Table]":
+    """Write all files of a statement, or of one member's lines; return their paths, and the totals of who is in it.
 
     Raises:
         UserError: see `accounts.account`; or the member has no lines.
     """
+    from fedweave.incentives.statement import totals
     from fedweave.incentives.statement_digest import of_member
     from fedweave.report.account_page import page
     from fedweave.report.accounts import account
@@ -60,7 +80,7 @@ def write_statement(directory: Path, member: str, out: Path) -> list[Path]:
     write_table(paths[1], table)
     write(paths[2], lambda file: file.write(text.encode()))
     write(paths[3], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
-    return paths
+    return paths, totals(table)
 
 
 def _check(directory: Path, member: str, folder: Path) -> None:

@@ -255,8 +255,9 @@ motifs, density the share of the joint update's entries that it got.
 {%- if one.motifs %}
 <details open><summary>Motifs that each client keeps: the most frequent</summary>
 <p class="small">Rings, and bonds that are in no ring, of those that TF-IDF keeps: what nearly every graph has tells
-little, and is left out. Numbers are places of the vertices' kinds in their list, a number above a bond is the edge's;
-below, how many of the client's training graphs have the motif.</p>
+little, and is left out. Vertices have the names of their kinds or, where these are long or missing, their places in the
+list of kinds; above a bond is the edge's kind; below, how many of the client's training graphs have the motif.
+{%- if one.kinds %} Here, {{ one.kinds }}.{% endif %}</p>
 <table class="dense"><tbody>
 {%- for client, known in one.motifs.items() %}
 <tr><th scope="row" class="word">{{ client }}</th><td class="word motifs">

@@ -23,6 +23,7 @@ from fedweave.errors import FedweaveError, UserError
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
 MOTIFS, CONTRIBUTIONS, PREDICTIONS = "motifs.parquet", "contributions.parquet", "predictions.parquet"
+KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY)

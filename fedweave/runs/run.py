@@ -20,6 +20,7 @@ import pyarrow as pa
 from fedweave.build import Built, build, client_ids
 from fedweave.config import Config, written
 from fedweave.core.graph import MotifTable
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
 from fedweave.metrics.measured import METRICS_SCHEMA
@@ -30,6 +31,7 @@ from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import (
     CHECKPOINT,
     CONFIG,
+    KINDS,
     LEDGER,
     METRICS,
     MOTIFS,
@@ -84,15 +86,18 @@ def held(built: Built) -> dict[str, Any]:
     return columns | {"client": client_ids(len(columns["client"]), built.partition.names)}
 
 
-def frequent(motifs: Mapping[str, MotifTable], most: int = 8) -> pa.Table:
-    """The `most` motifs of each client that the most of its training graphs have: client, motif, graphs."""
+def frequent(motifs: Mapping[str, MotifTable], data: Dataset, most: int = 8) -> pa.Table:
+    """The `most` motifs of each client that the most of its training graphs have: client, motif, graphs; with what
+    kinds of nodes and edges are called in the table's metadata (`files.KINDS`)."""
     rows = []
     for client, own in motifs.items():
         graphs = np.diff(own.having.indptr)[: len(own.names)]
         order = np.argsort(-graphs, kind="stable")[:most]
         rows += [(client, own.names[k], int(graphs[k])) for k in order]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
-    return pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))
+    kinds = [json.dumps(names) for names in (data.node_kinds, data.edge_kinds)]
+    table = pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))
+    return table.replace_schema_metadata(dict(zip(KINDS, kinds, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ def _prepare(
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(here.held(built)))
     if motifs := getattr(built, "motifs", None):
-        write_table(directory / MOTIFS, frequent(motifs))
+        write_table(directory / MOTIFS, frequent(motifs, built.data))
     return start, metrics
 
 

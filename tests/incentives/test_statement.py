@@ -33,6 +33,7 @@ def a_round(number: int, r: torch.Tensor, before: torch.Tensor | None = None) ->
         ["bank a", "bank b", "bänk c"],
         alignment=r * 0.7,
         diversity=tensor(0.1, 0.2, 1 / 3),
+        value=r,
         leave_one_out=None,
         density=tensor(1.0, 0.25, 0.0),
         pay=paid.pay,
@@ -89,6 +90,7 @@ def test_lines_by_hand() -> None:
             "member": "bank a",
             "alignment": 0.7 * 0.5,
             "diversity": 0.1,
+            "value": 0.5,
             "leave_one_out": None,
             "density": 1.0,
             "pay": Decimal("50.00"),
@@ -114,7 +116,7 @@ def test_every_round_and_the_totals_reconcile_with_the_budget(budget: str | floa
         r = torch.rand(7, generator=generator, dtype=torch.float64) - 0.1
         r = r / r.sum()
         paid = payoffs(r, before)
-        rounds.append(Round(number, members, r, None, None, None, paid.pay, reasons(paid)))
+        rounds.append(Round(number, members, r, None, None, None, None, paid.pay, reasons(paid)))
         before = r if before is None else before + (r - before) / number
     table = statement(Terms(budget, "EUR"), rounds)
     exact = Decimal(str(budget))
@@ -130,7 +132,7 @@ def test_every_round_and_the_totals_reconcile_with_the_budget(budget: str | floa
 
 def test_totals_by_hand() -> None:
     found = totals(example())
-    assert found.drop_columns(["alignment", "diversity", "density"]).to_pylist() == [
+    assert found.drop_columns(["alignment", "diversity", "value", "density"]).to_pylist() == [
         line | {"rounds": 2, "leave_one_out": None, "currency": "CHF"}
         for line in (
             {"member": "bank a", "pay": Decimal("125.00"), "paid": Decimal("125.00"), "fined": Decimal(0)},
@@ -139,12 +141,13 @@ def test_totals_by_hand() -> None:
         )
     ]
     assert found["alignment"].to_pylist() == pytest.approx([0.42, 0.35, -0.07])
+    assert found["value"].to_pylist() == pytest.approx([0.6, 0.5, -0.1])
 
 
 def test_members_may_differ_from_round_to_round() -> None:
     rounds = [
-        Round(2, ["a", "b"], None, None, None, None, tensor(1, 1), ["", ""]),
-        Round(5, ["b"], None, None, None, None, tensor(3), [""]),
+        Round(2, ["a", "b"], None, None, None, None, None, tensor(1, 1), ["", ""]),
+        Round(5, ["b"], None, None, None, None, None, tensor(3), [""]),
     ]
     found = totals(statement(Terms("0.03"), rounds))
     assert [(line["member"], line["rounds"], line["pay"]) for line in found.to_pylist()] == [
@@ -186,6 +189,7 @@ CHANGES = {
     "member": "bank d",
     "alignment": 0.1 + 2**-56,
     "diversity": None,
+    "value": 0.25,
     "leave_one_out": 0.0,
     "density": 0.5,
     "pay": Decimal("0.01"),
@@ -229,8 +233,8 @@ def test_earlier_rounds_lead_to_the_digest_of_later_ones() -> None:
 
 def test_a_line_is_hashed_as_documented() -> None:
     """The line written out by hand."""
-    line = '[1,"bank a","0x1.0000000000000p-1",null,null,null,5000,"CHF","paid"]'
-    entry = Round(1, ["bank a"], tensor(0.5), None, None, None, tensor(1), ["paid"])
+    line = '[1,"bank a","0x1.0000000000000p-1",null,"-0x1.8000000000000p+1",null,null,5000,"CHF","paid"]'
+    entry = Round(1, ["bank a"], tensor(0.5), None, tensor(-3), None, None, tensor(1), ["paid"])
     assert hashes(statement(Terms("50", "CHF"), [entry])) == (hashlib.sha256(line.encode()).hexdigest(),)
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import defaultdict
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from fedweave.report import tables
 from fedweave.report.account_page import money
 from fedweave.report.accounts import account
 from fedweave.report.html import render
-from fedweave.report.motifs import drawing
+from fedweave.report.motifs import Kinds, drawing, kinds_of
 from fedweave.report.reading import grouped, read_run
 from fedweave.rounds import SERVER
 
 ROUNDS = 5
+ZERO = Decimal()
+PARTS: tuple[Callable[[Decimal], Decimal], ...] = (lambda p: max(p, ZERO), lambda p: min(p, ZERO), lambda p: p)
 CONFIG = """
 rounds = {rounds}
 eval_every = {rounds}
@@ -115,10 +118,43 @@ def test_lines_are_what_the_server_knew(finished: Path) -> None:
     known = {(r["round"], r["client"], r["metric"]): r["value"] for r in metrics if r["split"] == SERVER}
     for line in pq.read_table(finished / "statement/statement.parquet").to_pylist():
         at = (line["round"], line["member"])
-        assert [line[name] for name in ("alignment", "diversity", "density")] == [
-            known[*at, name] for name in ("alignment", "diversity", "density")
-        ]
+        names = ("alignment", "diversity", "value", "density")
+        assert [line[name] for name in names] == [known[*at, name] for name in names]
         assert abs(float(line["pay"]) - known[*at, "payoff"]) < 0.01
+
+
+def test_pay_follows_from_the_values_of_a_statement_alone(finished: Path) -> None:
+    """Eqs. 5 to 7 by what a member reads: r_i, and what it is above the member's mean in the rounds before."""
+    lines = pq.read_table(finished / "statement/statement.parquet").to_pylist()
+    values: dict[str, list[float]] = defaultdict(list)
+    for number in range(1, ROUNDS + 1):
+        own = {line["member"]: line for line in lines if line["round"] == number}
+        late = {
+            name: max(line["value"] - np.mean(values[name]), 0.0) if number > 1 else 0.0 for name, line in own.items()
+        }
+        due = {name: line["value"] + late[name] * (line["value"] >= 0) for name, line in own.items()}
+        for name, line in own.items():
+            assert float(line["pay"]) == pytest.approx(1000.01 * due[name] / sum(due.values()), abs=0.01)
+            assert ("late contribution" in line["reason"]) == (late[name] > 0 and line["value"] >= 0)
+            values[name].append(line["value"])
+
+
+def test_the_terminal_shows_totals_and_the_page_what_leave_one_out_counts(copied: Path) -> None:
+    told = fedweave("statement", copied)
+    rows = pq.read_table(copied / "statement/statement.parquet").to_pylist()
+    for member in ("client-0", "client-1", "client-2"):
+        [line] = [line for line in told.splitlines() if line.strip().startswith(member)]
+        assert line.split()[1:] == [
+            str(ROUNDS),
+            *(money(sum((part(row["pay"]) for row in rows if row["member"] == member), Decimal())) for part in PARTS),
+            "CHF",
+        ]
+    assert "Leave-one-out is" not in (copied / "statement/statement.html").read_text()
+    fedweave("contributions", copied, "--rounds", "2", "--metric", "loss")
+    fedweave("statement", copied)
+    page = (copied / "statement/statement.html").read_text()
+    assert "Leave-one-out is the gain in loss on " in page
+    assert page.count('<th scope="col">leave-one-out</th>') == 2
 
 
 def test_a_member_gets_its_own_lines_alone_and_can_check_them(finished: Path, tmp_path: Path) -> None:
@@ -260,6 +296,18 @@ def test_motifs_are_drawn_by_their_labels() -> None:
         assert len(svg.findall("line")) == lines
         labels = [text.text for text in svg.findall("text")]
         assert sorted(labels) == sorted(word for word in name.split() if word.isdigit())  # type: ignore[type-var]
+    molecules = Kinds(("C", "<N", "oxygen"), ("=",))
+    svg = ElementTree.fromstring(drawing("ring 0 1 2 edge 0", molecules))
+    assert [text.text for text in svg.findall("text")] == ["=", "C", "<N", "2"]
+    assert molecules.legend() == "kinds of nodes: 0 C, 1 <N, 2 oxygen; kinds of edges: 0 ="
     for odd in ("", "bond 0", "ring 0 1", "bond <b> 1", "ring 0 1 2 edge <script>"):
         with pytest.raises(FedweaveError, match="neither a bond nor a ring"):
             drawing(odd)
+
+
+def test_kinds_in_a_damaged_motifs_file_are_refused(finished: Path) -> None:
+    motifs = pq.read_table(finished / "motifs.parquet")
+    assert kinds_of(motifs) == Kinds()
+    for odd in (b"{", b"{}", b"[1]"):
+        with pytest.raises(FedweaveError, match="says wrongly what kinds"):
+            kinds_of(motifs.replace_schema_metadata({b"node kinds": odd}))

@@ -93,9 +93,7 @@ def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name:
     check_split(path, data)
     check_meant(path, site)
     if data.graph_of is not None:
-        refuse(
-            path, "these are small graphs", "A party of a vertical run brings one graph."
-        )
+        refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
     key = read_secret(folder / IDS_KEY) if data.ids else b""
     meeting = Party(name, read_identity(folder), run, tuple(sites), key) if data.ids else None
     return PartyData(path, data, meeting, columns, site.normalise, site.labels or ())
