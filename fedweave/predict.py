@@ -40,7 +40,12 @@ def predict(
     client: Client = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="A .parquet or .csv file (RUN/predictions.parquet)."),
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="A .parquet or .csv file (RUN/predictions.parquet; with --data RUN/new-predictions.parquet).",
+        ),
     ] = None,
 ) -> None:
     """Predict classes with the models of a finished run.
@@ -50,10 +55,10 @@ def predict(
     Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
     """
     from fedweave.report.terminal import screen
-    from fedweave.runs.files import PREDICTIONS, write_csv, write_table
+    from fedweave.runs.files import NEW_PREDICTIONS, PREDICTIONS, write_csv, write_table
     from fedweave.runs.predictions import right
 
-    path = out or directory / PREDICTIONS
+    path = out or directory / (PREDICTIONS if data is None else NEW_PREDICTIONS)
     if path.exists():
         raise UserError(f"{path} exists; name another file with --out, or remove it.")
     if path.suffix not in (".parquet", ".csv"):

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import re
 import tomllib
 from importlib.metadata import version
 from itertools import pairwise
@@ -197,6 +198,10 @@ def test_a_starter_for_parties_runs_on_their_tables(tmp_path: Path, monkeypatch:
 def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(SMALL)
     assert "unknown key" in run("check", str(tmp_path / "a.toml"), "--set", "model.hiden=3", code=2)
+    for another in ("partition.majors=2", "algorithm.gamma=0.5"):
+        told = " ".join(run("check", str(tmp_path / "a.toml"), "--set", another, code=2).split())
+        assert f"{another.partition('=')[0]}: unknown key" in told
+        assert re.search(r"It is a key of .*(label_skew|fedego)", told)
     odd = run("check", str(tmp_path / "a.toml"), "--set", "partition.test=0.0", "--set", "eval_every=0")
     assert "note: client-0, client-1, client-2 have no test node" in odd
     assert "3 rounds, evaluated at the end" in odd

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,16 @@ class Choice:
 
 
 def choose(
-    path: str, name: str, kind: type, own: Mapping[str, Parameter], table: Document, more: Sequence[str] = ()
+    path: str,
+    name: str,
+    kind: type,
+    own: Mapping[str, Parameter],
+    table: Document,
+    more: Sequence[str] = (),
+    hint: Callable[[str], str] = lambda key: "",
 ) -> Choice:
     """The choice of `kind` with its parameters `own` as the TOML table at `path` sets them; `more` are keys that the
-    table may have besides.
+    table may have besides, `hint` is what to say of others (`check_keys`).
 
     Raises:
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
@@ -63,7 +69,7 @@ def choose(
     given = {key: value for key, value in table.items() if key != "name"}
     faults, values = Faults(), dict[str, Any]()
     with faults:
-        check_keys(path, given, ["name", *more, *own], f" of {name}")
+        check_keys(path, given, ["name", *more, *own], f" of {name}", hint)
     with faults:
         values = checked_values(f"{path}.", given, own)
     faults.refuse()

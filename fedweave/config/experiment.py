@@ -15,6 +15,7 @@ from fedweave.config.settings import General
 from fedweave.config.toml import Document, dumps, load, override, section
 from fedweave.errors import ConfigError
 
+MOST_OTHERS = 9  # plug-ins that a hint names
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
 
 
@@ -100,7 +101,7 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults()
     top, sections = dict[str, Any](), dict[str, Choice]()
     with faults:
-        check_keys("", document, [*general, *REGISTRIES, "privacy"], elsewhere=partial(_sections_with, document))
+        check_keys("", document, [*general, *REGISTRIES, "privacy"], hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
     folder = None
@@ -117,15 +118,21 @@ def resolve(document: Document) -> Config:
     return Config(General(**top), **sections, folder=folder)
 
 
-def _sections_with(document: Document, key: str) -> list[str]:
-    """ "section.key" of every section whose chosen plug-in has that key."""
+def _in_sections(document: Document, key: str) -> str:
+    """A hint that names "section.key" of every section whose chosen plug-in has that key."""
     found = []
     for path in REGISTRIES:
         table, kinds = document.get(path), registry(path)
         name = table.get("name", DEFAULT_NAMES.get(path)) if isinstance(table, dict) else DEFAULT_NAMES.get(path)
         if isinstance(name, str) and name in kinds and key in parameters(path, kinds[name]):
             found.append(f"{path}.{key}")
-    return found
+    return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def _of_others(path: str, key: str) -> str:
+    """A hint that names the plug-ins of a section that have that key; "" where these are none or many."""
+    found = [name for name, kind in registry(path).items() if key in parameters(path, kind)]
+    return f" It is a key of {', '.join(found)}." if 0 < len(found) <= MOST_OTHERS else ""
 
 
 def _located(table: Document) -> tuple[Document, str | None]:
@@ -149,7 +156,7 @@ def _chosen(path: str, table: Document) -> Choice:
         )
     name, kind = lookup(f"{path}.name", path, name)
     more = ["path"] if path == "data" else []
-    choice = choose(path, name, kind, parameters(path, kind), table, more)
+    choice = choose(path, name, kind, parameters(path, kind), table, more, hint=partial(_of_others, path))
     if path != "algorithm":  # an algorithm is given its model, so `build` checks it
         choice.make()
     return choice

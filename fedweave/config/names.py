@@ -42,26 +42,20 @@ def check_keys(
     given: Iterable[str],
     valid: Sequence[str],
     owner: str = "",
-    elsewhere: Callable[[str], Sequence[str]] = lambda key: (),
+    hint: Callable[[str], str] = lambda key: "",
 ) -> None:
     """Refuse keys that are not among `valid`, those of `owner`; `path` is the table's, "" for the top level.
 
-    elsewhere: where else there is a key of that name.
+    hint: what to say of a key that is valid elsewhere, such as " Did you mean …?"; "" where there is nothing.
 
     Raises:
-        ConfigError: names each key's path, the valid keys and the nearest.
+        ConfigError: names each key's path, the valid keys and, without a hint, the nearest.
     """
     unknown = [key for key in given if key not in valid]
     if unknown:
         where = f"{path}." if path else ""
         allowed = f"unknown key; the keys{owner} are {', '.join(valid)}."
-        raise ConfigError(
-            *(f"{where}{key}: {allowed}{_meant(elsewhere(key)) or nearest(key, valid)}" for key in unknown)
-        )
-
-
-def _meant(paths: Sequence[str]) -> str:
-    return f" Did you mean {' or '.join(map(repr, paths))}?" if paths else ""
+        raise ConfigError(*(f"{where}{key}: {allowed}{hint(key) or nearest(key, valid)}" for key in unknown))
 
 
 def nearest(name: Any, valid: Iterable[str]) -> str:

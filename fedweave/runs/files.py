@@ -22,12 +22,13 @@ from fedweave.core.text import cell
 from fedweave.errors import FedweaveError, UserError
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
-MOTIFS, CONTRIBUTIONS, PREDICTIONS = "motifs.parquet", "contributions.parquet", "predictions.parquet"
+MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
+PREDICTIONS, NEW_PREDICTIONS = "predictions.parquet", "new-predictions.parquet"  # of the run's own examples, of others
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY)
-OF_COMMANDS = (CONTRIBUTIONS, "report.html", PREDICTIONS)
+OF_COMMANDS = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)
 
 _NUMBER = (int, float, type(None))
 _IN_SUMMARY = {

@@ -93,14 +93,22 @@ def like(config: Config, before: Dataset, folder: Path) -> Dataset:
     Raises:
         DataError: the tables are refused, or have other features or classes; names the column and the remedy.
     """
+    try:
+        data = _read(config, before, folder)
+    except DataError as error:
+        about = "New examples are read by the settings in [data] that the run was trained with; correct the tables."
+        raise DataError(f"{error}\n{about}") from error
+    x = _scaled(config, before, _matched(data, before, folder))
+    return replace(data, x=x, public=np.zeros((3, data.examples), bool))
+
+
+def _read(config: Config, before: Dataset, folder: Path) -> Dataset:
+    """The tables in `folder`, with the classes, kinds and text columns that were known before."""
     named = {"labels": before.labels} if before.labels else {"classes": before.classes}
     own = {name: config.data.values[name] for name in ("categories", "groups") if name in config.data.values}
     if before.graph_of is None:
-        data = Folder(sens_feature=True, **named, **own).load(folder, 0, labelled=False)
-    else:
-        data = GraphFolder(sens_feature=True, **named, **_kinds(before), **own).load(folder, 0, labelled=False)
-    x = _scaled(config, before, _matched(data, before, folder))
-    return replace(data, x=x, public=np.zeros((3, data.examples), bool))
+        return Folder(sens_feature=True, **named, **own).load(folder, 0, labelled=False)
+    return GraphFolder(sens_feature=True, **named, **_kinds(before), **own).load(folder, 0, labelled=False)
 
 
 def _kinds(before: Dataset) -> dict[str, Any]:

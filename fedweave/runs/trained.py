@@ -73,8 +73,10 @@ def finished(directory: Path) -> Config:
     Raises:
         UserError: there is none.
     """
+    if not (directory / CONFIG).is_file():
+        raise UserError(f"{directory} is not the directory of a run. Give one that `fedweave run … --out DIR` wrote.")
     if not (directory / SUMMARY).exists():
-        between = (directory / CONFIG).exists() and read(directory / CONFIG)[0].engine.name != "simulation"
+        between = read(directory / CONFIG)[0].engine.name != "simulation"
         again = "fedweave sites run --resume" if between else "fedweave run --resume"
         raise UserError(f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{again}`.")
     return read(directory / CONFIG)[0]

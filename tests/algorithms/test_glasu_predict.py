@@ -87,7 +87,7 @@ def test_old_and_new_nodes(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no finished run"):
+    with pytest.raises(UserError, match="is not the directory of a run"):
         predictions(tmp_path)
     out = run(tmp_path)
     other = folder(tmp_path / "other", 60, 60)

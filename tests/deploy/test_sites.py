@@ -246,7 +246,7 @@ def test_glasu_between_parties_with_tables_of_their_own(parties: Path, tmp_path:
     assert len(read_table(tmp_path / "out", LEDGER)) > before
     refused = CliRunner().invoke(app, ["sites", "predict", str(tmp_path), "--sites", str(parties)])
     assert refused.exit_code == 2
-    assert "holds no finished run" in refused.stderr
+    assert "is not the directory of a run" in refused.stderr
 
 
 @pytest.mark.slow

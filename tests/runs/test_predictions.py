@@ -185,6 +185,10 @@ def test_new_nodes_whose_class_is_known_are_counted(trained: Path, tmp_path: Pat
     assert found["true"].tolist() == [None, *(("low", "high")[i % 2] for i in range(1, 31))]
     hits = sum(one == other for one, other in zip(found["true"], found["predicted"], strict=True))
     assert f"31 predictions, right for {hits / 30:.1%} of those with a known class" in " ".join(said.output.split())
+    for again in (0, 2):  # a file of its own, never overwritten
+        said = CliRunner().invoke(app, ["predict", str(trained), "--data", str(new)])
+        assert said.exit_code == again
+    assert pq.read_table(trained / "new-predictions.parquet").equals(pq.read_table(out))
     unknown = predictions(trained, bank(tmp_path / "unknown", False))
     assert "true" not in unknown.column_names
 
@@ -225,7 +229,7 @@ def test_other_classes_models_and_clients_are_refused(trained: Path, tmp_path: P
     new = bank(tmp_path / "new")
     text = (new / "nodes.csv").read_text()
     (new / "nodes.csv").write_text(text.replace("high", "huge"))
-    with pytest.raises(DataError, match="label 'huge' is none of high, low"):
+    with pytest.raises(DataError, match=r"(?s)label 'huge' is none of high, low.*that the run was trained with"):
         predictions(trained, new)
     with pytest.raises(UserError, match="no such client; it has client-0, client-1, client-2"):
         predictions(trained, client="client-7")
@@ -234,8 +238,12 @@ def test_other_classes_models_and_clients_are_refused(trained: Path, tmp_path: P
         predictions(tmp_path / "local", model="global")
     with pytest.raises(DataError, match="5 feature columns, and the run was trained on 12"):
         predictions(tmp_path / "local", graph(tmp_path / "other", 5, 4))
+    for nothing in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UserError, match="is not the directory of a run"):
+            predictions(nothing)
+    (tmp_path / "local/summary.json").unlink()
     with pytest.raises(UserError, match="holds no finished run"):
-        predictions(tmp_path)
+        predictions(tmp_path / "local")
 
 
 def test_personal_models_differ_and_the_global_one_does_not(tmp_path: Path) -> None:
