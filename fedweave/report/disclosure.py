@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.filesize import decimal
@@ -14,6 +13,7 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.purposes import EVALUATION, FRAMING, PREDICTION
 from fedweave.privacy.spent import Bound, bounds, of_members, remarks, states_bound
 from fedweave.report.flows import WAYS, Flow, flows, members
+from fedweave.report.message_parts import parts
 from fedweave.report.pooling import pooled
 from fedweave.report.reading import Run
 
@@ -83,13 +83,13 @@ def remaining(run: Run) -> tuple[str, ...]:
 
 
 def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
-    """One row per step and top-level key: clients, messages per client, bytes per message and per client.
+    """One row per step and part of a message: clients, messages per client, bytes per message and per client.
 
     A round that was done again has all of its messages again.
     """
-    index, keys = _top(ledger["key"])
+    found = parts(ledger)
     ledger = ledger.append_column("leaf", ledger["key"])
-    ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", pa.DictionaryArray.from_arrays(index, keys))
+    ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", found)
     ledger = ledger.filter((pc.field("direction") == direction) & (pc.field("key") != FRAMING))
     what = ["step", "key", "mechanism", "reveals", "applied"]
     ends = ["client", "to"] if direction == "peer" else ["client"]
@@ -122,15 +122,6 @@ def _again(ledger: pa.Table) -> list[int]:
     framing = framing.filter(pc.not_equal(pc.fill_null(pc.cast(framing["purpose"], pa.string()), ""), PREDICTION))
     many = framing.group_by(message).aggregate([([], "count_all")])
     return sorted({row for row in many.filter(pc.greater(many["count_all"], 1))["round"].to_pylist() if row > 0})
-
-
-def _top(keys: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-    """Dictionary indices and values of the keys' first parts; "(names and framing)" stays whole."""
-    encoded = keys.cast(pa.dictionary(pa.int32(), pa.string())).combine_chunks()
-    names = [key if key == FRAMING else key.split("/")[0] for key in encoded.dictionary.to_pylist()]
-    tops = list(dict.fromkeys(names))
-    place = np.array([tops.index(name) for name in names], np.int32)
-    return pa.array(place[encoded.indices.to_numpy(zero_copy_only=False)], pa.int32()), pa.array(tops, pa.string())
 
 
 def _sent(row: dict[str, Any], everyone: int, to: str = "") -> str:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from fedweave.core.mechanism import Account, Applied, read_applied
 from fedweave.core.purposes import FRAMING, PURPOSES
 from fedweave.errors import UserError
+from fedweave.report.message_parts import parts
 
 SERVER = "server"
 UNTOLD = "not described"
@@ -105,8 +106,8 @@ def _by_ends(ledger: pa.Table) -> list[dict[str, Any]]:
     again has all of them again, so that what counts messages is the leaf that came most often."""
     plain = pa.table({name: _words(ledger[name]) for name in [*_KIND, "client", "to", "bytes", "at"]})
     leaf = plain["key"]
-    top = pc.if_else(pc.equal(leaf, FRAMING), leaf, pc.list_element(pc.split_pattern(leaf, "/", max_splits=1), 0))
-    plain = plain.append_column("leaf", leaf).set_column(plain.schema.get_field_index("key"), "key", top)
+    plain = plain.append_column("leaf", leaf)
+    plain = plain.set_column(plain.schema.get_field_index("key"), "key", parts(ledger).dictionary_decode())
     leaves = plain.group_by([*_KIND, "client", "to", "leaf"]).aggregate([("bytes", "count"), *_SUMS])
     again = [("bytes_count", "max"), ("bytes_sum", "sum"), ("at_min", "min"), ("at_max", "max")]
     return [

@@ -159,7 +159,7 @@ def test_status_answers_in_time_without_a_server_and_says_how_far_the_run_was(pr
     said = runner.invoke(app, ["sites", "status", str(project)])
     assert time.monotonic() - began < 2.0
     assert said.exit_code == 0
-    assert "run runs/x: running, round 12 of 40, waiting for bank-a" in said.output
+    assert "run runs/x: running, 12 of 40 rounds done, waiting for bank-a" in said.output
     assert "? bank-b: the server takes no connection" in said.output
     assert "not in the run: it is gone" in said.output
 
@@ -246,7 +246,7 @@ def test_the_last_message_of_a_log_is_told_in_whole() -> None:
 
 def test_a_run_that_nobody_follows_any_more_is_said_to_be() -> None:
     now = {"out": "runs/a", "status": "running", "round": 3, "rounds": 9, "at": time.time() - 100}
-    assert "round 3 of 9 (100 s ago); nobody follows it here" in status.progress(now)
+    assert "3 of 9 rounds done (100 s ago); nobody follows it here" in status.progress(now)
     assert "nobody" not in status.progress(now | {"at": time.time()})
     ended = status.progress(now | {"status": "stopped", "lost": {"bank-b": "it is gone"}})
     assert "; `fedweave sites run` goes on with bank-b as another job" in ended

@@ -20,7 +20,7 @@ from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian
-from fedweave.core.purposes import EVALUATION, SETUP, TRAINING
+from fedweave.core.purposes import EVALUATION, FRAMING, SETUP, TRAINING
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.gaussian import epsilon
@@ -65,6 +65,15 @@ def test_a_kind_of_message_is_one_line_with_its_ends_times_and_sums(ledger: pa.T
     assert sum(one.bytes for one in found.values()) == sum(ledger["bytes"].to_pylist())
     order = [one.purpose for one in flows(ledger)]
     assert order == sorted(order, key=[TRAINING, EVALUATION].index)
+
+
+def test_parts_that_tell_different_things_have_names_of_their_own() -> None:
+    """ "own/classes" tells something else than the rest of "own"; "w/b" is no different from "w/a"."""
+    info = StepInfo.of({"own": "hits", "own/classes": "counts by class", "w": "weights"})
+    kept, tree = Ledger(), {"own": {"loss": 1.0, "hits": 2.0, "classes": torch.zeros(2)}, "w": {"a": 1.0, "b": 2.0}}
+    kept.record(1, 0, "A.score", ["bank-a"], "up", tree, 0.0, info)
+    named = {one.key: one.reveals for one in flows(kept.table())}
+    assert named == {"own": "hits", "own/classes": "counts by class", "w": "weights", FRAMING: ""}
 
 
 def test_epsilon_is_composed_for_each_member(ledger: pa.Table) -> None:

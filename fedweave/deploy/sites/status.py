@@ -103,7 +103,7 @@ def progress(now: dict[str, Any]) -> str:
     shown = "" if accuracy is None else f", global accuracy {accuracy:.4f}"
     waiting = ", ".join(now.get("waiting") or ())
     owed = f", waiting for {waiting}" if waiting and now.get("status") == "running" else ""
-    rounds = f"round {now.get('round')} of {now.get('rounds')}" if now.get("rounds") else "before its first round"
+    rounds = f"{now.get('round')} of {now.get('rounds')} rounds done" if now.get("rounds") else "before its first round"
     unheard = now.get("status") == "running" and ago > UNHEARD
     again = "; nobody follows it here: `fedweave sites run … --resume` does" if unheard else ""
     if now.get("status") == "stopped" and now.get("lost"):
