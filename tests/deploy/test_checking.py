@@ -101,7 +101,8 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     said = runner.invoke(app, ["sites", "check", str(project), str(path)])
     assert said.exit_code == 0, said.output
     told = " ".join(said.output.split())
-    assert told.count("normalise = 'standard' of the experiment is of simulations; here it is") == 3
+    assert told.count("normalise = 'standard' of the experiment is of simulations; here it is 'none'") == 3
+    assert told.count("which site.toml says, after what the configuration of `sites init --split` did") == 3
     refused = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.name='centralized'"])
     assert refused.exit_code == 2
     assert "centralized pools all data at one place, which no site allows" in " ".join(refused.output.split())

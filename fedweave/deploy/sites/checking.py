@@ -104,9 +104,10 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
     if config is not None:
         told.attempt(name, partial(check_algorithm, rules, config.algorithm.name))
         scaling = config.data.values.get("normalise", "none")
-        if scaling not in ("none", data.normalise) and data.draws_as is None:  # a split is scaled already
+        if scaling not in ("none", data.normalise):
             said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
-            told.notes.append((name, f"{said}; here it is {data.normalise!r}, which site.toml says"))
+            split = ", after what the configuration of `sites init --split` did" if data.draws_as is not None else ""
+            told.notes.append((name, f"{said}; here it is {data.normalise!r}, which site.toml says{split}"))
     if config is not None and capabilities(config.algorithm.kind).vertical:
         party = read_own(data, folder, "check", (name,), name)
         told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
