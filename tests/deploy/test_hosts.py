@@ -7,6 +7,7 @@ shows that nothing but outgoing connections to the server is needed.
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.deploy.projects import SITES, experiment
 from tests.deploy.test_sites import simulated
 
 pytestmark = pytest.mark.slow
+COMMAND = (sys.executable, "-m", "fedweave")  # whether or not its folder is on the path
 NAME, PORT = "fl.example.org", "8002"
 HOSTS = {"server": ["server"], "admin": ["admin"], **{site: [site] for site in SITES}}  # and the folders that each has
 
@@ -68,7 +70,7 @@ class Network:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
     def fedweave(self, host: str, *words: str) -> str:
-        done = self.on(host, "fedweave", *words)
+        done = self.on(host, *COMMAND, *words)
         assert done.returncode == 0, f"{host}: fedweave {' '.join(words)}: {done.stderr}"
         return done.stdout
 
@@ -94,7 +96,7 @@ def federation(network: Network, tmp_path_factory: pytest.TempPathFactory) -> It
     operator = tmp_path_factory.mktemp("operator")
     (operator / "c.toml").write_text(dumps(experiment().plain()))
     words = ["init", "bank", "--sites", ",".join(SITES), "--host", NAME, "--port", PORT, "--split", "c.toml"]
-    subprocess.run(["fedweave", "sites", *words], cwd=operator, check=True, capture_output=True)
+    subprocess.run([*COMMAND, "sites", *words], cwd=operator, check=True, capture_output=True)
     for host, folders in HOSTS.items():
         (network.folder / host / "bank").mkdir()
         shutil.copy(operator / "bank/project.json", network.folder / host / "bank")
