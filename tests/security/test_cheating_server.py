@@ -110,6 +110,46 @@ def test_the_configuration_is_pinned(project: Path) -> None:
     assert not Cheat(project, longer).join().refusal  # what a resumed run may change
 
 
+PLUG_IN = """
+from dataclasses import dataclass
+from pathlib import Path
+from fedweave.algorithms import FedAvg
+
+Path({mark!r}).touch()
+
+@dataclass(frozen=True)
+class Own(FedAvg):
+    "FedAvg by another name."
+"""
+
+
+@pytest.mark.parametrize("section", ["algorithm", "model", "partition", "data", "parts"])
+def test_no_file_that_a_server_names_is_run_unless_the_owner_lists_it(
+    project: Path, tmp_path: Path, section: str
+) -> None:
+    """Some .py file that lies at the site, whatever the configuration calls it; also by a way around the list."""
+    (tmp_path / "allowed").mkdir()
+    (tmp_path / "own.py").write_text(PLUG_IN.format(mark=str(tmp_path / "ran")))
+    set_policy(project, f'files = ["{tmp_path}/allowed"]')
+    for file in (f"{tmp_path}/own.py", f"{tmp_path}/allowed/../own.py"):
+        document = agreed().plain()
+        if section == "parts":
+            document["algorithm"]["parts"] = ["uniform", {"name": f"{file}:Own"}]
+        else:
+            document[section] = {"name": f"{file}:Own"}
+        assert f"policy.files: the job names {tmp_path}/own.py" in Cheat(project).join(document=document).refusal
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_that_the_owner_lists_is_run(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(PLUG_IN.format(mark=str(tmp_path / "ran")))
+    set_policy(project, f'files = ["{tmp_path}/own.py"]')
+    document = agreed().plain()
+    document["algorithm"] |= {"name": f"{tmp_path}/own.py:Own"}
+    assert not Cheat(project).join(document=document).refusal
+    assert (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("name", ["fedweave", "torch"])
 def test_other_versions_are_refused(project: Path, name: str) -> None:
     theirs = json.loads(join_request(agreed()))["versions"] | {name: "0.0.1"}

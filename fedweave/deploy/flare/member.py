@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.config import resolve
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
+from fedweave.deploy.flare.admission import admitted
 from fedweave.deploy.flare.alignment import BLINDING, MEETING
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
@@ -30,7 +30,7 @@ from fedweave.deploy.flare.lengths import said
 from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.party import PartyData, read_own
 from fedweave.deploy.flare.peers import Post, Receipt
-from fedweave.deploy.flare.policy import PolicyViolation, check_algorithm, check_aligned, check_calls, check_reply
+from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_reply
 from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.requests import (
     Agree,
@@ -143,9 +143,8 @@ class Member:
             raise CallRefused("a job joins once")
         self._joined = True
         check_versions(asked.versions)
-        config = resolve(asked.document)
         data, rules = read_checked(self._folder / SITE_FILE)
-        check_algorithm(rules, config.algorithm.name)
+        config = admitted(rules, asked.document)
         if config.engine.name != "flare":
             raise CallRefused("the server names another engine than that of sites")
         if self._name not in asked.sites or len(set(asked.sites)) < len(asked.sites):

@@ -60,6 +60,7 @@ class Rules:
     """The table [policy]; by default everything that an installed algorithm sends may leave.
 
     algorithms: refuse jobs that run any other; empty allows all.
+    files:      Python files of this site that a job may name plug-ins in, "file.py:Name"; to look one up is to run it.
     deny:       top-level reply keys that never leave.
     mixup:      {key: smallest mixup batch}. noise: {key: smallest standard deviation of Gaussian noise}.
     secure_sum: keys that may only leave in a secure sum (`privacy.aggregation`).
@@ -78,6 +79,7 @@ class Rules:
     """
 
     algorithms: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     mixup: dict[str, int] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.tree import nest
+from fedweave.deploy.flare.admission import check_files
 from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.keys import read_checked
@@ -102,6 +103,7 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
 
     name, (data, rules) = folder.name, read_checked(folder / SITE_FILE)
     if config is not None:
+        told.attempt(name, partial(check_files, rules, config.plain()))
         told.attempt(name, partial(check_algorithm, rules, config.algorithm.name))
         scaling = config.data.values.get("normalise", "none")
         if scaling not in ("none", data.normalise):

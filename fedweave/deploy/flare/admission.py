@@ -1,0 +1,50 @@
+"""Which configurations a site takes from a server: what it names is judged before any of it is looked up."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedweave import outside
+from fedweave.config import Config, Document, resolve
+from fedweave.deploy.flare.policy import PolicyViolation, check_algorithm
+from fedweave.deploy.flare.sitefile import Rules
+
+
+def admitted(rules: Rules, document: Document) -> Config:
+    """The configuration in a server's `document`, if the site's policy lets it run.
+
+    Raises:
+        PolicyViolation: it names a Python file or an algorithm that the policy does not. ConfigError: it is not valid.
+    """
+    check_files(rules, document)
+    config = resolve(document)
+    check_algorithm(rules, config.algorithm.name)
+    return config
+
+
+def check_files(rules: Rules, document: Document) -> None:
+    """Refuse a document that names a plug-in by a file, "file.py:Name", that `policy.files` does not: to look it up is
+    to run it.
+
+    Raises:
+        PolicyViolation: names the file and what to do.
+    """
+    allowed = {Path(file).expanduser().resolve() for file in rules.files}
+    for text in _texts(document):
+        if outside.is_file(text) and (file := Path(outside.absolute(text).rpartition(":")[0])) not in allowed:
+            raise PolicyViolation(
+                f"policy.files: the job names {file}, which this site would run; its owner can list it there, or "
+                "install a package that announces the plug-in (docs/extending.md)"
+            )
+
+
+def _texts(document: Document) -> Iterator[str]:
+    waiting: list[Any] = [document]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
