@@ -113,6 +113,12 @@ def test_overwrite_replaces_a_run_and_nothing_else(saved: Path, tmp_path: Path) 
     assert "replace it with --overwrite" in run("run", config, "--out", other, "-q", code=2)
     assert "unknown key" in run("run", config, "--set", "algorithm.x=1", "--out", other, "-q", "--overwrite", code=2)
     assert json.loads((tmp_path / "run/summary.json").read_text())["rounds"] == 3  # a mistake removes nothing
+    late = run("run", config, "--set", 'algorithm.share=["9/*"]', "--out", other, "-q", "--overwrite", code=2)
+    assert "names no weight of the model" in late  # found when training begins
+    assert json.loads((tmp_path / "run/summary.json").read_text())["rounds"] == 3
+    assert (tmp_path / "run/report.html").read_text() == "of the first"
+    assert not (tmp_path / "run/.replaced").exists()
+    assert len(fedweave.load_run(tmp_path / "run").metrics)
     run("run", config, "--set", "rounds=1", "--out", other, "-q", "--overwrite")
     assert json.loads((tmp_path / "run/summary.json").read_text())["rounds"] == 1
     assert not (tmp_path / "run/report.html").exists()

@@ -10,6 +10,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,10 +42,10 @@ from fedweave.runs.files import (
     locked,
     read_table,
     remove_leftovers,
-    remove_run,
     write,
     write_table,
 )
+from fedweave.runs.replacing import replacing, settle
 from fedweave.runs.resuming import check_replaceable, check_rounds, examine
 from fedweave.runs.saving import RunFiles, Sites
 from fedweave.runs.stopping import Interrupted, Stop
@@ -128,7 +129,7 @@ def run(
 ) -> dict[str, Any]:
     """Run `config`, or continue it, and return the content of summary.json; a finished run is left as it is.
 
-    overwrite: remove the run that `directory` holds, once everything for the new one is at hand.
+    overwrite: replace the run that `directory` holds; if the new one ends before it has saved a round, it is put back.
 
     Raises:
         UserError: `directory` holds something else or is being written; nothing has been written then.
@@ -140,10 +141,9 @@ def run(
         return finished
     here = here or RunBackend()
     built = here.build(config)
-    with locked(directory):
-        if overwrite:
-            remove_run(directory)
-        else:
+    with locked(directory), replacing(directory) if overwrite else nullcontext():
+        if not overwrite:
+            settle(directory)
             examine(config, directory, resume)  # again: now nobody else writes
         source = here.source(built)
         start, metrics = _prepare(config, built, directory, here, source)
