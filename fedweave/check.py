@@ -21,7 +21,7 @@ def check(
         str | None, typer.Option(metavar="NAME", help="Check the same experiment with another algorithm.")
     ] = None,
 ) -> None:
-    """Load and cut the data, build model and algorithm, and say what is odd; nothing is trained or written."""
+    """Load and cut the data, build model and algorithm, and say what is odd; no client trains, nothing is written."""
     from fedweave.build import build
     from fedweave.config import read
     from fedweave.report.terminal import Terminal, screen
@@ -29,12 +29,28 @@ def check(
     console = screen()
     chosen, dropped = read(config, settings or [], algorithm)
     built = build(chosen)
+    begun(chosen, built)
     Terminal(console).header(chosen, built)
     for line in (*facts(chosen, built), *(f"note: {text}" for text in oddities(chosen, built))):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     if dropped:
         console.print(f"note: {chosen.algorithm.label} does not take {', '.join(dropped)}", highlight=False)
     console.print("no fault found", highlight=False)
+
+
+def begun(config: "Config", built: "Built") -> None:
+    """Let the algorithm begin as a run does, to find what it refuses then; not if its clients are called for that.
+
+    Raises:
+        FedweaveError: it refuses.
+    """
+    from fedweave.core.algorithm import calls_of, check_rounds
+
+    check_rounds(built.algorithm, config.general.rounds)
+    silent = not hasattr(built.algorithm, "calls")  # one from outside that no site runs may say nothing
+    if not silent and not calls_of(built.algorithm, config.algorithm.label, len(built.fed.clients)).setup:
+        built.fed.begin(0)
+        built.algorithm.init(built.fed)
 
 
 def facts(config: "Config", built: "Built") -> Iterator[str]:
@@ -55,6 +71,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
 
     from fedweave.build import client_ids
     from fedweave.core.graph import SPLITS, TRAIN
+    from fedweave.datasets.features import OVER_NODES
 
     parts, y = built.partition.parts, built.data.y
     names = client_ids(len(parts), built.partition.names)
@@ -70,6 +87,9 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             f"classes of fewer than {FEW} examples: {', '.join(rare[:5])}; if a name is misspelt, correct it. With "
             "data.labels = […], all classes in order, any other name is refused"
         )
+    composed = getattr(built.algorithm, "composed", None)  # of algorithms made of parts
+    if composed is not None and composed.mechanism and config.data.values.get("normalise") in OVER_NODES:
+        yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
     trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
     for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
         name = built.data.labels[number] if built.data.labels else number

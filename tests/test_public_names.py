@@ -208,6 +208,13 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
         told = " ".join(run("check", str(tmp_path / "a.toml"), "--set", another, code=2).split())
         assert f"{another.partition('=')[0]}: unknown key" in told
         assert re.search(r"It is a key of .*(label_skew|fedego)", told)
+    for late, told in (
+        (["algorithm.share=['9/*']"], "names no weight of the model"),
+        (["algorithm.name='fairgfl'"], "needs a public sample"),
+        (["algorithm.name='dp_fedavg'", "algorithm.epsilon=8.0", "algorithm.target_rounds=2"], "and the run has 3"),
+    ):  # what the algorithm refuses when it begins
+        words = [word for one in late for word in ("--set", one)]
+        assert told in " ".join(run("check", str(tmp_path / "a.toml"), *words, code=2).split())
     odd = run("check", str(tmp_path / "a.toml"), "--set", "partition.test=0.0", "--set", "eval_every=0")
     assert "note: client-0, client-1, client-2 have no test node" in odd
     assert "3 rounds, evaluated at the end" in odd
@@ -222,6 +229,9 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     said = run("check", str(tmp_path / "b.toml"))
     assert "note: no client trains on class b, of which there are 2 examples" in said
     assert "note: classes of fewer than 3 examples: a, b; if a name is misspelt" in said
+    scaled = run("check", str(tmp_path / "b.toml"), "--algorithm", "dp_fedavg", "--set", "data.normalise='minmax'")
+    assert "note: data.normalise takes exact numbers over all clients' nodes, which are in no ε" in scaled
+    assert "which are in no ε" not in run("check", str(tmp_path / "b.toml"), "--set", "data.normalise='minmax'")
     assert "misspelt" not in run("check", str(tmp_path / "b.toml"), "--set", "data.labels=['a', 'b']")
 
 

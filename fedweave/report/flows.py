@@ -4,7 +4,7 @@ A kind of message is one line, however many rounds it was sent in and leaves it 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -59,6 +59,16 @@ def flows(ledger: pa.Table) -> list[Flow]:
         found[row["purpose"], row["direction"], step, row["key"], row["mechanism"], reveals].append(row)
     lines = [_flow(kind, rows) for kind, rows in found.items()]
     return sorted(lines, key=lambda one: (_place(one), one.key == FRAMING, -one.bytes, one.step, one.key))
+
+
+def unbounded(found: Iterable[Flow]) -> str:
+    """A sentence on what members sent of which no ε holds; "" where no other message has one, or all have."""
+    sent = [one for one in found if one.direction != "down" and one.key != FRAMING]
+    bare = [one for one in sent if not (one.account.cost.epsilon or one.account.cost.squared_mu)]
+    if not bare or len(bare) == len(sent):
+        return ""
+    named = dict.fromkeys(f"{one.step}: {one.key}" for one in sorted(bare, key=lambda one: (one.step, one.key)))
+    return f"In no ε, because nothing bounds what it tells: {', '.join(named)}."
 
 
 def of_member(ledger: pa.Table, member: str) -> pa.Table:

@@ -16,7 +16,7 @@ from fedweave.core.mechanism import Account
 from fedweave.core.purposes import FRAMING
 from fedweave.core.text import cell, printable
 from fedweave.privacy.spent import Bound, of_members, remarks
-from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, who
+from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, unbounded, who
 
 DELTA = 1e-5  # of the ε of Gaussian noise
 
@@ -144,7 +144,8 @@ def _costs(ledger: pa.Table, member: str, everyone: int) -> list[str]:
         for bound in own:
             alike.setdefault(bound, []).append(name)
     lines = [f"{who(sorted(names), everyone)}: {_priced(bound)}" for bound, names in alike.items()]
-    return [*(sorted(lines) or ["no ε follows from anything that was sent"]), *remarks(alike)]
+    told = [*remarks(alike), unbounded(flows(ledger))]
+    return [*(sorted(lines) or ["no ε follows from anything that was sent"]), *filter(None, told)]
 
 
 def _priced(bound: Bound) -> str:

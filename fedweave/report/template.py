@@ -314,8 +314,9 @@ is known in simulations alone; estimated is what the server made of what it rece
 </ul>
 {%- if one.spent.rows %}
 <h3>What it cost each member</h3>
-<p class="small">ε of differential privacy, of all that the member sent together: whatever was sent is at most e^ε times
-as likely with a record as without it. Above 10 that protects little, above 100 practically nothing.</p>
+<p class="small">ε of differential privacy, of all together that the member sent with noise: it is at most e^ε times as
+likely with a record as without it. What left without noise is in no ε; it is named above. An ε above 10 protects
+little, above 100 practically nothing.</p>
 {{ grid(one.spent, "narrow") }}
 {%- endif %}
 <details{% if disclosures | length == 1 %} open{% endif %}><summary>The ledger, added up</summary>
