@@ -57,9 +57,20 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
     """What of data, model and software the header does not say."""
     from importlib.metadata import version
 
+    import numpy as np
+
     data = built.data
     named = ", ".join(data.labels) if data.labels else f"0 to {data.classes - 1}"
     yield f"{data.features:,} features, {data.classes} classes ({named}), {int((data.y < 0).sum()):,} without a label"
+    if data.sens is not None:
+        groups = data.groups or tuple(f"group {at}" for at in range(int(data.sens.max(initial=0)) + 1))
+        counts = np.bincount(data.sens[data.sens >= 0], minlength=len(groups)).tolist()
+        people = ", ".join(
+            f"{name} ({at}): {count:,}" for at, (name, count) in enumerate(zip(groups, counts, strict=True))
+        )
+        named = f"{data.labels[1]} (1)" if len(data.labels) == 2 else "1"
+        second = f"; a prediction of {named} counts as favourable" * (data.classes == 2)
+        yield f"groups of people: {people}{second}"
     yield f"model: {parameters(built):,} weights"
     yield f"{config.general.rounds:,} rounds, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
@@ -78,7 +89,8 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     held = np.array([part.masks.sum(1) for part in parts])
     for split, counts in zip(SPLITS, held.T, strict=True):
         if without := [name for name, count in zip(names, counts, strict=True) if count == 0]:
-            more = f"; partition.{split} is their share" if split in config.partition.values else ""
+            drawn = split in config.partition.values and not config.partition.values.get("public_split")
+            more = f"; partition.{split} is their share" if drawn else ""
             yield f"{_some(without)} no {split} {built.data.example}{more}"
     many = np.bincount(y[y >= 0], minlength=built.data.classes)
     rare = [name for name, count in zip(built.data.labels, many.tolist(), strict=False) if 0 < count < FEW]

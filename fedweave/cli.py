@@ -140,12 +140,15 @@ def run(
 
     from fedweave.report.terminal import Terminal, screen, show_result
     from fedweave.runs import run as runs
+    from fedweave.runs.files import is_used
 
     console = screen(quiet)
     if resume and (done := runs.examine(chosen, directory, resume)):
         console.print(f"this run is finished: all its {done['rounds']} rounds are done", highlight=False)
         show_result(console, done, directory)
         return
+    if resume and not is_used(directory):
+        console.print(f"note: {directory} holds nothing to continue; beginning anew", highlight=False)
     from fedweave.report.tracking import Observers, tracked
 
     observers = Observers([Terminal(console), *([tracked(track)] if track else [])])

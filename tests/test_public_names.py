@@ -130,6 +130,9 @@ def test_overwrite_replaces_a_run_and_nothing_else(saved: Path, tmp_path: Path) 
     )
     assert (tmp_path / "mine/thesis.txt").exists()
     assert "choose one of them" in run("run", config, "--out", other, "--overwrite", "--resume", code=2)
+    assert "holds nothing to continue; beginning anew" in run(
+        "run", config, "--out", str(tmp_path / "typo"), "--resume", "--set", "rounds=1"
+    )
 
 
 def test_a_starter_configuration_can_be_checked_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +235,14 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     scaled = run("check", str(tmp_path / "b.toml"), "--algorithm", "dp_fedavg", "--set", "data.normalise='minmax'")
     assert "note: data.normalise takes exact numbers over all clients' nodes, which are in no ε" in scaled
     assert "which are in no ε" not in run("check", str(tmp_path / "b.toml"), "--set", "data.normalise='minmax'")
+    people = "id,label,sens,f\n1,no,m,0\n2,yes,f,1\n3,no,f,2\n4,yes,f,2\n"
+    (rare / "nodes.csv").write_text(people)
+    named = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")
+    assert "groups of people: f (0): 3, m (1): 1; a prediction of yes (1) counts as favourable" in named
+    odd = run("check", str(tmp_path / "b.toml"), "--set", "data.groups=['m']", code=2)
+    assert "sens 'f' is none of m" in odd
+    assert "add it to data.groups" in odd
+    (rare / "nodes.csv").write_text("id,label,split,f\n1,a,train,0\n2,a,val,1\n3,b,test,2\n4,b,test,2\n")
     assert "misspelt" not in run("check", str(tmp_path / "b.toml"), "--set", "data.labels=['a', 'b']")
 
 

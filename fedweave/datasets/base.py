@@ -47,6 +47,7 @@ class Dataset:
     edge_labels: int64 [E], the kind of each edge from 0 (-1 unknown), the same in both directions, or None.
     owner:       int64 [e], whose each example is, a place in `owners`; None where nobody said.
     owners:      what the owners are called.
+    groups:      what the groups of `sens` are called, in order; () where they are numbers.
     node_kinds, edge_kinds: what the kinds of nodes and edges are called, in order; () where they are numbers.
     """
 
@@ -66,6 +67,7 @@ class Dataset:
     edge_labels: np.ndarray | None = None
     owner: np.ndarray | None = None
     owners: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     node_kinds: tuple[str, ...] = ()
     edge_kinds: tuple[str, ...] = ()
 

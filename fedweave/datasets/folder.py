@@ -185,6 +185,7 @@ class Folder(Classified):
             "x": lambda found: features_of(nodes, known, self.categories),
             "columns": lambda found: feature_names(nodes, known, self.categories),
             "sens": lambda found: sens_of(nodes, self.groups),
+            "groups": lambda found: group_names(nodes, self.groups),
             "public": lambda found: split_of(nodes, found["labelled"][0]) if split and "labelled" in found else None,
             "owners": lambda found: tuple(sorted(set(nodes.filled(self.owner or "").to_pylist()))) if owned else (),
             "owner": lambda found: nodes.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
@@ -271,7 +272,9 @@ def features_of(nodes: Table, known: tuple[str, ...] = NODES, categories: Catego
     for name in (name for name in nodes.columns if name not in known):
         with faults:
             if name in given:
-                columns += list(one_hot(nodes.kinds(name, given[name]), len(given[name])).toarray().T)
+                columns += list(
+                    one_hot(nodes.kinds(name, given[name], f"categories.{name}"), len(given[name])).toarray().T
+                )
             else:
                 columns.append(nodes.numbers(name))
     faults.refuse()
@@ -287,10 +290,18 @@ def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray |
     """
     if "sens" not in nodes.columns:
         return None
+    named = group_names(nodes, groups)
+    return nodes.kinds("sens", named, "groups") if named else nodes.whole("sens", empty="unknown")
+
+
+def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    """What the groups in the column sens are called, in order; () where they are numbers or there is no such column."""
+    if "sens" not in nodes.columns:
+        return ()
     present = nodes.texts("sens").drop_null()
     if groups is None and (len(present) == 0 or pc.any(pc.match_substring_regex(present, NUMERIC)).as_py()):
-        return nodes.whole("sens", empty="unknown")
-    return nodes.kinds("sens", groups or tuple(sorted(present.unique().to_pylist())))
+        return ()
+    return groups or tuple(sorted(present.unique().to_pylist()))
 
 
 def edges_of(edges: Table, ids: pa.Array) -> np.ndarray:

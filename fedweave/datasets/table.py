@@ -112,15 +112,16 @@ class Table:
             first = np.arange(len(cells)) == cells.to_pylist().index(words[0])
             refuse_rows(self, first, lambda row: f"{column!r} is {words[0]!r}; {more}", remedy_of(column, words))
 
-    def kinds(self, column: str, names: tuple[str, ...]) -> np.ndarray:
-        """int64 [rows], the places of text in `names`, -1 where empty; other text is refused."""
+    def kinds(self, column: str, names: tuple[str, ...], key: str = "") -> np.ndarray:
+        """int64 [rows], the places of text in `names`, which `key` in [data] lists, -1 where empty; other text is
+        refused."""
         cells = self.texts(column)
         places = pc.index_in(cells, pa.array(names, pa.string()), skip_nulls=True)
         refuse_rows(
             self,
             _bools(places.is_null()) & ~_bools(cells.is_null()),
             lambda row: f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}",
-            f"Correct it, or add it to the names of {column} in [data].",
+            f"Correct it{f', or add it to data.{key}' if key else ''}.",
         )
         return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 

@@ -18,6 +18,15 @@ NAMES = {
     "density": "reward",
 }
 
+MEANT = {
+    "alignment": "Alignment is the cosine of a member's update with the joint one.",
+    "diversity": "Diversity is a member's share of all known motifs.",
+    "value": "Pay is in proportion to value and, where it is positive, to late contribution: value above the member's "
+    "own mean in the rounds before.",
+    "leave_one_out": "Leave-one-out is the gain in {gains} that a round's joint model has by the member's update.",
+    "density": "Reward is the share of the joint update's entries that a member got.",
+}
+
 _PAGE = (
     HEAD
     + """<title>{{ title }}</title>
@@ -37,12 +46,8 @@ _PAGE = (
 </header>
 <section id="totals">
 <h2>Totals</h2>
-<p class="small">Measures are means over rounds here. Alignment is the cosine of a member's update with the joint one,
-diversity its share of all known motifs, reward the share of the joint update's entries that it got. Pay is in
-proportion to value and, where it is positive, to late contribution: value above the member's own mean in the rounds
-before.
-{%- if gains %} Leave-one-out is the gain in {{ gains }} that a round's joint model has by the member's update.
-{%- endif %}</p>
+<p class="small">Measures are means over rounds here.
+{%- for name in measures %} {{ meant[name] }}{% endfor %}</p>
 <div class="scroll"><table>
 <thead><tr><th scope="col" class="word">member</th><th scope="col">rounds</th>
 {%- for name in measures %}<th scope="col">{{ names[name] }}</th>{% endfor %}
@@ -104,7 +109,7 @@ def page(whole: Account, table: Any, about: str, command: str) -> str:
         notes=[f"In rounds {', '.join(map(str, whole.empty))} there was nothing to divide."] if whole.empty else [],
         style=STYLE,
         names=NAMES,
-        gains=whole.gains,
+        meant=MEANT | {"leave_one_out": MEANT["leave_one_out"].format(gains=whole.gains)},
         measures=measures,
         totals=found,
         rounds=rounds,

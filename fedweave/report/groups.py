@@ -38,6 +38,13 @@ def favourable(groups: Sequence[Group]) -> str:
     return "class 1" if others or name == "class 1" else f"class “{name}” (1)"
 
 
+def named_groups(groups: Sequence[Group]) -> str:
+    """A sentence on which group of people is 0 and which 1; "" where they are numbers or runs have different ones."""
+    [names, *others] = dict.fromkeys(tuple(group.first.summary.get("groups") or ()) for group in groups)
+    told = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names))
+    return "" if others or not names else f"{told[0].upper()}{told[1:]}."
+
+
 def between_groups(groups: Sequence[Group]) -> Table:
     """A row per metric and kind of value, a column per group of runs; without rows where nothing was measured."""
     rows = []

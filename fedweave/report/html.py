@@ -13,7 +13,7 @@ from fedweave.report import figures, gain, svg, tables, traffic
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
 from fedweave.report.disclosure import disclose
-from fedweave.report.groups import between_groups, favourable
+from fedweave.report.groups import between_groups, favourable, named_groups
 from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.panels import Figure
@@ -49,6 +49,7 @@ def render(runs: Sequence[Run]) -> str:
         fairness=tables.metrics(groups, ("fairness",)),
         between=between_groups(groups),
         favourable=favourable(groups),
+        people=named_groups(groups),
         fairest=[warning for group in groups for warning in _noted(group, of_fairest)],
         alone=tables.reward_fairness(groups),
         seeds=seeds,

@@ -228,7 +228,7 @@ same split, with Fisher's interval.</p>
 <section id="groups">
 <h2>Fairness between groups of people</h2>
 <p class="small">Test examples, model after the last evaluated round;
-a prediction of {{ favourable }} counts as favourable. The noise floor is the gap that
+a prediction of {{ favourable }} counts as favourable. {{ people }} The noise floor is the gap that
 a classifier which ignores the group would show on average with as many people in the groups
 and as many favourable predictions: a gap near it, or below it, says nothing about the model. A gap is undefined where a
 group is empty; such clients are left out of the median and counted. “Fairest round” is the one with the lowest SP + EO

@@ -38,6 +38,7 @@ _IN_SUMMARY = {
     "rounds": int,
     "metrics": dict,
     "classes": list,
+    "groups": list,
     "privacy": list,
 }
 _WORDS = pa.dictionary(pa.int32(), pa.string())

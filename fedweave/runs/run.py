@@ -218,6 +218,7 @@ def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
         **({"classes": list(built.data.labels)} if built.data.labels else {}),
+        **({"groups": list(groups)} if (groups := getattr(built.data, "groups", ())) else {}),
         "features": built.data.features,
         "class_count": built.data.classes,
         "clients": len(built.fed.clients),

@@ -4,6 +4,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.report import terminal
+from fedweave.report.groups import named_groups
 from fedweave.report.html import render
 from fedweave.report.notes import of_fairest
 from fedweave.report.reading import read_run, read_runs
@@ -172,3 +174,11 @@ def test_the_page_says_that_no_round_was_fair(runs: list[Path], tmp_path: Path) 
     (tmp_path / "run" / "summary.json").unlink()
     assert why in render([read_run(tmp_path / "run")])
     assert "there is no fairest round" not in render([read_run(runs[0])])
+
+
+def test_the_page_says_which_group_is_which_where_they_have_names() -> None:
+    def of(*names: str) -> Any:
+        return SimpleNamespace(first=SimpleNamespace(summary={"groups": list(names)}))
+
+    assert named_groups([of("f", "m"), of("f", "m")]) == "Group 0 is “f”, group 1 is “m”."
+    assert named_groups([of("f", "m"), of("m", "f")]) == named_groups([of()]) == ""
