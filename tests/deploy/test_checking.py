@@ -103,6 +103,10 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     told = " ".join(said.output.split())
     assert told.count("normalise = 'standard' of the experiment is of simulations; here it is 'none'") == 3
     assert told.count("which site.toml says, after what the configuration of `sites init --split` did") == 3
+    (tmp_path / "own.py").write_text("from fedweave.algorithms import FedAvg\n")
+    named = f"algorithm.name='{tmp_path}/own.py:FedAvg'"
+    listed = " ".join(runner.invoke(app, ["sites", "check", str(project), str(path), "--set", named]).output.split())
+    assert listed.count(f"policy.files: the job names {tmp_path}/own.py, which this site would run") == 3
     refused = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.name='centralized'"])
     assert refused.exit_code == 2
     assert "centralized pools all data at one place, which no site allows" in " ".join(refused.output.split())
