@@ -156,7 +156,7 @@ def test_shares_of_several_rounds_are_those_of_their_summed_gains() -> None:
 def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:
     assert "numbers from 1 to 3" in fedweave("contributions", finished, "--rounds", "4", code=2)
     assert "choose accuracy or loss" in fedweave("contributions", finished, "--metric", "f1", code=2)
-    with pytest.raises(UserError, match="no finished run"):
+    with pytest.raises(UserError, match="is not the directory of a run"):
         measured(tmp_path)
     settings = finished.parent / "config.toml"
     fedweave("run", settings, "--algorithm", "fedadam", "--set", "rounds=1", "--out", tmp_path / "adam", "--quiet")
