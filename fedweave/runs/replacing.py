@@ -5,14 +5,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedweave.runs.files import CHECKPOINT, OF_A_RUN, OF_COMMANDS, plain_errors
+from fedweave.runs.files import CHECKPOINT, OF_A_RUN, OF_COMMANDS, locked, plain_errors
 
 _ASIDE = ".replaced"
 
 
+def recover(directory: Path) -> None:
+    """Settle what a process that was killed while `replacing` left.
+
+    Raises:
+        UserError: another process is replacing it now.
+    """
+    if (directory / _ASIDE).is_dir():
+        with locked(directory):
+            settle(directory)
+
+
 def settle(directory: Path) -> None:
-    """Put the run back that `replacing` moved aside if the one after it has saved nothing, else remove it; also after a
-    process that was killed meanwhile."""
+    """Put the run back that `replacing` moved aside if the one after it has saved nothing, else remove it."""
     aside = directory / _ASIDE
     if not aside.is_dir():
         return

@@ -45,7 +45,7 @@ from fedweave.runs.files import (
     write,
     write_table,
 )
-from fedweave.runs.replacing import replacing, settle
+from fedweave.runs.replacing import recover, replacing
 from fedweave.runs.resuming import check_replaceable, check_rounds, examine
 from fedweave.runs.saving import RunFiles, Sites
 from fedweave.runs.stopping import Interrupted, Stop
@@ -135,6 +135,7 @@ def run(
         UserError: `directory` holds something else or is being written; nothing has been written then.
         Interrupted: SIGINT or SIGTERM came; the round was finished and saved, unless the signal came twice.
     """
+    recover(directory)
     if overwrite:
         check_replaceable(directory)
     elif finished := examine(config, directory, resume):
@@ -143,7 +144,6 @@ def run(
     built = here.build(config)
     with locked(directory), replacing(directory) if overwrite else nullcontext():
         if not overwrite:
-            settle(directory)
             examine(config, directory, resume)  # again: now nobody else writes
         source = here.source(built)
         start, metrics = _prepare(config, built, directory, here, source)
