@@ -47,8 +47,9 @@ def begun(config: "Config", built: "Built") -> None:
     from fedweave.core.algorithm import calls_of, check_rounds
 
     check_rounds(built.algorithm, config.general.rounds)
-    silent = not hasattr(built.algorithm, "calls")  # one from outside that no site runs may say nothing
-    if not silent and not calls_of(built.algorithm, config.algorithm.label, len(built.fed.clients)).setup:
+    if not hasattr(built.algorithm, "calls"):  # one from outside, which no site runs
+        return
+    if not calls_of(built.algorithm, config.algorithm.label, len(built.fed.clients)).setup:
         built.fed.begin(0)
         built.algorithm.init(built.fed)
 
@@ -68,9 +69,9 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
         people = ", ".join(
             f"{name} ({at}): {count:,}" for at, (name, count) in enumerate(zip(groups, counts, strict=True))
         )
-        named = f"{data.labels[1]} (1)" if len(data.labels) == 2 else "1"
-        second = f"; a prediction of {named} counts as favourable" * (data.classes == 2)
-        yield f"groups of people: {people}{second}"
+        favourable = f"{data.labels[1]} (1)" if len(data.labels) == 2 else "1"
+        told = f"; a prediction of {favourable} counts as favourable" if data.classes == 2 else ""
+        yield f"groups of people: {people}{told}"
     yield f"model: {parameters(built):,} weights"
     yield f"{config.general.rounds:,} rounds, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))

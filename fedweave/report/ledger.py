@@ -32,9 +32,12 @@ def show_ledger(console: Console, ledger: pa.Table, member: str = "") -> None:
     known = members(ledger)
     ledger = of_member(ledger, member) if member else ledger
     say(console, f"member {member}" if member else _all(known))
-    console.print(flow_table(flows(ledger), len(known)))
+    found = flows(ledger)
+    console.print(flow_table(found, len(known)))
     for line in (*_in_all(ledger, "member" if member else "members"), *_costs(ledger, member, len(known))):
         say(console, line)
+    if bare := unbounded(found):
+        say(console, bare)
 
 
 def flow_table(found: Sequence[Flow], everyone: int, delta: float = DELTA) -> Table:
@@ -144,8 +147,7 @@ def _costs(ledger: pa.Table, member: str, everyone: int) -> list[str]:
         for bound in own:
             alike.setdefault(bound, []).append(name)
     lines = [f"{who(sorted(names), everyone)}: {_priced(bound)}" for bound, names in alike.items()]
-    told = [*remarks(alike), unbounded(flows(ledger))]
-    return [*(sorted(lines) or ["no ε follows from anything that was sent"]), *filter(None, told)]
+    return [*(sorted(lines) or ["no ε follows from anything that was sent"]), *remarks(alike)]
 
 
 def _priced(bound: Bound) -> str:

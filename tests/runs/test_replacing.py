@@ -53,3 +53,21 @@ def test_what_a_killed_process_left_is_settled_by_the_next(old: Path, saved: boo
     left = {name: text for name, text in held(old).items() if name != LOCK}
     assert left == ({CONFIG: "new", CHECKPOINT: "new", "notes.txt": "old"} if saved else before)
     recover(old)
+
+
+@pytest.mark.parametrize("moves", range(8))
+def test_a_kill_at_any_move_loses_nothing(old: Path, moves: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three files are moved aside and three back."""
+    before, move, left = held(old), Path.replace, iter(range(moves))
+
+    def until_killed(source: Path, target: Path) -> Path:
+        if next(left, None) is None:
+            raise SystemExit
+        return move(source, target)
+
+    monkeypatch.setattr(Path, "replace", until_killed)
+    with suppress(SystemExit), replacing(old):
+        put(old, "new", CONFIG, "partition.parquet")
+    monkeypatch.undo()
+    recover(old)
+    assert {name: text for name, text in held(old).items() if name != LOCK} == before
