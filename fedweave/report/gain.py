@@ -10,6 +10,8 @@ from fedweave.report.panels import Dots, Figure, Panel, legend_of
 from fedweave.report.reading import Group, Run, distinct, spread
 
 ALONE = "local"
+PANELS = 4  # splits that are drawn
+BESIDE = 0.7  # of a member's width, over which the dots of several runs are spread
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
 
 
@@ -83,13 +85,21 @@ def table(found: Sequence[Gain]) -> Table:
 
 
 def figure(found: Sequence[Gain]) -> Figure | None:
-    """A dot per member and run, of the runs on the first split: members in the order of their mean gain over these
-    runs, the same for every run."""
-    shown = [gain for gain in found if _same_split(gain.run, found[0].run)]
-    if not shown:
+    """A panel per split, of the first few; in it a dot per member and run, side by side: members in the order of their
+    mean gain over the split's runs."""
+    splits = distinct(found, lambda one, other: _same_split(one.run, other.run))[:PANELS]
+    ends = [value for split in splits for gain in split for value in gain.of_clients.values()]
+    panels = tuple(_panel(split, min(ends), max(ends), titled=len(splits) > 1) for split in splits)
+    if not panels:
         return None
-    clients = [client for client in shown[0].of_clients if all(client in gain.of_clients for gain in shown)]
-    order = sorted(clients, key=lambda client: sum(gain.of_clients[client] for gain in shown))
+    names = {gain.group.label for gain in found}
+    return Figure(panels, legend_of([dots for panel in panels for dots in panel.marks] if len(names) > 1 else ()))
+
+
+def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Panel:
+    clients = [client for client in split[0].of_clients if all(client in gain.of_clients for gain in split)]
+    order = sorted(clients, key=lambda client: sum(gain.of_clients[client] for gain in split))
+    shifts = [BESIDE * ((at + 0.5) / len(split) - 0.5) for at in range(len(split))]
     dots = tuple(
         Dots(
             gain.group.label,
@@ -97,12 +107,14 @@ def figure(found: Sequence[Gain]) -> Figure | None:
             [gain.of_clients[client] for client in order],
             of_run(gain.at),
             SYMBOLS[gain.at % len(SYMBOLS)],
+            shift=shift,
         )
-        for gain in shown
+        for gain, shift in zip(split, shifts, strict=True)
     )
+    title = f"seed {split[0].run.summary.get('seed', NONE)}" if titled else ""
     below = "" if len(order) <= NAMED else "members, least gain first"
-    panel = Panel("", dots, tuple(order), below, "test accuracy, less that alone", levels=(0.0,))
-    return Figure((panel,), legend_of(dots) if len(shown) > 1 else ())
+    beside, ends = "test accuracy, less that alone", (min(low, 0.0), max(high, 0.0))
+    return Panel(title, dots, tuple(order), below, beside, *ends, levels=(0.0,))
 
 
 def _same_split(one: Run, other: Run) -> bool:

@@ -203,7 +203,8 @@ are shares of a row.") }}
 <h2>What joining brings each member</h2>
 {%- if gains.rows %}
 {{ figure(gain, "Test accuracy of each member in the run less what it has by training alone (`local`) with the same \
-seed and split; the first split given. Members stand in the same order for every run, by their mean gain.") }}
+seed and split. Members stand by their mean gain over the runs of a split. Of more than four splits the first four \
+are drawn.") }}
 {{ grid(gains) }}
 {%- else %}
 <p>Give a run of <code>local</code> with the same seed and split as well, to see what joining brings each member.</p>

@@ -376,7 +376,7 @@ def test_a_policy_stops_its_site_and_says_so_on_both_sides(project: Path, policy
 
 
 def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deny(project, 'epsilon = 2.5\nunbounded = ["n"]')
+    deny(project, 'epsilon = 2.5\nunbounded = ["n", "own", "trained"]')
     monkeypatch.setattr(parts.BySize, "mechanism", LDP(1.0, "client"))
     config = experiment("fedavg")
     reached = []
@@ -498,7 +498,7 @@ def test_sites_can_keep_their_counts_to_themselves(project: Path) -> None:
 
 
 def test_under_a_cap_on_epsilon_a_site_keeps_back_counts_that_nothing_bounds(project: Path) -> None:
-    deny(project, 'epsilon = 1.0\nunbounded = ["nodes"]')
+    deny(project, 'epsilon = 1.0\nunbounded = ["nodes", "update", "n", "own", "trained"]')
     replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(experiment().plain(), "r1", -1)
     assert (replies["bank-b"]["nodes"] > 0, replies["bank-b"]["edges"]) == (True, -1)
     assert [len(replies["bank-b"][key]) for key in ("split", "labels")] == [0, 0]

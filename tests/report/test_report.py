@@ -34,6 +34,7 @@ from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number
 from fedweave.report.compare import compared as compared_groups
 from fedweave.report.disclosure import SENSITIVE, disclose
 from fedweave.report.html import render
+from fedweave.report.panels import Dots, Panel
 from fedweave.report.pooling import POOLED
 from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
 
@@ -262,6 +263,8 @@ def test_members_stand_in_one_order_for_every_run() -> None:
     [panel] = drawn.panels
     assert panel.names == ("a", "b", "c")  # type: ignore[union-attr]  # sums -.2, -.1, .15
     assert [list(dots.y) for dots in panel.marks] == [[0.2, -0.1, 0.05], [-0.4, 0.0, 0.1]]  # type: ignore[union-attr]
+    left, right = (dots.shift for dots in panel.marks)  # type: ignore[union-attr]
+    assert left == -right < 0  # none is drawn over another
     assert gain.sentences(found) == [
         "With one, joining brings 0.050 of accuracy on average; 2 of 3 members gain, by 0.125 on average; "
         "1 loses, by 0.100.",
@@ -276,6 +279,22 @@ def test_members_stand_in_one_order_for_every_run() -> None:
         "+0.0500",
         "+0.2000",
     ]
+
+
+def test_every_split_has_a_panel_with_members_of_its_own_and_all_have_one_scale() -> None:
+    one, two = gained("one", a=0.2, b=-0.1, c=0.05), gained("one", a=-0.4, b=0.0, c=0.1)
+    two = replace(two, run=replace(two.run, summary={**two.run.summary, "seed": 1}))
+    drawn = gain.figure([one, two])
+    assert drawn is not None
+    first, second = drawn.panels
+    assert (first.title, second.title) == ("seed 0", "seed 1")
+    assert isinstance(first, Panel)
+    assert isinstance(second, Panel)
+    assert (first.names, second.names) == (("b", "c", "a"), ("a", "b", "c"))
+    assert (first.low, first.high) == (second.low, second.high) == (-0.4, 0.2)
+    assert [mark.shift for panel in (first, second) for mark in panel.marks if isinstance(mark, Dots)] == [0, 0]
+    assert not drawn.legend
+    assert gain.figure([]) is None
 
 
 def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:

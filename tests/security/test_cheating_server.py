@@ -370,7 +370,7 @@ def test_rounded_scores_give_no_exact_counts_of_classes(project: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ('epsilon = 3.5\nunbounded = ["n"]', "policy.epsilon: ε = 3 is spent"),
+        ('epsilon = 3.5\nunbounded = ["n", "own", "trained"]', "policy.epsilon: ε = 3 is spent"),
         ("calls = {train = 3}", "policy.calls: train has replied 3 times"),
         ('calls = {"FedAvg.train" = 3}', "policy.calls: FedAvg.train has replied 3 times"),
     ],

@@ -17,6 +17,8 @@ from fedweave.privacy.gaussian import epsilon
 from tests.deploy.projects import SITES
 from tests.security.cheating import Cheat, agreed, reply, set_policy
 
+SCORED = 'unbounded = ["own", "trained"]'  # of which no ε holds
+
 
 def noisy(**settings: Any) -> Any:
     return agreed("dp_fedavg", rounds=9, algorithm_settings={"clip": 0.5} | settings)
@@ -29,7 +31,7 @@ def weights_of(server: Cheat) -> int:
 def test_a_cap_lets_noised_updates_leave_until_it_is_reached_and_plain_ones_never(project: Path) -> None:
     """σ = 8: a round has μ = 1/4, and three have ε = epsilon(√3 / 4)."""
     cap = epsilon(math.sqrt(3) / 4, 1e-6)
-    set_policy(project, f"epsilon = {cap + 1e-9}\ndelta = 1e-6")
+    set_policy(project, f"epsilon = {cap + 1e-9}\ndelta = 1e-6\n{SCORED}")
     server = Cheat(project, noisy(sigma=8.0))
     assert not server.join().refusal
     for round in (1, 2, 3):
@@ -44,9 +46,9 @@ def test_a_cap_lets_noised_updates_leave_until_it_is_reached_and_plain_ones_neve
     assert f"exceed {cap:g} at δ = 1e-06; 3 such messages fit under it in all" in refused.refusal
     spent = Spent.of(server.records().entries)
     assert spent.epsilon(1e-6) == pytest.approx(cap)
-    other = Cheat(project, agreed(), run="r2")
-    assert not other.join().refusal
-    assert "policy.epsilon: nothing bounds what update reveals" in other.call("FedAvg.train").refusal
+    other = Cheat(project, agreed(), run="r2").join()
+    assert other.blob == b""
+    assert "policy.epsilon: nothing bounds what update reveals" in other.refusal
 
 
 @pytest.mark.parametrize("settings", [{"sigma": 0.01}, {"sigma": 8.0, "clip": 5.0}])
@@ -69,9 +71,9 @@ def test_a_server_that_wants_other_noise_than_was_agreed_is_refused(project: Pat
 )
 def test_a_run_with_too_little_noise_is_refused_by_the_policy(project: Path, policy: str, why: str) -> None:
     set_policy(project, policy)
-    server = Cheat(project, noisy(sigma=0.01))
-    assert not server.join().refusal
-    assert re.search(why, server.call("FedAvg.train").refusal)
+    joining = Cheat(project, noisy(sigma=0.01)).join()
+    assert joining.blob == b""
+    assert re.search(why, joining.refusal)
 
 
 def test_weights_of_a_cheating_server_get_no_more_of_an_example_than_its_noise_lets_through(project: Path) -> None:
@@ -80,7 +82,7 @@ def test_weights_of_a_cheating_server_get_no_more_of_an_example_than_its_noise_l
     clip, sigma, examples = 0.5, 8.0, 5
     part = {"name": "dp_examples", "clip": clip, "sigma": sigma, "examples": examples, "lr": 1.0}
     cap = epsilon(math.sqrt(2) * 2 / sigma, 1e-5)
-    set_policy(project, f"epsilon = {cap + 1e-9}")
+    set_policy(project, f"epsilon = {cap + 1e-9}\n{SCORED}")
     document = agreed(rounds=9, algorithm_settings={"local_steps": 1, "parts": ["uniform", part]}).plain()
     server = Cheat(project, resolve({**document, "model": {"name": "mlp", "hidden": 16}}))
     assert not server.join().refusal

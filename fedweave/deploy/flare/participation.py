@@ -17,6 +17,7 @@ from fedweave.core.tree import Tree
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.alignment import read_openings
 from fedweave.deploy.flare.downloads import Downloads
+from fedweave.deploy.flare.foretold import check_declared
 from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.lengths import checked
@@ -179,7 +180,7 @@ class Participation:
         in a length that the sites are yet to agree on, no step can be run until `pad`.
 
         Raises:
-            ConfigError: the algorithm or the model is for other data.
+            ConfigError: the algorithm or the model is for other data. PolicyViolation: the policy would end the run.
         """
         model = self.config.model.make().build(width, found.classes)
         check_examples(self.config, found.data)
@@ -187,6 +188,8 @@ class Participation:
         self.algorithm = self.config.algorithm.make(model)
         check_rounds(self.algorithm, self.config.general.rounds)
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
+        if not self.asked.predict:
+            check_declared(self.rules, calls)
         self.scores = {step.__name__ for step in calls.evaluation}
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found

@@ -14,15 +14,14 @@ import numpy as np
 
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities
-from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import SPLITS
-from fedweave.core.tree import nest
 from fedweave.deploy.flare.admission import check_files
+from fedweave.deploy.flare.foretold import refusals
 from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.party import read_own
-from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_algorithm, check_reply
+from fedweave.deploy.flare.policy import Spent, check_algorithm
 from fedweave.deploy.flare.provision import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, read_secret
 from fedweave.deploy.sites.caps import ending
@@ -32,7 +31,6 @@ from fedweave.errors import FedweaveError
 
 SOON = 30  # days that a certificate should still last
 SECONDS = 2.0  # for the server to take a connection
-SCORES = "own"  # the key of evaluations' replies that every algorithm needs
 PACKAGES = ("fedweave", "torch", "nvflare", "numpy", "pyarrow")
 
 
@@ -153,31 +151,17 @@ def _rehearse(folder: Path, rules: Rules, config: Config, shape: tuple[int, int,
     algorithm = config.algorithm.make(config.model.make().build(features, classes))
     calls = calls_of(algorithm, config.algorithm.name, sites)
     senders: dict[tuple[str, bool], list[str]] = {}
-    for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
-        for key, why in _refused(rules, step_info(step)).items():
-            senders.setdefault((why, step in calls.evaluation and key != SCORES), []).append(step_name(step))
-    for (why, perhaps), steps in senders.items():
-        verb, so = ("may send", "if it does,") if perhaps else ("sends", "so that")
+    for why, sender, certain in refusals(rules, calls):
+        senders.setdefault((why, certain), []).append(sender)
+    for (why, certain), steps in senders.items():
+        verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
         ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
         said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
-        (told.notes if perhaps else told.faults).append((name, said))
+        (told.faults if certain else told.notes).append((name, said))
     spent = Spent.of(entry for journal in journals(folder) for entry in entries(journal))
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
         told.notes.append((name, f"{SITE_FILE}: {why}. {so}"))
-
-
-def _refused(rules: Rules, info: StepInfo) -> dict[str, str]:
-    """{key: why} of what a step declares to send and a policy refuses, without what is below such a key."""
-    found: dict[str, str] = {}
-    for key in sorted(info.sends):
-        if any(key.startswith(f"{above}/") for above in found):
-            continue
-        try:
-            check_reply(rules, Spent(), nest({key: 0.0}), 0, info)
-        except PolicyViolation as error:
-            found[key] = str(error)
-    return found
 
 
 def _described(own: Any, counts: list[int]) -> str:
