@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+# The remedy where training diverged.
+DIVERGED = "Lower algorithm.lr, or bound the updates (algorithm.parts = [{name = 'clip', norm = 1.0}])."
 _CARRIERS = ("core", "engines", "ops")  # of steps that others wrote
 
 

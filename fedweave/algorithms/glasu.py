@@ -353,7 +353,8 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
 
 
 def union(replies: Replies, count: int) -> Tensor:
-    """∪_m S_m of `count` nodes, sorted, int64, with its first repeated to a length that depends on its size alone.
+    """∪_m S_m of `count` nodes, sorted, int64, with its first repeated up to a multiple of 64; a party sends one
+    row, as often, of a node that stands there again.
 
     Raises:
         FedweaveError: a client names a node that there is not; at every client its row would be missing.

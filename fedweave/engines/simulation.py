@@ -172,7 +172,7 @@ class Simulation:
                 batches.append(Batch(tuple(place[client] for client in group), tree))
                 self._note(call, group, messages, tree, (time.perf_counter() - began) / len(group))
         if call.info.sums:
-            self._sums.opened((self.round, self._calls), here)
+            self._sums.opened((self.round, self._calls), here, call.info, batches)
         self._calls += 1
         return Replies(here, batches, missing, call.info.sums)
 

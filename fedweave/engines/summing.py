@@ -8,8 +8,9 @@ from torch import Tensor
 
 from fedweave.core.federation import Declaration, StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.core.tree import Tree
-from fedweave.privacy.secure_sum import SLOTS
+from fedweave.core.replies import Batch
+from fedweave.core.tree import Tree, leaves
+from fedweave.privacy.secure_sum import SLOTS, check_term
 
 SHARE, SEED, KEY = 48, 16, 32  # bytes of a sealed letter with two shares, of a share, of a public key
 CERTIFICATE, SIGNATURE = 1024, 256  # what the simulation counts; of RSA keys of 2048 bits that of a signature is exact
@@ -59,8 +60,17 @@ class SumMeter:
             self._exchange("share", where, here, told, {"shares": _bytes(len(here), SLOTS, SHARE)})
         self._left -= 1
 
-    def opened(self, where: tuple[int, int], here: Sequence[str]) -> None:
-        """Signatures on the list of survivors, and shares."""
+    def opened(self, where: tuple[int, int], here: Sequence[str], info: StepInfo, replies: Sequence[Batch]) -> None:
+        """Signatures on the list of survivors, and shares.
+
+        Raises:
+            FedweaveError: a client's term of the sum is not finite.
+        """
+        for batch in replies:
+            for path, words in leaves(batch.tree):
+                if info.covering(path) in info.sums and isinstance(words, Tensor):
+                    for at, own in zip(batch.at, words, strict=True):
+                        check_term(own, f"{path} of {here[at]!r}")
         self._exchange("survivors", where, here, {}, {"signature": _bytes(SIGNATURE)})
         reply = {"mask": _bytes(SEED), "shares": _bytes(len(here), SEED)}
         signatures = dict.fromkeys(here, _bytes(SIGNATURE))

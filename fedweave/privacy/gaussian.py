@@ -8,7 +8,6 @@ import torch
 from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
-from fedweave.core import random
 from fedweave.core.mechanism import Clipped, Cost, Gaussian, Mechanism
 from fedweave.ops.hashing import bits
 from fedweave.privacy.ldp import uniform
@@ -45,8 +44,8 @@ class GaussianRows:
         if self.sigma == 0:
             return h
         norm = torch.linalg.vector_norm(h, dim=1, keepdim=True)
-        noise = random.normal(key, tuple(h.shape)).to(h.dtype)
-        return h * (self.clip / norm.clamp(min=self.clip)) + self.sigma * self.clip * noise
+        clipped = h.double() * (self.clip / norm.clamp(min=self.clip).double())
+        return (clipped + self.sigma * self.clip * noise(key, tuple(h.shape))).to(h.dtype)
 
     @property
     def mu(self) -> float:

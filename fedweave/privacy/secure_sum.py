@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.mechanism import SecureSum
-from fedweave.errors import UserError
+from fedweave.errors import DIVERGED, FedweaveError, UserError
 
 SLOTS = 16  # sums for which sites agree on keys at once
 
@@ -54,13 +54,25 @@ class FixedPoint:
         return round(value * 2**self.fraction)
 
     def encode(self, value: Tensor, most: Any) -> Tensor:
-        """The words of `value`, rounded and kept within ±`most`, which is a word itself or float64 scalar."""
+        """The words of `value`, rounded and kept within ±`most`, which is a word itself or float64 scalar; of what is
+        not finite the least word, which no number has (`check_term`)."""
         scaled = (value.to(torch.float64) * 2.0**self.fraction).round_()
-        return scaled.clamp(-most, most).to(self.dtype)
+        words = scaled.clamp(-most, most).to(self.dtype)
+        return torch.where(value.isfinite(), words, torch.iinfo(self.dtype).min)
 
     def decode(self, total: Tensor, dtype: torch.dtype) -> Tensor:
         """The number that a sum of words stands for."""
         return (total.to(torch.float64) * 2.0**-self.fraction).to(dtype)
+
+
+def check_term(words: Tensor, what: str) -> None:
+    """Refuse a term of a sum, before it can hide in it, that stands for numbers that are not finite.
+
+    Raises:
+        FedweaveError: says so of `what`.
+    """
+    if (words == torch.iinfo(words.dtype).min).any():
+        raise FedweaveError(f"training diverged: {what} holds numbers that are not finite. {DIVERGED}")
 
 
 def even_share(words: FixedPoint, share: Tensor) -> Tensor:

@@ -253,6 +253,32 @@ def test_noise_is_in_what_leaves_and_in_the_ledger() -> None:
     assert gap(plain, noisy) > 1e-3
 
 
+@pytest.mark.parametrize("cheats", [False, True])
+def test_a_node_that_stands_in_a_list_again_leaves_as_one_row(cheats: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise drawn anew for each of its rows would let the server average it away: a list is padded with its first
+    node, and a server may put a node on it as often as it likes."""
+    fed, again = federation(parties(nodes=120)), []
+    plain = fed.map
+
+    def heard(step: Any, message: Tree, *args: Any, **options: Any) -> Replies:
+        if cheats and "nodes" in message:
+            message = message | {"nodes": torch.full_like(message["nodes"], 5)}
+        replies = plain(step, message, *args, **options)
+        if step.__name__ == "infer" and "nodes" in message:
+            nodes, place, times = message["nodes"].unique(return_inverse=True, return_counts=True)
+            rows = replies.stack("h")
+            for node in (times > 1).nonzero()[:, 0]:
+                alike = rows[:, place == node]
+                assert torch.equal(alike, alike[:, :1].expand_as(alike))
+                assert float(alike.std()) > 1  # of noise
+                again.append(int(nodes[node]))
+        return replies
+
+    monkeypatch.setattr(fed, "map", heard)
+    next(iter(train(made(batch=16, fan_out=3, sigma=4.0, exchanges=2), fed, 1, eval_every=0)))
+    assert again == [5] if cheats else len(again) >= 1
+
+
 @pytest.mark.parametrize(
     "kind", [GLASU, *(pytest.param(k, marks=SLOW) for k in (VFL, Standalone, SimulatedCentralized))]
 )

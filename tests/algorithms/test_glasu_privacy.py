@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 
 from fedweave.core import random
 from fedweave.core.mechanism import Clipped, Cost, Gaussian
-from fedweave.privacy.gaussian import GaussianRows, epsilon, total_epsilon
+from fedweave.privacy.gaussian import GaussianRows, epsilon, noise, total_epsilon
 
 
 def delta_of(mu: float, eps: float) -> float:
@@ -45,6 +46,16 @@ def test_rows_are_clipped_and_noised() -> None:
         assert float(noise.std()) == pytest.approx(sigma * clip, rel=0.02)
         assert float(noise.mean().abs()) < 5 * sigma * clip / 200
     assert not torch.equal(*(GaussianRows(1.0, 1.0).apply(h, random.key(seed)) for seed in (0, 1)))
+
+
+def test_no_row_is_impossible_that_another_makes_likely() -> None:
+    """(ε, δ) asks for noise whose tails go on: what ends at 5.9 standard deviations tells rows apart at sigma = 1 with
+    probability 5e-5, whatever ε."""
+    rows, key = GaussianRows(3.0, 2.0), random.key(5)
+    drawn = rows.apply(torch.zeros(7, 3, dtype=torch.float64), key)
+    assert torch.equal(drawn, 2.0 * 3.0 * noise(key, (7, 3)))
+    farthest = math.sqrt(-2 * math.log(2.0**-54))
+    assert 2 * ndtr(-farthest) < 1e-16
 
 
 def test_the_ledger_is_told() -> None:

@@ -1,5 +1,6 @@
 """The part secure_sum of the FedAvg family: the mean of plain FedAvg, in words; what it cannot go with."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -7,11 +8,12 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
-from fedweave.algorithms.parts import Clip, MemberNoise, SecureSum, Uniform
+from fedweave.algorithms.parts import Clip, Context, MemberNoise, Part, SecureSum, Uniform
+from fedweave.core.graph import TRAIN
 from fedweave.core.mechanism import Clipped, read_applied
 from fedweave.core.mechanism import SecureSum as Applied
-from fedweave.core.tree import leaves
-from fedweave.errors import ClientsMissing, UserError
+from fedweave.core.tree import leaves, map_leaves
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
@@ -55,6 +57,25 @@ def test_those_who_replied_make_up_the_mean() -> None:
     few = federation(absent=lambda round, client: "away" if round == 2 and client > "site-1" else None)
     with pytest.raises(ClientsMissing, match="3 are needed"):
         list(train(FedAvg(model(), parts=(exact,), **options | {"quorum": 0.1}), few, 3))
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_client_that_diverged_is_named_and_hides_in_no_sum(mode: str, value: float) -> None:
+    """As a word it would be one like any other, and move every weight by up to the bound."""
+
+    examples = {name: int(graph.masks[TRAIN].sum()) for name, graph in federation().graphs.items()}
+    most = max(examples, key=examples.__getitem__)
+    assert list(examples.values()).count(examples[most]) == 1
+
+    class Diverging(Part):
+        """The update of the client with most examples is not finite."""
+
+        def release(self, ctx: Context, update: Any) -> Any:
+            return map_leaves(lambda leaf: torch.where(ctx.examples == examples[most], value, leaf), update)
+
+    with pytest.raises(FedweaveError, match=f"training diverged: update.* of '{most}' holds numbers that are not fin"):
+        after(Diverging(), SecureSum(), mode=mode)
 
 
 def test_what_leaves_is_declared_and_is_words() -> None:

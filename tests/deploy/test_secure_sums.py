@@ -170,6 +170,16 @@ def test_fedavg_has_the_simulations_numbers_and_the_server_sees_noise(project: P
     }
 
 
+def test_a_site_whose_training_diverged_sends_no_words_of_it(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The server could not tell: words of what is not finite are words like any others."""
+    fed, algorithm, link = joined(project, secure(optimizer="sgd", lr=1e38))
+    heard = words(link, "bank-b", "update")
+    with pytest.raises(ClientsMissing):
+        list(train(algorithm, fed, 3))
+    assert "training diverged: update/" in caplog.text
+    assert not heard
+
+
 def test_a_policy_that_asks_for_it_refuses_plain_updates(project: Path) -> None:
     deny(project, 'secure_sum = ["update"]')
     with pytest.raises(ClientsMissing, match=r"bank-b: .*policy.secure_sum: update may only leave in a secure sum"):

@@ -84,7 +84,7 @@ class PartySteps:
         own = map_leaves(lambda out: out[:count], outputs)
         if segment == 0:
             now["kept"] = own["kept"]
-        now["sent"] = self.release.noised(client, own["h"])
+        now["sent"] = self.release.noised(client, own["h"], exchanged(now, segment + 1) if self.batch else None)
         return {"h": self.release.sent(client, now["sent"])}
 
     def pull(self, client: Client, message: Tree) -> Tree:

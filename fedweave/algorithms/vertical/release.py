@@ -8,8 +8,10 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.federation import Client, Sends
 from fedweave.core.mechanism import SecureSum
+from fedweave.ops.rows import gather_rows
 from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.secure_sum import FixedPoint, even_share
+from fedweave.sampling.neighbourhoods import located
 
 SUM = SecureSum(everyone=True)  # nobody can be left out of an aggregate
 WORDS = FixedPoint.of(SUM)
@@ -23,9 +25,13 @@ class RowRelease:
     rows: GaussianRows
     masked: bool
 
-    def noised(self, client: Client, h: Tensor) -> Tensor:
-        """h [n, h] clipped and noised."""
-        return self.rows.apply(h, random.fold(client.secret, "h"))
+    def noised(self, client: Client, h: Tensor, nodes: Tensor | None = None) -> Tensor:
+        """h [n, h] clipped and noised; of `nodes` int64 [n], all nodes where None. A node that stands there several
+        times leaves as one row: the mean of several with noise of their own would have less of it."""
+        sent = self.rows.apply(h, random.fold(client.secret, "h"))
+        if nodes is None or not self.rows.sigma:
+            return sent
+        return gather_rows(sent, located(nodes, nodes, len(client.graph.y)))
 
     def sent(self, client: Client, h: Tensor) -> Tensor:
         """`noised` representations as they are sent: words, int32, or as they are."""

@@ -15,7 +15,7 @@ from fedweave.deploy.flare.requests import Agree, Call, Open
 from fedweave.engines.summing import SEED, SHARE
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.privacy.aggregation import Advert, Answers, Group, Participant, Use, read_identity
-from fedweave.privacy.secure_sum import FixedPoint
+from fedweave.privacy.secure_sum import FixedPoint, check_term
 
 
 class Masking:
@@ -70,6 +70,7 @@ class Masking:
             words = FixedPoint.of(info.sums[str(info.covering(path))])
             if not isinstance(flat[path], Tensor) or flat[path].dtype != words.dtype:
                 raise FedweaveError(f"{path} is to be words of {words.bits} bits, for it is declared in a secure sum")
+            check_term(flat[path], path)
             flat[path] = flat[path].contiguous().clone()
         use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers))
         participant.mask(use, [unsigned(flat[path]) for path in paths])
