@@ -190,7 +190,7 @@ def encode(tree: Tree) -> bytes:
     return save(tensors, {"python": json.dumps(python, sort_keys=True)})
 
 
-def decode(blob: bytes, filled: int = 1 << 40) -> Tree:
+def decode(blob: bytes, filled: int = 1 << 32) -> Tree:
     """Parse what `encode` wrote.
 
     filled: bytes that its sparse leaves may take once they are filled in.
@@ -202,12 +202,22 @@ def decode(blob: bytes, filled: int = 1 << 40) -> Tree:
         tensors = load(blob)
         head = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
         python = json.loads(head["__metadata__"]["python"])
+        if absent := python.keys() - tensors.keys():
+            raise ValueError(f"it tells of leaves that it does not have: {sorted(absent)[:3]}")
         if (size := sum(map(_filled, python.values()))) > filled:
             raise ValueError(f"its sparse leaves take {size} bytes")
         tree = nest({path: _unwrap(tensor, python.get(path)) for path, tensor in sorted(tensors.items())})
         return check(tree, "the tree")
     except Exception as error:  # whatever a hostile blob provokes in the parser is one refusal
         raise ReplyRefused(f"not a tree in fedweave's encoding ({len(blob)} bytes): {error}") from error
+
+
+def numbers(tree: Tree) -> Iterator[tuple[str, Tensor]]:
+    """(path, tensor) of all that holds floating-point numbers, whatever its form: dense, sparse, or a number alone."""
+    for path, leaf in leaves(tree):
+        found = torch.tensor(leaf) if isinstance(leaf, float) else leaf
+        if isinstance(found, Tensor | TouchedRows | Sparsified) and found.dtype.is_floating_point:
+            yield path, materialize(found)
 
 
 def encoded_size(tree: Tree) -> int:

@@ -34,7 +34,7 @@ from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
 from fedweave.engines.states import Group, Readers, States
-from fedweave.engines.summing import SumMeter
+from fedweave.engines.summing import SumMeter, check_alike
 from fedweave.engines.vectorised import batch_dims, matrix_of, run_batch, settled, stacked_states
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, raised_at
 from fedweave.ops.recording import Recordings, When, traced
@@ -162,6 +162,7 @@ class Simulation:
         peers = cast(Post, received).open() if received else None
         messages = Messages(call.name, shared, each, [*here, *missing], self.clients, peers)
         if call.info.sums:
+            check_alike(call.name, messages)
             self._sums.prepare((self.round, self._calls), here)
         place = {client: at for at, client in enumerate(here)}
         batches: list[Batch] = []

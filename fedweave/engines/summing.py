@@ -1,6 +1,7 @@
 """What passes between server and clients for secure sums besides the terms (`privacy.aggregation`): its form, and its
 place in the simulation's ledger."""
 
+import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor
 from fedweave.core.federation import Declaration, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch
-from fedweave.core.tree import Tree, leaves
+from fedweave.core.tree import Tree, encode, leaves
+from fedweave.engines.messages import Messages
+from fedweave.errors import FedweaveError
 from fedweave.privacy.secure_sum import SLOTS, check_term
 
 SHARE, SEED, KEY = 48, 16, 32  # bytes of a sealed letter with two shares, of a share, of a public key
@@ -35,6 +38,21 @@ HEARD = {
     },
 }
 INFO = {kind: StepInfo.of(sends, ragged=True, hears=HEARD.get(kind, {})) for kind, sends in AGREEING.items()}
+
+
+def fingerprint(heard: Tree) -> str:
+    """Of what a step was told: SHA-256 of its serialised form, in digits."""
+    return hashlib.sha256(encode(heard)).hexdigest()
+
+
+def check_alike(step: str, messages: Messages) -> None:
+    """Refuse a step that adds up in a secure sum what clients were told different things for (see `Use`).
+
+    Raises:
+        FedweaveError: names it.
+    """
+    if messages.each or messages.rows.clients:
+        raise FedweaveError(f"{step} replies in a secure sum, so all clients must be told the same; take no `each`.")
 
 
 class SumMeter:

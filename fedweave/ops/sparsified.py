@@ -49,8 +49,14 @@ class Sparsified:
 
     @staticmethod
     def bytes_of(form: str) -> int:
-        """Bytes of the tensor that `unpacked` makes."""
+        """Bytes of the tensor that `unpacked` makes.
+
+        Raises:
+            ValueError: a size is negative, as if others took the less.
+        """
         kind, *shape = form.split()
+        if any(int(n) < 0 for n in shape):
+            raise ValueError(f"there is no sparse form {form!r}")
         return math.prod(map(int, shape)) * _DTYPES[kind].itemsize
 
     @classmethod

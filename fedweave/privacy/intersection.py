@@ -85,13 +85,13 @@ class Party:
             CallRefused: it has been before; one of the parties is not among them, has not signed it, or this one has
                 said something else.
         """
-        if self._openings or tuple(openings) != self.sites or openings[self.name] != self._own:
+        if self._openings or openings.keys() != set(self.sites) or openings[self.name] != self._own:
             raise CallRefused("alignment: the lists are to be those of all sites, this one's as it sent it, and once")
         for site, opening in openings.items():
             about = opens(self.run, site, opening.nonce, opening.size, opening.digest)
             self.identity.check(site, opening.certificate, opening.signature, about)
-        self._openings = dict(openings)
-        named = [[site, own.nonce, own.size, own.digest] for site, own in openings.items()]
+        self._openings = {site: openings[site] for site in self.sites}  # whatever the order in which they came
+        named = [[site, own.nonce, own.size, own.digest] for site, own in self._openings.items()]
         self._meeting = hashlib.sha256(told("fedweave: a meeting", self.run, named)).digest()
 
     def blind(self, turn: int, points: np.ndarray, signature: bytes) -> tuple[np.ndarray, bytes]:

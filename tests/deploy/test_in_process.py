@@ -62,7 +62,7 @@ def joined(
     held, seed = server_graphs(project / "server", torch.float32), config.general.seed
     fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, test=test, held=held, **options)
     replies = fed.join(config.plain(), run, after, vertical)
-    features, fed.classes = widest(replies), replies["bank-a"]["classes"]
+    features, fed.classes = widest(replies), replies[SITES[0]]["classes"]
     fed.begin(max(after, 0) + 1)
     return fed, config.algorithm.make(config.model.make().build(features, fed.classes)), link
 

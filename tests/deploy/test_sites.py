@@ -87,6 +87,35 @@ def test_fedavg_is_the_simulation_and_leaves_the_same_files(ran: Ran) -> None:
     assert totals == {"up": summary["bytes_up"], "down": summary["bytes_down"]}
 
 
+@pytest.mark.parametrize("cheat", ["server", "bank-c"])
+def test_nobody_has_a_site_show_or_delete_its_files_or_stop(ran: Ran, running: Path, cheat: str) -> None:
+    """NVFlare's client does all of it for whoever sends it a message that does not ask for rights to be looked at."""
+    victim = running / "bank-a"
+    asked = [
+        ["bank-a", "sys.shell", {}, f"cat {victim / 'site.toml'}"],
+        ["bank-a", "sys.shell", {}, "cat startup/client.key"],
+        ["bank-a", "train.delete_run", {"job_id": "ledgers"}, ""],
+        ["bank-a", "train.deploy", {"job_id": "ledgers", "job_meta": {"job_id": "ledgers"}, "app_name": "app"}, ""],
+        ["bank-a", "sys.report_env", {}, ""],
+        ["bank-a", "train.restart", {}, ""],
+        ["bank-a", "train.shutdown", {}, ""],
+    ]
+    files = {path: path.read_bytes() for path in victim.rglob("*.jsonl")}
+    assert files  # of the run before
+    (running / cheat / "ask.tmp").write_text(json.dumps(asked))
+    (running / cheat / "ask.tmp").rename(running / cheat / "ask")
+    answers = running / cheat / "asked"
+    while not answers.exists():
+        time.sleep(0.05)
+    said = json.loads(answers.read_text())
+    answers.unlink()
+    wanted = ["only the server may ask a site"] if cheat != "server" else ["invalid_request", "a job's id is none that"]
+    assert len(said) == len(asked)
+    assert all(any(words in one for words in wanted) for one in said), said
+    assert {path: path.read_bytes() for path in victim.rglob("*.jsonl")} == files
+    assert SiteProcess(victim).pid() is not None
+
+
 @pytest.mark.slow
 def test_a_misbehaving_site_is_named_left_out_and_taken_back(running: Path, tmp_path: Path) -> None:
     plan = {

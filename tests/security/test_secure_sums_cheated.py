@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.config import resolve
-from fedweave.core.tree import Tree, decode, encode
+from fedweave.core.tree import Tree, decode, encode, map_leaves
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.masking import advert_tree
 from fedweave.deploy.flare.requests import pin
@@ -101,6 +101,33 @@ def test_a_server_that_puts_its_own_keys_in_between(kits: Path) -> None:
     assert "what is said to be from 'bank-b' is not signed by it" in answer.refusal
     odd = adverts | {"bank-b": adverts["bank-b"] | {"keys": adverts["bank-c"]["keys"]}}
     assert "is not signed by it" in server.agree("bank-c", "share", {"adverts": odd}).refusal
+
+
+@pytest.mark.parametrize("lie", ["count", "weights"])
+def test_a_sum_of_what_sites_were_told_differently_is_opened_by_nobody(kits: Path, message: Tree, lie: str) -> None:
+    """With N = 2^62 the others' terms n_i / N · Δ_i are words of 0, and with other weights they can be known: the sum
+    would be bank-b's own term."""
+    server = Server(kits)
+    server.prepare()
+    others = {
+        "count": message | {"SecureSum": {"n": torch.tensor(2**62)}},
+        "weights": message | {"w": map_leaves(torch.zeros_like, message["w"])},
+    }[lie]
+    for site in SITES:
+        update(server.train(site, message if site == "bank-b" else others))
+    signed = {site: reply(server.open(site, "survivors", SITES))["signature"] for site in SITES}
+    for site in SITES:
+        told = {"signatures": signed, "letters": server.to(site)}
+        answer = server.open(site, "reveal", SITES, told)
+        assert answer.blob == b""
+        assert "is not signed by it" in answer.refusal
+    again = Server(kits, epoch=6)  # those who heard the same do not reach the least that a sum is of without bank-b
+    again.prepare()
+    for site in SITES:
+        update(again.train(site, message if site == "bank-b" else others))
+    own = {"bank-b": reply(again.open("bank-b", "survivors", SITES))["signature"]}
+    answer = again.open("bank-b", "reveal", SITES, {"signatures": own, "letters": again.to("bank-b")})
+    assert "1 of 3 sites are too few" in answer.refusal
 
 
 def test_a_lie_about_survivors_reveals_nothing(kits: Path, message: Tree) -> None:

@@ -3,16 +3,17 @@
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from fedweave.core.tree import Tree, leaves
+from fedweave.core.tree import Tree, numbers
 from fedweave.deploy.flare.policy import PolicyViolation
 from fedweave.deploy.flare.store import Store
 from fedweave.errors import CallRefused
 
 
 class Downloads:
-    """The last message of each step of a run, kept where the policy bounds how much the next one may differ.
+    """The last message of each step of a run, kept where the policy bounds how much the next one may differ. It is the
+    last that came, also where the run goes on from an earlier round: a server that could choose what its messages are
+    compared with would be bound by nothing.
 
     folder: of the run. bound: the largest L2 norm of a change; None keeps nothing.
     """
@@ -21,20 +22,15 @@ class Downloads:
         self._bound = bound
         self._last = Store(folder, "download", "download-before-") if bound is not None else None
 
-    def go_back(self, round: int) -> None:
-        """Continue from what was last received up to `round`."""
-        if self._last is not None:
-            self._last.go_back(round)
-
-    def check(self, step: str, message: Tree, round: int, saved: int) -> None:
+    def check(self, step: str, message: Tree) -> None:
         """Refuse a message of `step` that is not finite, or too far from the one before.
 
         Raises:
             CallRefused: names the leaf. PolicyViolation: names the bound.
         """
-        for path, leaf in leaves(message):
+        for path, leaf in numbers(message):
             # What is not finite shows in the sum, which is quicker; large numbers alone make it overflow too.
-            if isinstance(leaf, Tensor) and leaf.is_floating_point() and not (leaf.sum().isfinite() or _finite(leaf)):
+            if not (leaf.sum().isfinite() or leaf.isfinite().all()):
                 raise CallRefused(f"{path} of what {step} is sent holds numbers that are not finite")
         if self._last is None or self._bound is None:
             return
@@ -44,21 +40,12 @@ class Downloads:
                 f"policy.max_change: what {step} is sent has changed by {moved:.4g} since its last call, and "
                 f"{self._bound:g} is allowed"
             )
-        self._last.enter(round, saved)
         self._last.keep({**self._last.tree, step: message})
 
 
-def _finite(leaf: Tensor) -> bool:
-    return bool(leaf.isfinite().all())
-
-
 def change(before: Tree, after: Tree) -> float:
-    """L2 norm of the change of all floating point tensors; infinite where one has come, gone or got another shape."""
-    old, new = _floats(before), _floats(after)
+    """L2 norm of the change of all floating-point numbers; infinite where one has come, gone or got another shape."""
+    old, new = dict(numbers(before)), dict(numbers(after))
     if {path: leaf.shape for path, leaf in old.items()} != {path: leaf.shape for path, leaf in new.items()}:
         return torch.inf
     return float(sum(((new[path].double() - old[path].double()) ** 2).sum() for path in new) ** 0.5) if new else 0.0
-
-
-def _floats(tree: Tree) -> dict[str, Tensor]:
-    return {path: leaf for path, leaf in leaves(tree) if isinstance(leaf, Tensor) and leaf.is_floating_point()}

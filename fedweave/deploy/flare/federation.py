@@ -29,6 +29,7 @@ from fedweave.deploy.flare.versions import DataVersions
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
+from fedweave.engines.summing import check_alike
 from fedweave.errors import FedweaveError
 
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
@@ -183,6 +184,7 @@ class Flare:
             request["received"] = cast(Relayed, received).plain(chosen)
         messages, here = Messages(name, shared, each, chosen, self.clients), self._open(chosen)
         if info.sums:
+            check_alike(name, messages)
             request["sum"] = self._sums.prepare(name, info, here)
             here = request["sum"]["peers"]
         replies, notes = self._step(request, info, messages, chosen, here)
@@ -191,7 +193,8 @@ class Flare:
                 self._faults.update(read_faults(note, received.sources[site]).items())
         check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
         if info.sums:
-            replies = self._sums.opened(name, info, request["sum"], replies, request["again"], self.round)
+            call = self.round, request["again"]
+            replies = self._sums.opened(name, info, request["sum"], replies, call, messages.common())
         return replies, notes
 
     def _ask(self, name: str, info: StepInfo, request: dict[str, Any], sent: Mapping[str, Tree]) -> Replies:

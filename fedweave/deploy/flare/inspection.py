@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from fedweave.core.federation import StepInfo
-from fedweave.core.tree import Tree, decode, leaves
+from fedweave.core.tree import Tree, decode, leaves, numbers
 from fedweave.engines.calls import check_declared
 from fedweave.errors import ReplyRefused
 from fedweave.ops.sparsified import Sparsified
@@ -73,8 +73,8 @@ class Inspector:
             raise ReplyRefused(f"{len(blob)} bytes exceed the limit of {self._limit} (engine.reply_mb)")
         tree = decode(blob, self._limit)
         check_declared(step, info, tree)
-        for path, leaf in leaves(tree):
-            if isinstance(leaf, Tensor) and leaf.is_floating_point() and not _finite(leaf):
+        for path, leaf in numbers(tree):
+            if not _finite(leaf):
                 raise ReplyRefused(f"{path} holds numbers that are not finite")
         return tree
 
@@ -134,9 +134,9 @@ def _beyond(info: StepInfo, message: Tree, reply: Tree) -> str:
 def _largest(tree: Tree, info: StepInfo) -> dict[str, float]:
     """{declared key: the largest magnitude of its floating-point numbers} of those without a range."""
     found: dict[str, float] = {}
-    for path, leaf in leaves(tree):
+    for path, leaf in numbers(tree):
         key = info.covering(path) or path
-        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.numel() and not info.sends[key].within:
+        if leaf.numel() and not info.sends[key].within:
             least, most = leaf.aminmax()
             found[key] = max(found.get(key, 0.0), -float(least), float(most))
     return found

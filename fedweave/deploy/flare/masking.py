@@ -12,7 +12,7 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.deploy.flare.journal import Journal
 from fedweave.deploy.flare.requests import Agree, Call, Open
-from fedweave.engines.summing import SEED, SHARE
+from fedweave.engines.summing import SEED, SHARE, fingerprint
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.privacy.aggregation import Advert, Answers, Group, Participant, Use, read_identity
 from fedweave.privacy.secure_sum import FixedPoint, check_term
@@ -47,11 +47,13 @@ class Masking:
             self._participant = Participant(self._name, read_identity(self._folder), group)
             return advert_tree(self._participant.advertise())
         dealt = self._of(asked.epoch).share({site: read_advert(tree) for site, tree in told["adverts"].items()})
-        rows = [dealt.get(site, [bytes(SHARE)] * self._of(asked.epoch).group.slots) for site in told["adverts"]]
+        group = self._of(asked.epoch).group
+        here = [site for site in group.sites if site in told["adverts"]]
+        rows = [dealt.get(site, [bytes(SHARE)] * group.slots) for site in here]
         return {"shares": torch.stack([torch.stack([tensor(letter) for letter in row]) for row in rows])}
 
-    def masked(self, asked: Call, info: StepInfo, reply: Tree) -> Tree:
-        """The reply with what it has for a sum masked.
+    def masked(self, asked: Call, info: StepInfo, heard: Tree, reply: Tree) -> Tree:
+        """The reply with what it has for a sum masked; heard: what the step was told.
 
         Raises:
             CallRefused: the sum is not prepared, or would be of too few. FedweaveError: what is to be added up are no
@@ -72,7 +74,7 @@ class Masking:
                 raise FedweaveError(f"{path} is to be words of {words.bits} bits, for it is declared in a secure sum")
             check_term(flat[path], path)
             flat[path] = flat[path].contiguous().clone()
-        use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers))
+        use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers), fingerprint(heard))
         participant.mask(use, [unsigned(flat[path]) for path in paths])
         return nest(flat)
 

@@ -253,7 +253,7 @@ class Member:
         if step.__name__ in job.scores and job.rules.round_scores > 1:
             reply, info = rounded(reply, info, job.rules.round_scores)
         info = with_fingerprints(asked.step, info, reply, client.state)
-        reply = job.masking.masked(asked, info, reply) if info.sums else reply
+        reply = job.masking.masked(asked, info, message, reply) if info.sums else reply
         noted = faults | (job.replace(made, asked) if info.replaces_data else {})
         if asked.kind == "send":
             sent, note = self._deliver(job, asked, reply, info)

@@ -113,7 +113,6 @@ class Participation:
             FedweaveError: the data is older than the version that the server knows.
         """
         round = self.asked.round
-        self.downloads.go_back(round)
         self.store.go_back(round)
         self._replaced.go_back(round)
 
@@ -243,7 +242,7 @@ class Participation:
             with self.accounts.open(self.ledger):
                 self.ledger.note("saved", round=call.saved)
             self._saved = call.saved
-        self.downloads.check(call.step, message, call.round, call.saved)
+        self.downloads.check(call.step, message)
         self.store.enter(call.round, call.saved)
 
     def prepare_sum(self, asked: Agree | Open, told: Tree) -> Tree:

@@ -39,6 +39,12 @@ _RIGHTS = {
     "byoc": "none",
     "server-predeployed-flwr": "none",
 }
+# What a job may name; a module would allow every function in it.
+_OF_JOBS = {
+    "server": ["fedweave.deploy.flare.server.Server", "nvflare.collab.runtime.controller.CollabController"],
+    "client": ["fedweave.deploy.flare.site.Site", "nvflare.collab.runtime.executor.CollabExecutor"],
+}
+_MODULES = ("fedweave.deploy.flare.", "nvflare.collab.runtime.")  # what earlier versions allowed
 # The connection between a member's own processes, which NVFlare leaves in clear: with certificates, on loopback alone.
 _INSIDE = {"internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}}}
 
@@ -89,7 +95,9 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
         directory.mkdir(parents=True, exist_ok=True)
         for name in (SERVER, *sites):
             shutil.move(made / name, directory / name)
-            _restrict(directory / name, name)
+            _restrict(directory / name)
+            for script in (directory / name / "startup").glob("*.sh"):
+                script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
             (directory / name / README).write_text(_ABOUT.format(name=name, directory=directory.name))
         shutil.move(made / USER, directory / ADMIN)
         _allow_storage(directory / SERVER)
@@ -133,7 +141,7 @@ def _made(scratch: Path, project: Project) -> Path:
     return Path(ctx[CtxKey.CURRENT_PROD_DIR])
 
 
-def _restrict(folder: Path, name: str) -> None:
+def _restrict(folder: Path) -> None:
     """Let jobs use fedweave's and NVFlare's Collab classes only, and bring no code."""
     rights = {"format_version": "1.0", "permissions": dict.fromkeys(("project_admin", "org_admin", "lead"), _RIGHTS)}
     _write(folder / "local/authorization.json", rights)
@@ -145,14 +153,26 @@ def _restrict(folder: Path, name: str) -> None:
         for component in resources["components"]:
             if component["id"] == "process_launcher":
                 component["path"] = "fedweave.deploy.flare.launcher.SiteLauncher"
-    resources["class_allow_list"] = [
-        "fedweave.deploy.flare.",
-        "nvflare.collab.runtime.",
-        *_component_paths(resources["components"]),
-    ]
+    resources["class_allow_list"] = [*_MODULES, *_component_paths(resources["components"])]
     _write(folder / "local/resources.json", resources)
+    limit_classes(folder)
     close_inside(folder)
     (folder / "startup").chmod(0o700)
+
+
+def limit_classes(folder: Path) -> None:
+    """Let jobs of a member name the two classes that they need, where it allows whole modules."""
+    path, kind = (
+        folder / "local/resources.json",
+        "server" if (folder / "startup/fed_server.json").exists() else "client",
+    )
+    if not path.exists():
+        return  # NVFlare names it where it starts
+    resources = json.loads(path.read_text())
+    listed = resources["class_allow_list"]
+    if any(module in listed for module in _MODULES):
+        resources["class_allow_list"] = [*_OF_JOBS[kind], *(name for name in listed if name not in _MODULES)]
+        _write(path, resources)
 
 
 def close_inside(folder: Path) -> None:

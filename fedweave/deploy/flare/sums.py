@@ -12,7 +12,7 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.deploy.flare.masking import data, needed, read_advert, read_answers, unsigned
-from fedweave.engines.summing import INFO, SEED, SHARE
+from fedweave.engines.summing import INFO, SEED, SHARE, fingerprint
 from fedweave.errors import CallRefused, ClientsMissing
 from fedweave.privacy.aggregation import Advert, Group, Use, advertised, check_signed, leftover, survived
 
@@ -97,9 +97,11 @@ class Sums:
         return False
 
     def opened(
-        self, step: str, info: StepInfo, sum: Mapping[str, Any], replies: Replies, again: int, round: int
+        self, step: str, info: StepInfo, sum: Mapping[str, Any], replies: Replies, call: tuple[int, int], heard: Tree
     ) -> Replies:
         """The replies such that their `total` is the sum of the terms; no single one says anything.
+
+        call: round and occurrence. heard: what all sites were told.
 
         Raises:
             ClientsMissing: too few are left. FedweaveError: what sites revealed does not belong together.
@@ -111,7 +113,7 @@ class Sums:
         survivors = list(replies.clients)
         request = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
         signed = self.ask("survivors", INFO["survivors"], request, dict.fromkeys(survivors, _NOTHING))
-        use = Use(sum["slot"], (round, step, again), tuple(sum["peers"]))
+        use = Use(sum["slot"], (call[0], step, call[1]), tuple(sum["peers"]), fingerprint(heard))
         message = survived(group, use, survivors)
         good = [site for site in signed.clients if self._signature(site, signed[site], message)]
         signatures = {site: signed[site]["signature"] for site in good}

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 
 from fedweave.core.text import printable
 from fedweave.deploy.flare.private import private_file
-from fedweave.deploy.flare.provision import close_inside, settle
+from fedweave.deploy.flare.provision import close_inside, limit_classes, settle
 from fedweave.errors import FedweaveError, UserError
 
 LOG = "fedweave.log"  # `deploy.flare.member.LOG`, whose module takes seconds to import
@@ -30,7 +30,7 @@ _TAIL = 100_000  # bytes of a log that are looked at
 _GRACE = 10.0  # seconds that processes have to end by themselves
 _MODULES = {
     "server": "nvflare.private.fed.app.server.server_train",
-    "client": "nvflare.private.fed.app.client.client_train",
+    "client": "fedweave.deploy.flare.doorkeeper",
 }
 
 
@@ -64,6 +64,7 @@ class SiteProcess:
             return pid
         check_certificate(self.folder / "startup" / f"{self.kind}.crt")
         close_inside(self.folder)
+        limit_classes(self.folder)
         if self.kind == "server":
             settle(self.folder)
         where = self.folder.resolve()

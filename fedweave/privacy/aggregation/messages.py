@@ -53,12 +53,16 @@ class Advert(NamedTuple):
 class Use:
     """What one slot of an epoch is used for.
 
-    call: round, step and occurrence. peers: the sites whose terms are to be added, in the order of the run.
+    call: round, step and occurrence. peers: the sites whose terms are to be added, in the order of the run. heard: the
+    fingerprint of what the step was told, which is in every pad and signature: a server that tells one site another
+    thing, such that the others' terms are 0 or known, has a sum that cannot be opened (Pasquini et al. 2022, "Eluding
+    secure aggregation in federated learning via model inconsistency").
     """
 
     slot: int
     call: tuple[int, str, int]
     peers: tuple[str, ...]
+    heard: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,5 +86,5 @@ def advertised(group: Group, site: str, keys: Sequence[bytes]) -> bytes:
 
 def survived(group: Group, use: Use, survivors: Sequence[str]) -> bytes:
     """What survivors sign: whose terms the sum is of."""
-    where = (group.run, group.epoch, use.slot, use.call, use.peers)
+    where = (group.run, group.epoch, use.slot, use.call, use.peers, use.heard)
     return told("fedweave: survivors of a secure sum", *where, list(survivors))

@@ -183,13 +183,14 @@ class Participant:
 
 
 def pair_pad(secret: bytes, group: Group, use: Use, one: str, other: str) -> bytes:
-    """The key of the pad that two sites share: f(their secret; run, epoch, slot, round, step, occurrence)."""
-    return derived(secret, "pad", group.run, group.epoch, use.slot, use.call, sorted((one, other)))
+    """The key of the pad that two sites share: f(their secret; run, epoch, slot, round, step, occurrence, what the step
+    was told)."""
+    return derived(secret, "pad", group.run, group.epoch, use.slot, use.call, use.heard, sorted((one, other)))
 
 
 def self_pad(seed: bytes, group: Group, use: Use, site: str) -> bytes:
     """The key of a site's self mask."""
-    return derived(seed, "self mask", group.run, group.epoch, use.slot, use.call, site)
+    return derived(seed, "self mask", group.run, group.epoch, use.slot, use.call, use.heard, site)
 
 
 def _once(first: bool, what: str) -> None:

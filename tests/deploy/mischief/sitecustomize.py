@@ -2,7 +2,8 @@
 
 Python imports this at start where the folder is on PYTHONPATH. A `what` is done once, then taken out of the file.
 Where there is a folder `tap`, a site keeps there what it sends ("sent" to peers, "replied" to the server), and the
-server's processes what reaches them as it is when TLS is off ("heard", and who sent it to whom in "headers").
+server's processes what reaches them as it is when TLS is off ("heard", and who sent it to whom in "headers"). A file
+`ask` makes the server or a site send messages of its own.
 """
 
 import importlib.abc
@@ -10,6 +11,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -80,6 +82,38 @@ def _patch_cell(module):
         return honest(self, endpoint, connection, app_id, message)
 
     module.CoreCell.process_message = process_message
+    if (folder / "startup").is_dir():
+        _ask_for_others(module.CoreCell, folder)
+
+
+def _ask_for_others(cell, folder):
+    """A long-lived process sends whatever message its file `ask` describes, and keeps in `asked` what came back."""
+    made = cell.__init__
+
+    def begin(self, *args, **options):
+        made(self, *args, **options)
+        threading.Thread(target=watch, args=(self,), daemon=True).start()
+
+    def watch(self):
+        while True:
+            time.sleep(0.05)
+            if (folder / "ask").exists():
+                asked = json.loads((folder / "ask").read_text())
+                (folder / "ask").unlink()
+                (folder / "asked.tmp").write_text(json.dumps([_sent(self, *one) for one in asked]))
+                (folder / "asked.tmp").rename(folder / "asked")
+
+    cell.__init__ = begin
+
+
+def _sent(cell, target, topic, headers, body):
+    from nvflare.private.admin_defs import Message
+    from nvflare.private.defs import CellChannel, new_cell_message
+
+    message = Message(topic=topic, body=body)
+    message.headers.update(headers)
+    reply = cell.send_request(CellChannel.CLIENT_MAIN, topic, target, new_cell_message({}, message), timeout=10.0)
+    return str(getattr(reply.payload, "body", reply.payload))
 
 
 PATCHES = {MEMBER: _patch_member, CELL: _patch_cell}

@@ -1,0 +1,76 @@
+"""A site's long-lived process: NVFlare's client, which does for others only what jobs need.
+
+NVFlare's own also shows files of its folder, deletes them, stops itself and tells of its machine, for whoever of the
+federation sends it a message: whether the sender may is looked at only where the sender's message asks for that. None
+of it is needed, so none of it is there.
+"""
+
+import sys
+import uuid
+from typing import Any
+
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.private.admin_defs import error_reply
+from nvflare.private.defs import RequestHeader, TrainingTopic, new_cell_message
+from nvflare.private.fed.app.client import client_train
+from nvflare.private.fed.app.utils import version_check
+from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
+
+SERVER = "server"  # the only one that may ask
+NEEDED = frozenset(
+    {
+        TrainingTopic.CHECK_RESOURCE,
+        TrainingTopic.CANCEL_RESOURCE,
+        TrainingTopic.DEPLOY,
+        TrainingTopic.START_JOB,
+        TrainingTopic.ABORT,
+        TrainingTopic.ABORT_TASK,
+        TrainingTopic.CHECK_STATUS,
+        TrainingTopic.NOTIFY_JOB_STATUS,
+        TrainingTopic.GET_SCOPES,
+    }
+)
+
+
+class Doorkeeper(FedAdminAgent):
+    """Lets through what the server asks for on behalf of a job."""
+
+    def register_processor(self, processor: RequestProcessor) -> None:
+        """Take what answers needed requests, and nothing else."""
+        if NEEDED.issuperset(processor.get_topics()):
+            super().register_processor(processor)
+
+    def _dispatch_request(self, request: Any) -> Any:
+        if (why := refused(request)) is not None:
+            return new_cell_message({}, error_reply(why))
+        return super()._dispatch_request(request)
+
+
+def refused(request: Any) -> str | None:
+    """Why a site does not do what a message asks for; None if it does. NVFlare keeps a job in a folder of its id beside
+    the site's own, and empties that folder first."""
+    if request.get_header(MessageHeaderKey.ORIGIN) != SERVER:
+        return "only the server may ask a site"
+    job = request.payload.get_header(RequestHeader.JOB_ID, "")
+    if job and not _is_id(job):
+        return "a job's id is none that NVFlare gives"
+    return None
+
+
+def _is_id(job: Any) -> bool:
+    try:
+        return isinstance(job, str) and str(uuid.UUID(job)) == job
+    except ValueError:
+        return False
+
+
+def main() -> int:
+    """Run a site until it is stopped; the arguments are those of NVFlare's client."""
+    client_train.FedAdminAgent = Doorkeeper
+    version_check()
+    args = client_train.parse_arguments()
+    return int(client_train.mpm.run(main_func=client_train.main, run_dir=args.workspace, args=args) or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
