@@ -26,11 +26,13 @@ def attack(
     settings: Settings = None,
 ) -> None:
     """Attack what clients send: what each attack finds out with and without the defence."""
-    from fedweave.config import read
+    from fedweave.config import read, read_saved
     from fedweave.report.attacks import attacks_table
     from fedweave.report.terminal import screen
     from fedweave.runs.files import CONFIG
 
+    if source.is_dir():
+        read_saved(source / CONFIG)
     config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
     screen().print(attacks_table(found(config)))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fedweave.config import Config, read
+from fedweave.config import Config, read_saved
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
@@ -79,7 +79,7 @@ def load_run(directory: str | Path) -> SavedRun:
             f"{folder} is not the directory of a run: it has no {CONFIG}. Give the --out of `fedweave run`."
         )
     tables = (read_table(folder, name) for name in (METRICS, LEDGER, PARTITION))
-    return SavedRun(folder, read(folder / CONFIG)[0], _summary(folder / SUMMARY), *tables)
+    return SavedRun(folder, read_saved(folder / CONFIG), _summary(folder / SUMMARY), *tables)
 
 
 def _summary(path: Path) -> dict[str, Any]:

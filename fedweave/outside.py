@@ -4,14 +4,16 @@ as entry points in the groups `GROUPS`.
 
 import hashlib
 import importlib.util
+import os
 import re
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, UserError
 
 GROUPS = {
     "algorithm": "fedweave.algorithms",
@@ -20,6 +22,7 @@ GROUPS = {
     "data": "fedweave.datasets",
     "partition": "fedweave.partitions",
 }
+TRUSTED = "FEDWEAVE_FILES"  # files that may be run for whoever names them, as PATH lists folders
 _NAMED = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
@@ -32,6 +35,35 @@ def absolute(name: str) -> str:
     """The same with the file's absolute path, so that it means the same in any folder."""
     file, _, own = name.rpartition(":")
     return f"{Path(file).expanduser().resolve()}:{own}"
+
+
+def files_in(document: Mapping[str, Any]) -> Iterator[Path]:
+    """The Python files that a configuration names plug-ins in, at any depth: to look one up is to run its file."""
+    waiting: list[Any] = [document]
+    while waiting:
+        value = waiting.pop()
+        if is_file(value):
+            yield Path(absolute(value).rpartition(":")[0])
+        elif isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+
+
+def check_trusted(document: Mapping[str, Any], where: Path) -> None:
+    """Refuse the configuration `where` of a run's folder, which a stranger may have written, if it names a Python file
+    that the environment variable `TRUSTED` does not.
+
+    Raises:
+        UserError: names the file and what to do.
+    """
+    trusted = {Path(file).expanduser().resolve() for file in os.environ.get(TRUSTED, "").split(os.pathsep) if file}
+    for file in files_in(document):
+        if file not in trusted:
+            raise UserError(
+                f"{where} names a plug-in in {file}, which would be run. If you trust that file: {TRUSTED}={file} "
+                "before the command, or install a package that announces the plug-in (docs/extending.md)."
+            )
 
 
 def label(name: str) -> str:

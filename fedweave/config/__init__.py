@@ -1,7 +1,7 @@
 """Configuration: from a TOML file and the command line's overrides to checked, resolved settings."""
 
 from fedweave.config.choice import Choice
-from fedweave.config.experiment import Config, read, resolve, with_algorithm, written
+from fedweave.config.experiment import Config, read, read_saved, resolve, with_algorithm, written
 from fedweave.config.names import check_name, nearest
 from fedweave.config.plugins import Parameter, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import ENGINES, General, SimulationEngine
@@ -25,6 +25,7 @@ __all__ = [
     "own_parameters",
     "parameters",
     "read",
+    "read_saved",
     "registry",
     "resolve",
     "with_algorithm",

@@ -14,6 +14,7 @@ from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, lookup, own_param
 from fedweave.config.settings import General
 from fedweave.config.toml import Document, dumps, load, override, section
 from fedweave.errors import ConfigError
+from fedweave.outside import check_trusted
 
 MOST_OTHERS = 9  # plug-ins that a hint names
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
@@ -63,6 +64,17 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         return resolve(document), dropped
     except ConfigError as error:
         raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args)) from error
+
+
+def read_saved(path: Path) -> Config:
+    """Resolve the configuration of a run's folder, which the folder's author may have written by hand.
+
+    Raises:
+        UserError: it names a Python file that is not trusted (`outside.check_trusted`). ConfigError: it is not valid.
+    """
+    document = load(path)
+    check_trusted(document, path)
+    return resolve(document)
 
 
 def _flagged(fault: str, overrides: Sequence[str]) -> str:

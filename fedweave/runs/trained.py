@@ -7,7 +7,7 @@ from typing import get_args
 
 from fedweave.algorithms.deployment import Which
 from fedweave.build import Built, build
-from fedweave.config import Config, read
+from fedweave.config import Config, read_saved
 from fedweave.core.algorithm import capabilities
 from fedweave.core.tree import Tree
 from fedweave.datasets.contents import check_same, digests
@@ -76,10 +76,10 @@ def finished(directory: Path) -> Config:
     if not (directory / CONFIG).is_file():
         raise UserError(f"{directory} is not the directory of a run. Give one that `fedweave run … --out DIR` wrote.")
     if not (directory / SUMMARY).exists():
-        between = read(directory / CONFIG)[0].engine.name != "simulation"
+        between = read_saved(directory / CONFIG).engine.name != "simulation"
         again = "fedweave sites run --resume" if between else "fedweave run --resume"
         raise UserError(f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{again}`.")
-    return read(directory / CONFIG)[0]
+    return read_saved(directory / CONFIG)
 
 
 def trained(directory: Path, config: Config, instead: str) -> Trained:

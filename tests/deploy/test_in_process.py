@@ -324,7 +324,7 @@ def deny(project: Path, policy: str) -> None:
 
 
 def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None:
-    """Of coarse scores come loss and accuracy alone, so that what is counted by class is of the others."""
+    """Of coarse scores comes accuracy alone, so that what is counted by class is of the others."""
     (project / "server/test.npz").unlink()  # all clients' test examples are pooled then
     config = experiment("fedavg", rounds=1)
     fed, algorithm, _ = joined(project, config)
@@ -343,7 +343,9 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
     assert "coarse" not in notes(exact.summary)
     path = project / "bank-b/ledgers/r2.jsonl"
     told = {key.key: key.reveals for entry in entries(path) if entry.step == "FedAvg.score" for key in entry.keys}
-    assert {key for key in told if told[key] == NOTHING} == {"own/f1", "own/classes", "own/auc", "trained/f1"}
+    assert {key for key in told if told[key] == NOTHING} == {
+        "own/loss", "own/f1", "own/classes", "own/auc", "trained/loss", "trained/f1"
+    }  # fmt: skip
     assert all(told[f"{kind}/accuracy"].endswith("as multiples of 10") for kind in ("own", "trained"))
     assert compare(project / "bank-b", "r2", fed.ledger.table()) == ([], [])
 

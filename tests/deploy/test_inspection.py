@@ -1,10 +1,12 @@
 """What the server makes of replies that no honest site sends: they are named, left out, and nobody else is blamed."""
 
 import json
+import math
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
@@ -97,6 +99,24 @@ def test_a_few_bytes_do_not_fill_the_memory() -> None:
     assert len(blob) < 2000
     _, refused = Inspector(1 << 20).accept("train", INFO, {}, {"bad": blob})
     assert "sparse leaves take 33554432 bytes" in refused["bad"]
+
+
+@pytest.mark.parametrize(("value", "said"), [(math.nan, "not finite"), (1e30, "1e+30")])
+def test_a_sparse_form_hides_no_number(value: float, said: str) -> None:
+    replies = {f"site-{i}": honest(i) for i in range(3)}
+    odd = Sparsified(torch.full((3, 2), value))
+    _, refused = accept(replies | {"site-2": spoiled("update/0/weight", odd)})
+    assert said in refused["site-2"]
+
+
+@pytest.mark.parametrize("form", ["sparse float32 -1099511627776", "float"])
+def test_what_is_said_of_leaves_that_do_not_come_is_refused(form: str) -> None:
+    """A negative size would let the others be as large as they like."""
+    tensors = {"a": Sparsified(torch.zeros(1 << 20)).packed()}
+    told = {"a": "sparse float32 1048576", "nowhere": form}
+    blob = save(tensors, {"python": json.dumps(told)})
+    _, refused = Inspector(1 << 20).accept("train", INFO, {}, {"bad": blob})
+    assert "nowhere" in refused["bad"] or "there is no sparse form" in refused["bad"]
 
 
 def test_peers_hold_what_comes_against_their_own() -> None:

@@ -87,7 +87,7 @@ def test_what_a_call_claims_satisfies_no_policy(project: Path, policy: str, monk
         ('secure_sum = ["h"]', {}, {"secure_sum": True}),
         ("noise = {h = 1.0}", {}, {"sigma": 9.0}),
         ("noise = {h = 1.0}", {"sigma": 0.5}, {"sigma": 9.0}),
-        ("noise = {h = 1.0}", {"sigma": 4.0, "clip": 0.2}, {"sigma": 4.0, "clip": 1.0}),
+        ("noise = {h = 3.0}", {"sigma": 4.0, "clip": 0.2}, {"sigma": 4.0, "clip": 1.0}),
     ],
 )
 def test_a_server_that_runs_another_algorithm_than_the_sites_agreed_to(

@@ -1,6 +1,7 @@
 """Plug-ins from files and from installed packages run like those of fedweave, or are refused by name."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from fedweave.cli import app
 from fedweave.contract.command import verdict
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import Subject
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, UserError
+from fedweave.loading import load_run
 from fedweave.models import GCN, module
 from fedweave.rounds import train
 from tests.contract.federations import CLASSES, FEATURES, distance, federation
@@ -62,6 +64,26 @@ def test_everything_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert again["metrics"] == summary["metrics"]
     assert "beta: float = 0.5" in run("list", "algorithms", f"{PLUGINS}:FedAvgM")
     assert "FedAvgM on path" in (folder / "report.html").read_text() if run("report", str(folder)) else False
+
+
+def test_a_strangers_run_runs_no_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at a run has not named the files that its configuration names."""
+    (tmp_path / "own.toml").write_text(DOCUMENT)
+    (tmp_path / "mine.py").write_text(PLUGINS.read_text())
+    monkeypatch.chdir(tmp_path)
+    run("run", "own.toml", "--algorithm", "mine.py:FedAvgM", "--out", "strange", "-q")
+    marker, evil = tmp_path / "marker", tmp_path / "evil.py"
+    evil.write_text(f"open({str(marker)!r}, 'w').close()\n" + PLUGINS.read_text())
+    saved = tmp_path / "strange/config.toml"
+    saved.write_text(saved.read_text().replace("mine.py", "evil.py"))
+    for words in (["predict", "strange"], ["export", "strange"], ["contributions", "strange"], ["attack", "strange"]):
+        assert f"names a plug-in in {evil}" in run(*words, code=2)
+    with pytest.raises(UserError, match="If you trust that file: FEDWEAVE_FILES="):
+        load_run("strange")
+    assert not marker.exists()
+    monkeypatch.setenv("FEDWEAVE_FILES", f"{PLUGINS}{os.pathsep}{evil}")
+    run("predict", "strange")
+    assert marker.exists()
 
 
 @pytest.mark.parametrize(

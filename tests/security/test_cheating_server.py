@@ -15,7 +15,7 @@ from fedweave.algorithms import parts
 from fedweave.cli import app
 from fedweave.config import resolve
 from fedweave.core.mechanism import LDP
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.npz import SPLIT
 from fedweave.deploy.flare.alignment import opening_tree, read_openings
 from fedweave.deploy.flare.answers import Answer
@@ -23,6 +23,7 @@ from fedweave.deploy.flare.masking import tensor
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.requests import pin
 from fedweave.errors import CallRefused
+from fedweave.ops.sparsified import Sparsified
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import Party, digest
 from tests.contract.federations import algorithm
@@ -311,12 +312,14 @@ def test_ids_are_blinded_once_in_turn_and_only_those_of_a_site(project: Path, tm
     assert answer.blob == b""
 
 
+@pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_weights_that_are_not_finite_reach_no_step(project: Path, value: float) -> None:
+def test_weights_that_are_not_finite_reach_no_step(project: Path, value: float, sparse: bool) -> None:
     server = Cheat(project)
     server.join()
     weights = server.weights()
     weights["w"]["0"]["weight"][0, 0] = value
+    weights = map_leaves(Sparsified, weights) if sparse else weights
     assert "not finite" in server.call("FedAvg.train", message=weights).refusal
     assert not (project / SITE / "runs/r1/state.safetensors").exists()
 
@@ -329,6 +332,15 @@ def test_weights_that_jump_are_refused_where_the_policy_bounds_them(project: Pat
     after = Cheat(project, run="r3")  # nor does another job of the run begin afresh
     after.join(after=1)
     assert "policy.max_change" in after.call("FedAvg.train", 2, after.weights(1e3), saved=1).refusal
+    assert trained(project, 1.0, run="r5").blob
+    anew = Cheat(project, run="r5")  # nor one that says that there was nothing before
+    assert not anew.join().refusal
+    assert "policy.max_change" in anew.call("FedAvg.train", 1, anew.weights(1e3)).refusal
+    other = Cheat(project, run="r4")  # nor weights in another form
+    other.join()
+    assert other.call("FedAvg.train", 1, map_leaves(Sparsified, other.weights())).blob
+    far = map_leaves(Sparsified, other.weights(1e3))
+    assert "policy.max_change" in other.call("FedAvg.train", 2, far).refusal
 
 
 def trained(project: Path, *scales: float, run: str = "r1") -> Any:
@@ -360,8 +372,10 @@ def test_rounded_scores_give_no_exact_counts_of_classes(project: Path) -> None:
     server.join()
     coarse = histogram(server)
     assert coarse == [round(count / 10) * 10 for count in exact] != exact
-    told = reply(server.call("FedAvg.score", 4))["own"]
-    assert not any(told[name].any() for name in told if name not in ("loss", "accuracy"))
+    loud = server.weights(0.0)  # a class whose every example has a loss of 10⁶ would be counted by a rounded sum
+    loud["w"]["1"]["bias"] = torch.tensor([-1e6, 0.0, 0.0])
+    told = reply(server.call("FedAvg.score", 4, loud))["own"]
+    assert not any(told[name].any() for name in told if name != "accuracy")
 
 
 # --- caps

@@ -65,15 +65,17 @@ def test_a_server_that_wants_other_noise_than_was_agreed_is_refused(project: Pat
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
-        ("noise = {update = 4.0}", "policy.noise: update needs at least 4"),
+        ("noise = {update = 0.5}", "policy.noise: update needs at least 0.5"),
         ("epsilon = 8.0", "policy.epsilon: ε = 0 is spent, .* more exceed 8 at δ = 1e-05; 0 such messages fit"),
     ],
 )
 def test_a_run_with_too_little_noise_is_refused_by_the_policy(project: Path, policy: str, why: str) -> None:
     set_policy(project, policy)
-    joining = Cheat(project, noisy(sigma=0.01)).join()
-    assert joining.blob == b""
-    assert re.search(why, joining.refusal)
+    loud = noisy(sigma=1e-9, clip=1e9, lr=1e8)  # the noise of 1 is nothing beside updates that may be so large
+    for run, config in (("r1", noisy(sigma=0.01)), ("r2", loud)):
+        joining = Cheat(project, config, run=run).join()
+        assert joining.blob == b""
+        assert re.search(why, joining.refusal)
 
 
 def test_weights_of_a_cheating_server_get_no_more_of_an_example_than_its_noise_lets_through(project: Path) -> None:

@@ -1,8 +1,6 @@
 """Which configurations a site takes from a server: what it names is judged before any of it is looked up."""
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from fedweave import outside
 from fedweave.config import Config, Document, resolve
@@ -30,21 +28,9 @@ def check_files(rules: Rules, document: Document) -> None:
         PolicyViolation: names the file and what to do.
     """
     allowed = {Path(file).expanduser().resolve() for file in rules.files}
-    for text in _texts(document):
-        if outside.is_file(text) and (file := Path(outside.absolute(text).rpartition(":")[0])) not in allowed:
+    for file in outside.files_in(document):
+        if file not in allowed:
             raise PolicyViolation(
                 f"policy.files: the job names {file}, which this site would run; its owner can list it there, or "
                 "install a package that announces the plug-in (docs/extending.md)"
             )
-
-
-def _texts(document: Document) -> Iterator[str]:
-    waiting: list[Any] = [document]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, Mapping):
-            waiting.extend(value.values())
-        elif isinstance(value, list | tuple):
-            waiting.extend(value)

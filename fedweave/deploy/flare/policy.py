@@ -182,7 +182,7 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
         if _covers(key, path):
             raise PolicyViolation(f"policy.deny: {key} may not leave")
     mixed = max((own.least for own in mechanisms if isinstance(own, Mixup)), default=0)
-    noised = max((own.sigma for own in mechanisms if isinstance(own, Gaussian)), default=0.0)
+    noised = max((own.sigma / (own.sensitivity or 1.0) for own in mechanisms if isinstance(own, Gaussian)), default=0.0)
     for rule, demands, got in (("mixup", rules.mixup, mixed), ("noise", rules.noise, noised)):
         for key, least in demands.items():
             if _covers(key, path) and got < least:

@@ -62,7 +62,8 @@ class Rules:
     algorithms: refuse jobs that run any other; empty allows all.
     files:      Python files of this site that a job may name plug-ins in, "file.py:Name"; to look one up is to run it.
     deny:       top-level reply keys that never leave.
-    mixup:      {key: smallest mixup batch}. noise: {key: smallest standard deviation of Gaussian noise}.
+    mixup:      {key: smallest mixup batch}. noise: {key: least Gaussian noise}, the
+                standard deviation over what a record changes at most, where the algorithm bounds that.
     secure_sum: keys that may only leave in a secure sum (`privacy.aggregation`).
     epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
     delta:      δ of that ε.
