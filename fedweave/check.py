@@ -93,6 +93,13 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             drawn = split in config.partition.values and not config.partition.values.get("public_split")
             more = f"; partition.{split} is their share" if drawn else ""
             yield f"{_some(without)} no {split} {built.data.example}{more}"
+    if built.data.sens is not None and int((built.data.sens > 1).sum()):
+        groups = built.data.groups or tuple(str(at) for at in range(int(built.data.sens.max()) + 1))
+        yield (
+            f"gaps compare {groups[0]} and {groups[1]} alone; {int((built.data.sens > 1).sum()):,} people of "
+            f"{', '.join(groups[2:])} are in none. Correct the names, or make two groups of them"
+        )
+    yield from _at_several(built)
     many = np.bincount(y[y >= 0], minlength=built.data.classes)
     rare = [name for name, count in zip(built.data.labels, many.tolist(), strict=False) if 0 < count < FEW]
     if rare and "labels" in config.data.values and config.data.values["labels"] is None:
@@ -107,6 +114,26 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
         name = built.data.labels[number] if built.data.labels else number
         yield f"no client trains on class {name}, of which there are {int((y == number).sum()):,} examples"
+
+
+def _at_several(built: "Built") -> Iterator[str]:
+    """Of members with ids, whether one example trains at one and is tested on at another."""
+    from fedweave.core.graph import TEST, TRAIN
+
+    data, uses = built.data, dict[str, list[set[int]]]()
+    if data.owner is None or not data.ids:
+        return
+    for client, part in enumerate(built.partition.parts):
+        for split, at in ((TRAIN, 0), (TEST, 1)):
+            for example in part.examples[part.masks[split]].tolist():
+                known = data.ids[example].partition("/")[2]
+                uses.setdefault(known, [set(), set()])[at].add(client)
+    both = sum(bool(trained and tested - trained) for trained, tested in uses.values())
+    if both:
+        yield (
+            f"{both:,} ids train at one member and are tested on at another: test numbers of joint models are too good,"
+            " those of local are not. Give the rows of one id one split (a column split), or one member"
+        )
 
 
 def parameters(built: "Built") -> int:

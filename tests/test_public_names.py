@@ -204,6 +204,17 @@ def test_a_starter_for_parties_runs_on_their_tables(tmp_path: Path, monkeypatch:
     assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2
 
 
+def test_check_notes_whoever_trains_at_one_member_and_is_tested_at_another(tmp_path: Path) -> None:
+    """p1 does; p2 has one split at both; p3 is at one member alone."""
+    for member, rows in {"a": "p1,0,train,1\np2,1,train,0\np3,1,test,1\n", "b": "p1,0,test,1\np2,1,train,0\n"}.items():
+        (tmp_path / "data" / member).mkdir(parents=True)
+        (tmp_path / "data" / member / "nodes.csv").write_text(f"id,label,split,f\n{rows}")
+        (tmp_path / "data" / member / "edges.csv").write_text("source,target\np1,p2\n")
+    about = f"[data]\nname = 'members'\npath = '{tmp_path / 'data'}'\n"
+    (tmp_path / "m.toml").write_text(about + "[partition]\nname = 'folders'\npublic_split = true\n")
+    assert "note: 1 ids train at one member and are tested on at another" in run("check", str(tmp_path / "m.toml"))
+
+
 def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(SMALL)
     assert "unknown key" in run("check", str(tmp_path / "a.toml"), "--set", "model.hiden=3", code=2)
@@ -235,6 +246,10 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     scaled = run("check", str(tmp_path / "b.toml"), "--algorithm", "dp_fedavg", "--set", "data.normalise='minmax'")
     assert "note: data.normalise takes exact numbers over all clients' nodes, which are in no ε" in scaled
     assert "which are in no ε" not in run("check", str(tmp_path / "b.toml"), "--set", "data.normalise='minmax'")
+    third = "id,label,sens,f\n1,no,m,0\n2,yes,f,1\n3,no,f,2\n4,yes,x,2\n"
+    (rare / "nodes.csv").write_text(third)
+    told = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")
+    assert "note: gaps compare f and m alone; 1 people of x are in none" in told
     people = "id,label,sens,f\n1,no,m,0\n2,yes,f,1\n3,no,f,2\n4,yes,f,2\n"
     (rare / "nodes.csv").write_text(people)
     named = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")

@@ -42,7 +42,3 @@ class DPFedAvg:
     def parts(self) -> tuple[Part, ...]:
         """The plain mean of noised updates."""
         return Uniform(), MemberNoise(self.clip, self.sigma, self.epsilon, self.delta, self.target_rounds)
-
-    def remaining(self) -> tuple[str, ...]:
-        """What the noise does not stop."""
-        return ("Scores compare models with members' labels; nothing bounds what they tell.",)

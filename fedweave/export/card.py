@@ -1,8 +1,10 @@
 """The model card: what the model is, what data it wants, how good it was, and what left whom to make it."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from fedweave.core.text import printable
 from fedweave.export.source import AT_SITES, Form, Source
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import GAPS, NOTES
@@ -38,8 +40,8 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
     own = (leaf for name, leaf in source.weights.items() if not name.endswith(".eps"))  # PyG's GIN has it, always 0
     weights = sum(leaf.numel() for leaf in own)
     parts = [
-        f"# {algorithm} on {dataset}",
-        f"This is {whose} after {run.summary['rounds']} rounds with {run.summary['clients']} clients (seed "
+        f"# {plain(f'{algorithm} on {dataset}')}",
+        f"This is {plain(whose)} after {run.summary['rounds']} rounds with {run.summary['clients']} clients (seed "
         f"{run.summary['seed']}), exported by fedweave.",
         usage,
         "## Architecture",
@@ -83,4 +85,9 @@ def _several(names: Sequence[str], most: int = 200) -> str:
 
 
 def _listed(items: Any) -> str:
-    return "\n".join(f"- {item}" for item in items)
+    return "\n".join(f"- {plain(str(item))}" for item in items)
+
+
+def plain(words: str) -> str:
+    """Words of others on one line, without what Markdown or HTML would make of them."""
+    return re.sub(r"([\\`*\[\]<>#|]|(?<!\w)_|_(?!\w))", r"\\\1", printable(" ".join(words.split())))

@@ -18,11 +18,11 @@ def report(
     """Write a page about one or several runs: results, clients, fairness, split, and what left whom."""
     from fedweave.report.html import render
     from fedweave.report.reading import read_runs
-    from fedweave.runs.files import write
+    from fedweave.runs.files import write_page
 
     page = render(read_runs(directories))
     path = out or (directories[0] if len(directories) == 1 else Path()) / "report.html"
-    write(path, lambda file: file.write(page.encode()))
+    write_page(path, page)
     typer.echo(path)
 
 

@@ -26,6 +26,12 @@ SENSITIVE = re.compile(
 )
 
 
+SIMULATED = (
+    "This was a simulation: its noise follows from the run's seed and protects nobody. The ε is that of the same run "
+    "between sites."
+)
+
+
 @dataclass(frozen=True)
 class Disclosure:
     """The ledger of a run, aggregated.
@@ -61,6 +67,10 @@ def disclose(run: Run) -> Disclosure:
     sentences += _protection(sent + shown)
     costs = of_members(run.ledger)
     sentences += [*map(str, bounds(run.ledger)), *remarks(bound for own in costs.values() for bound in own)]
+    if costs and run.section("engine").get("name") != "flare":
+        sentences.append(SIMULATED)
+    if costs and any(one.direction == "up" and one.purpose == EVALUATION for one in kinds):
+        sentences.append("Scores compare models with members' labels; nothing bounds what they tell.")
     sentences += remaining(run)
     sentences += _declared(sent + shown)
     clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))

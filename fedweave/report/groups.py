@@ -41,8 +41,11 @@ def favourable(groups: Sequence[Group]) -> str:
 def named_groups(groups: Sequence[Group]) -> str:
     """A sentence on which group of people is 0 and which 1; "" where they are numbers or runs have different ones."""
     [names, *others] = dict.fromkeys(tuple(group.first.summary.get("groups") or ()) for group in groups)
-    told = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names))
-    return "" if others or not names else f"{told[0].upper()}{told[1:]}."
+    if others or not names:
+        return ""
+    told = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names[:2]))
+    left = f" Gaps compare these two: people of {', '.join(f'“{name}”' for name in names[2:])} are in none."
+    return f"{told[0].upper()}{told[1:]}.{left if names[2:] else ''}"
 
 
 def between_groups(groups: Sequence[Group]) -> Table:

@@ -41,6 +41,7 @@ _IN_SUMMARY = {
     "groups": list,
     "privacy": list,
 }
+_PAGE = b"<!doctype html"
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 # Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.
 _LATER = {"to": _WORDS, "applied": _WORDS, "at": pa.timestamp("ms", "UTC"), "purpose": _WORDS}
@@ -66,6 +67,20 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def write_page(path: Path, page: str) -> None:
+    """`write` an HTML page, in the place of another page alone.
+
+    Raises:
+        UserError: the file is something else, which somebody may still want.
+    """
+    with plain_errors(path):
+        if path.is_file() and path.stat().st_size:
+            with open(path, "rb") as file:
+                if not file.read(len(_PAGE)).lower().startswith(_PAGE):
+                    raise UserError(f"{path} exists and is no HTML page; name another file with --out.")
+    write(path, lambda file: file.write(page.encode()))
 
 
 def write_table(path: Path, table: pa.Table) -> None:

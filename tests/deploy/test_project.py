@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.deploy.flare.job import write_job
-from fedweave.deploy.flare.provision import USER, check_names, provision
+from fedweave.deploy.flare.provision import USER, check_names, limit_classes, provision
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.sitefile import read_site_file
 from fedweave.deploy.sites.processes import SiteProcess, check_certificate, members
@@ -214,6 +214,27 @@ def test_a_submitted_job_that_carries_code_is_refused_and_the_next_one_runs(refu
     assert refused.left == []
     assert ran.summary["rounds"] == ran.config.general.rounds
     assert not refused.marker.exists()
+
+
+def test_a_project_where_nothing_can_be_written_is_refused() -> None:
+    with pytest.raises(UserError, match="/dev/null/bank cannot be written"):
+        provision(Path("/dev/null/bank"), SITES, "localhost", 1)
+
+
+def test_jobs_may_name_two_classes_and_no_function(tmp_path: Path) -> None:
+    """Of a whole module a job could have any function called, to overwrite a journal for instance; projects of earlier
+    versions allow that until they are started again."""
+    provision(tmp_path / "p", ["a"], "localhost", 1)
+    for folder, needed in (("a", "site.Site"), ("server", "server.Server")):
+        path = tmp_path / "p" / folder / "local/resources.json"
+        listed = json.loads(path.read_text())["class_allow_list"]
+        assert f"fedweave.deploy.flare.{needed}" in listed
+        assert not any("fedweave.deploy.flare.sitefile.write_site_file".startswith(name) for name in listed)
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"class_allow_list": ["fedweave.deploy.flare."]}))
+        limit_classes(tmp_path / "p" / folder)
+        assert "fedweave.deploy.flare." not in json.loads(path.read_text())["class_allow_list"]
+    assert not list((tmp_path / "p/a/startup").glob("*.sh"))
+    assert (tmp_path / "p/a").stat().st_mode & 0o077 == 0
 
 
 def test_a_job_carries_no_code(tmp_path: Path) -> None:

@@ -171,6 +171,14 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, data_root: Path) -> 
     assert not (tmp_path / "run/export").exists()
 
 
+def test_names_of_others_are_no_markup_in_the_card() -> None:
+    odd = "<img src=x onerror=alert(1)>, [free](javascript:alert(1))\n\n# fake: \x1b[31mε = 0.1"
+    assert card.plain(odd) == (
+        r"\<img src=x onerror=alert(1)\>, \[free\](javascript:alert(1)) \# fake: \\x1b\[31mε = 0.1"
+    )
+    assert card.plain("hidden_layers: 16 _x_") == r"hidden_layers: 16 \_x\_"
+
+
 def test_the_card_counts_the_weights_that_are_trained(tmp_path: Path, data_root: Path) -> None:
     data, cut = {"name": "proteins", "path": str(data_root)}, {"name": "graphs_iid", "clients": 2}
     model = {"name": "gin", "hidden": 64, "layers": 3, "pool": "sum"}

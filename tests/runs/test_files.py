@@ -112,3 +112,16 @@ def test_a_table_for_spreadsheets_has_no_formula(tmp_path: Path) -> None:
     table = pa.table({"member": ["=1+1", "bank-a", None], "paid": [-1.5, 2.0, 0.0]})
     files.write_csv(tmp_path / "t.csv", table)
     assert (tmp_path / "t.csv").read_text().splitlines() == ['"member","paid"', '"\'=1+1",-1.5', '"bank-a",2', ",0"]
+
+
+def test_a_page_replaces_pages_alone(tmp_path: Path) -> None:
+    """A slip of the name costs nobody a table."""
+    (tmp_path / "patients.csv").write_text("id,label\n1,ill\n")
+    with pytest.raises(UserError, match=r"patients\.csv exists and is no HTML page; name another file"):
+        files.write_page(tmp_path / "patients.csv", "<!doctype html><p>new")
+    assert (tmp_path / "patients.csv").read_text() == "id,label\n1,ill\n"
+    (tmp_path / "page.html").write_text("<!DOCTYPE html><p>old")
+    (tmp_path / "empty").touch()
+    for name in ("page.html", "empty", "absent"):
+        files.write_page(tmp_path / name, "<!doctype html><p>new")
+        assert (tmp_path / name).read_text() == "<!doctype html><p>new"

@@ -92,7 +92,7 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
         raise UserError(f"{directory} is not empty. Choose another directory; a project is provisioned once.")
     with tempfile.TemporaryDirectory() as scratch:
         made = _made(Path(scratch), _project(sites, host, port))
-        directory.mkdir(parents=True, exist_ok=True)
+        _make(directory)
         for name in (SERVER, *sites):
             shutil.move(made / name, directory / name)
             _restrict(directory / name)
@@ -107,6 +107,15 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
     for name in sites:
         _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
         _write_secret(directory / name / IDS_KEY, common)  # see `alignment`
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / ADMIN).mkdir()
+        (directory / ADMIN).rmdir()
+    except OSError as error:
+        raise UserError(f"{directory} cannot be written ({error.strerror}). Choose another directory.") from error
 
 
 def _write_secret(path: Path, digits: str) -> None:
@@ -158,6 +167,7 @@ def _restrict(folder: Path) -> None:
     limit_classes(folder)
     close_inside(folder)
     (folder / "startup").chmod(0o700)
+    folder.chmod(0o700)
 
 
 def limit_classes(folder: Path) -> None:

@@ -60,11 +60,11 @@ def _show(found: "Audit") -> None:
 
 def _write(directory: Path, found: "Audit", out: Path) -> None:
     from fedweave.report.audit_page import Section, page
-    from fedweave.runs.files import write
+    from fedweave.runs.files import write_page
 
     sections = [Section(run.heading, _told(run), _warnings(run), run.flows) for run in found.runs]
     text = page(f"What has left {directory.resolve().name}", [_in_all(found)], sections, found.delta)
-    write(out, lambda file: file.write(text.encode()))
+    write_page(out, text)
 
 
 def _compare(directory: Path, run: Path) -> None:
