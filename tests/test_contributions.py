@@ -1,6 +1,7 @@
 """What clients brought to a global model: by hand, against independent arithmetic, and as the run itself measured."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +19,7 @@ from fedweave.contributions import _heard, measured, totals
 from fedweave.core import model as models
 from fedweave.core.tree import map_leaves
 from fedweave.errors import UserError
+from fedweave.incentives.coalitions import worth
 from fedweave.report.reading import read_run
 
 ROUNDS = 3
@@ -64,6 +66,25 @@ def test_shapley_values_of_a_round_add_up_to_what_the_run_measured(finished: Pat
             gain = sum(row["shapley"] for row in rows)
             assert gain == pytest.approx(sign * (curve[number] - curve[number - 1]), abs=1e-9)
             assert {row["error"] for row in rows} == {0}
+
+
+@pytest.mark.parametrize("total", [0.4, 1.5])
+def test_all_clients_together_make_the_rounds_own_step(finished: Path, total: float) -> None:
+    """Weights need not sum to 1 (FairGFL, q-FedAvg)."""
+    built = build(config.read(finished / "config.toml")[0])
+    *_, (_, round) = _heard(built, ROUNDS)
+    weights = total * round.weights
+    w = map_leaves(torch.add, round.w, round.replies.weighted_sum("update", weights))
+    test = built.fed.test
+    assert test is not None
+    mask = test.masks[2]
+    before, after = (
+        float(torch.nn.functional.cross_entropy(models.apply(built.algorithm.model, tree, test)[mask], test.y[mask]))
+        for tree in (round.w, w)
+    )
+    value = worth(replace(round, weights=weights), built.algorithm.model, [test], "loss")
+    everyone = torch.ones(1, len(round.at), dtype=torch.bool)
+    assert float(value(everyone)) == pytest.approx(before - after, abs=1e-6)
 
 
 def test_a_round_by_hand(finished: Path, oracles: ModuleType) -> None:

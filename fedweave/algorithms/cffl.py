@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.algorithms.cgsv import SparseUpdates
+from fedweave.algorithms.cgsv import LEAST, SparseUpdates
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.parts.weigh import EXAMPLES
 from fedweave.algorithms.preset import preset
 from fedweave.core import model as models
 from fedweave.core.federation import Federation
-from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import ConfigError
-from fedweave.ops.sparsified import Sparsified
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,6 @@ class CredibilityReward(SparseUpdates):
 
     sends: ClassVar = EXAMPLES
 
-    def init(self, fed: Federation, w: Tree) -> Tree:
-        """No reward, and nobody's share in it, yet."""
-        share = map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)
-        return super().init(fed, w) | {"share": share}
-
     def report(self, ctx: Context) -> Tree:
         """{"n": training examples}."""
         return {"n": ctx.examples}
@@ -105,27 +99,17 @@ class CredibilityReward(SparseUpdates):
     def quota(self, round: Round) -> Tensor:
         """c / max · n / max."""
         n = round.replies.stack("n").double()
-        return round.value / round.value.max() * n / n.max().clamp(min=1)
+        return round.value / round.value.max().clamp(min=LEAST) * n / n.max().clamp(min=1)
 
-    def reward(self, state: Tree, at: Tensor) -> Tree:
+    def earned(self, round: Round, quota: Tensor) -> Tree:
         """What others gave, leaves [P, …]."""
 
-        def others(mine: Sparsified, share: Tensor) -> Sparsified:
-            return Sparsified(torch.where(mine.dense != 0, mine.dense - share[at], 0))
-
-        got, shares = dict(leaves(super().reward(state, at))), dict(leaves(state["share"]))
-        return nest({path: others(leaf, shares[path]) for path, leaf in got.items()})
-
-    def update(self, state: Tree, round: Round) -> Tree:
-        """u_N, q, and every client's share in u_N."""
-
-        def share(path: str, leaf: Tensor) -> Tensor:
+        def others(path: str, mine: Tensor) -> Tensor:
             sent = round.update(path)
-            scale = round.weights.to(sent.dtype).view(-1, *[1] * (sent.dim() - 1))
-            return torch.zeros_like(leaf).index_copy(0, round.at, scale * sent)
+            share = round.weights.to(sent.dtype).view(-1, *[1] * (sent.dim() - 1)) * sent
+            return torch.where(mine != 0, mine - share, 0)
 
-        shares = nest({path: share(path, leaf) for path, leaf in leaves(state["share"])})
-        return super().update(state, round) | {"share": shares}
+        return nest({path: others(path, mine) for path, mine in leaves(super().earned(round, quota))})
 
 
 @preset

@@ -1,7 +1,8 @@
 """CGSV: Xu et al. 2021, "Gradient driven rewards to guarantee fairness in collaborative machine learning", algorithm 1.
 
-Deviations: a client's first values r_i are 0, so that the first round's are its alignment alone; a client that misses a
-round misses that round's reward.
+Deviations: a client's first values r_i are 0, so that the first round's are its alignment alone. Where not all are
+called, those who are divide among them what values they had, and one without a value counts 1 / N; a client that misses
+a round earns nothing in it, and gets what it had earned before when it is called again.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves
 from fedweave.incentives.values import reward
 from fedweave.ops.sparsified import Sparsified
+
+LEAST = 1e-300  # in the place of 0 where it divides
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,20 @@ class CosineValue(Part):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """r, or by size in the first round."""
-        r = state["r"][round.at]
-        return r if r.any() else by_size(round)
+        if not state["r"][round.at].any():
+            return by_size(round)
+        r = self._known(state)[round.at]
+        return r / r.sum()
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients."""
         phi = self.likeness(round.updates, round.weights @ round.updates)
         r = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.least)
-        return r / r.sum()
+        return r / r.sum() * self._known(state)[round.at].sum()
+
+    def _known(self, state: Tree) -> Tensor:
+        """r, 1 / N of those without a value yet: they sum to 1."""
+        return torch.where(state["r"] > 0, state["r"], 1 / len(state["r"]))
 
     def likeness(self, updates: Tensor, whole: Tensor) -> Tensor:
         """How near the `updates` [P, D] are to the joint one, `whole` [D]: [P]."""
@@ -73,12 +82,17 @@ class SparseUpdates(Part):
     hears = "its reward: the largest entries of the joint update, as many as it has earned"
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """No reward yet."""
-        return {"u": map_leaves(torch.zeros_like, w), "q": torch.zeros(len(fed.clients), dtype=torch.float64)}
+        """Nothing is owed to anybody yet."""
+        owed = map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)
+        return {"owed": owed, "q": torch.zeros(len(fed.clients), dtype=torch.float64)}
 
     def reward(self, state: Tree, at: Tensor) -> Tree:
-        """The sparse updates, leaves [P, …]."""
-        return map_leaves(lambda u: Sparsified(largest(u, state["q"][at])), state["u"])
+        """What is owed, leaves [P, …]."""
+        return map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
+
+    def earned(self, round: Round, quota: Tensor) -> Tree:
+        """What the round's clients have earned in it, leaves [P, …]."""
+        return map_leaves(lambda u: largest(u, quota), round.delta)
 
     def quota(self, round: Round) -> Tensor:
         """q of the round's clients, float64 [P] in [0, 1]."""
@@ -89,12 +103,15 @@ class SparseUpdates(Part):
         return add(ctx.own, ctx.message["w"])
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """u_N and q after a round."""
-        q = torch.zeros_like(state["q"]).index_copy(0, round.at, self.quota(round))
-        return {"u": round.delta, "q": q}
+        """q, and what is owed, after a round; who was not called is owed what it was."""
+        quota = self.quota(round)
+        owed = map_leaves(
+            lambda owed, earned: owed.index_copy(0, round.at, earned), state["owed"], self.earned(round, quota)
+        )
+        return {"owed": owed, "q": torch.zeros_like(state["q"]).index_copy(0, round.at, quota)}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"quota": q, the share of u_N that each client gets next}."""
+        """{"quota": q, the share of u_N that each client earned in the round}."""
         return {"quota": state["q"]}
 
 
@@ -111,7 +128,7 @@ class SparseReward(SparseUpdates):
     def quota(self, round: Round) -> Tensor:
         """tanh(β r) / max."""
         q = torch.tanh(self.beta * round.value)
-        return q / q.max()
+        return q / q.max().clamp(min=LEAST)
 
     def receive(self, ctx: Context) -> Tree:
         """The weights that training started from, and the reward."""

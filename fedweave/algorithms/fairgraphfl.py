@@ -11,8 +11,9 @@ A round, as its parts do it (`i` is an agent, u_i its update, r_i its value, d_i
     7.          agent i is to get the ⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ largest entries of u_N   ValueReward (Eq. 4)
 
 Deviations: u_N is weighted with the values before the round, since those after it need u_N. Where the new values do not
-sum to more than zero, the round leaves them as they are, and a note is logged. An agent that misses a round misses its
-reward and its payoff, and its value counts no alignment. Cross-entropy and pull take all training graphs at once; the
+sum to more than zero, the round leaves them as they are, and a note is logged. An agent that misses a round earns no
+reward and no payoff in it, and its value counts neither alignment nor diversity; what it had earned before it gets when
+it is called again. Cross-entropy and pull take all training graphs at once; the
 paper's batch of 128 holds more than any of its agents has.
 """
 
@@ -98,11 +99,17 @@ class AgentValue(Part):
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its agents."""
-        r: Tensor = self.update(state, round)["r"]
+        r: Tensor = self._after(state, round)[0]["r"]
         return r[round.at]
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Values r, alignment phi and diversity d of all agents, float64 [N], and who was `heard`."""
+        found, changed = self._after(state, round)
+        if not changed:
+            _log.warning("the agents' new values do not sum to more than 0, so that this round leaves them unchanged")
+        return found
+
+    def _after(self, state: Tree, round: Round) -> tuple[Tree, bool]:
         nothing = torch.zeros_like(state["r"])
         phi = nothing.index_copy(0, round.at, values.alignment(round.updates, round.weights @ round.updates))
         motif = listed(state, round) if self.alpha2 else state["motif"]
@@ -111,9 +118,7 @@ class AgentValue(Part):
         heard = nothing.index_fill(0, round.at, 1) > 0
         counted = torch.where(heard, d, 0.0)
         r, changed = values.updated(state["r"], phi if self.alignment else nothing, counted, self.alpha1, self.alpha2)
-        if not changed:
-            _log.warning("the agents' new values do not sum to more than 0, so that this round leaves them unchanged")
-        return {"r": r, "phi": phi, "d": d, "heard": heard, "motif": motif}
+        return {"r": r, "phi": phi, "d": d, "heard": heard, "motif": motif}, changed
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"value": r, "alignment": φ, "diversity": d}; no alignment of those who were not heard."""
@@ -143,18 +148,13 @@ class ValueReward(Part):
             raise ValueError(f"base is {self.base!r}; choose 'before' or 'after'")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """No reward yet."""
-        return {"u": map_leaves(torch.zeros_like, w), "r": torch.zeros(len(fed.clients), dtype=torch.float64)}
-
-    def _quota(self, state: Tree) -> tuple[Tensor, int]:
-        size = sum(leaf.numel() for _, leaf in leaves(state["u"]))
-        return values.quota(state["r"], size, self.beta), size
+        """Nothing is owed to anybody yet."""
+        owed = map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)
+        return {"owed": owed, "density": torch.zeros(len(fed.clients), dtype=torch.float64)}
 
     def reward(self, state: Tree, at: Tensor) -> Tree:
-        """The largest entries of u_N, leaves [P, …]."""
-        rows = values.reward(ravel(state["u"]), self._quota(state)[0][at])
-        each = [dict(leaves(unravel(row, state["u"]))) for row in rows]
-        return nest({path: Sparsified(torch.stack([own[path] for own in each])) for path in each[0]})
+        """What is owed, leaves [P, …]."""
+        return map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
 
     def receive(self, ctx: Context) -> Tree:
         """The base and the reward; what is not shared is the agent's own."""
@@ -166,13 +166,20 @@ class ValueReward(Part):
         ctx.keep({"w": ctx.received if self.base == "before" else ctx.trained})
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """u_N, and the values of the round's agents; those who missed it get nothing of it."""
-        return {"u": round.delta, "r": torch.zeros_like(state["r"]).index_copy(0, round.at, round.value)}
+        """What is owed to all agents, and the share of u_N's entries that those of the round have earned."""
+        whole = ravel(round.delta)
+        quota = values.quota(round.value, len(whole), self.beta)
+        earned = [dict(leaves(unravel(row, round.delta))) for row in values.reward(whole, quota)]
+        owed = {
+            path: owed.index_copy(0, round.at, torch.stack([own[path] for own in earned]))
+            for path, owed in leaves(state["owed"])
+        }
+        density = torch.zeros_like(state["density"]).index_copy(0, round.at, quota.double() / len(whole))
+        return {"owed": nest(owed), "density": density}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"density": share of u_N's entries that each agent gets}."""
-        quota, size = self._quota(state)
-        return {"density": quota.double() / size}
+        """{"density": share of u_N's entries that each agent earned in the round}."""
+        return {"density": state["density"]}
 
 
 @dataclass(frozen=True)

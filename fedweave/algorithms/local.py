@@ -70,7 +70,7 @@ class Local(Deployable):
         return {}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
-        """`epochs` further steps at every client."""
+        """`local_steps` further steps at every client."""
         fed.map(self.train, quorum=self.quorum)
         return state
 

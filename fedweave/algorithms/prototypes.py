@@ -106,7 +106,7 @@ class MotifPrototypes(Part):
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """Each agent gets the global prototypes of its own motifs, as it listed them, and which of them are known."""
-        if "mean" not in state:
+        if "mean" not in state or not len(state["number"]):
             return {}, {}
         held = state["motif"][at]
         place = torch.searchsorted(state["number"], held).clamp(max=len(state["number"]) - 1)

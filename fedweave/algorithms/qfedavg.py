@@ -1,11 +1,13 @@
 """q-FedAvg: Li et al. 2020, "Fair resource allocation in federated learning", algorithm 2.
 
-Deviations: the local solver is SGD alone, for L = 1 / lr estimates its curvature.
+Deviations: the local solver is SGD alone, for L = 1 / lr estimates its curvature. Clients without a training example,
+whose loss is 0, count nothing if q > 0. g_i has the local weight decay in it.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round
@@ -38,10 +40,12 @@ class FairByLoss(Part):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """L F_i^q / Σ h_k. Losses below 1e-10 count as that, as in the authors' code."""
-        loss = round.replies.stack("loss").double().clamp(min=1e-10)
+        told = round.replies.stack("loss").double()
+        loss = told.clamp(min=1e-10)
         squared = self.lipschitz**2 * round.updates.square().sum(1)  # ‖g_i‖²
         h = self.q * loss ** (self.q - 1) * squared + self.lipschitz * loss**self.q
-        return self.lipschitz * loss**self.q / h.sum()
+        counts = told > 0 if self.q else torch.ones_like(told, dtype=torch.bool)  # 0 where nothing trains
+        return torch.where(counts, self.lipschitz * loss**self.q / torch.where(counts, h, 0).sum().clamp(min=1e-300), 0)
 
 
 @preset

@@ -1,7 +1,8 @@
 """RFFL: Xu and Lyu 2021, "A reputation mechanism is all you need: collaborative fairness and adversarial robustness in
 federated learning".
 
-FairGraphFL compares with it under the name CFFL. Deviations: values begin at 1 / N, and one below 0 counts as 0.
+FairGraphFL compares with it under the name CFFL. Deviations: values begin at 1 / N, and one below 0 counts as 0. Where
+not all are called, those who are divide among them what values they had.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.cgsv import SparseUpdates
+from fedweave.algorithms.cgsv import LEAST, SparseUpdates
 from fedweave.algorithms.parts import Clip, Part, Round
 from fedweave.algorithms.preset import preset
 from fedweave.core.federation import Federation
@@ -37,9 +38,9 @@ class Reputation(Part):
         return {"r": r, "inside": torch.ones(count, dtype=torch.bool), "round": 0}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """r of the round's clients, normalised; all alike where it is 0."""
-        r = state["r"][round.at]
-        return r / r.sum() if r.sum() > 0 else torch.full_like(r, 1 / len(r))
+        """r of the round's clients, normalised; where it is 0, those that are not out all alike."""
+        r, inside = state["r"][round.at], state["inside"][round.at].double()
+        return r / r.sum() if r.sum() > 0 else inside / inside.sum().clamp(min=1)
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients; 0 of those that are out."""
@@ -50,7 +51,7 @@ class Reputation(Part):
             return last
         if state["round"] >= self.wait:
             r = torch.where(r / r.sum() < 1 / (3 * inside.sum()), 0, r)
-        return r / r.sum()
+        return r / r.sum() * last.sum()
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Values, and who remains."""
@@ -73,7 +74,7 @@ class ReputationReward(SparseUpdates):
 
     def quota(self, round: Round) -> Tensor:
         """r / max."""
-        return round.value / round.value.max()
+        return round.value / round.value.max().clamp(min=LEAST)
 
 
 @preset

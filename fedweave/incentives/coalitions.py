@@ -34,7 +34,8 @@ def judging(built: Any) -> tuple[str, list[Graph]]:
 
 def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value:
     """The value function of a round: what coalitions S, bool [c, P], gain over w_t, float64 [c], with the model
-    w_t + Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, in "accuracy" or in -"loss" (nats) on the test examples of `graphs`.
+    w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, in "accuracy" or in -"loss" (nats) on the test examples of `graphs`.
+    A is the sum of all a_i, which is 1 of a mean.
 
     round: what the server heard (`algorithms.parts.Round`), with the weights a_i.
     """
@@ -48,9 +49,11 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
         found = [_score(models.apply(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(found, shares, strict=True)]).sum()
 
+    whole = round.weights.relu().sum()  # 1 of a mean; with all of it everyone together made the round
+
     def of(masks: Tensor) -> Tensor:
         share = masks.double() * round.weights.relu()
-        share = share / share.sum(1, keepdim=True).clamp(min=1e-300)
+        share = share / share.sum(1, keepdim=True).clamp(min=1e-300) * whole
         found = []
         for part in share.split(BATCH):
             mixed = {

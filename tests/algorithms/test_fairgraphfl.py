@@ -307,3 +307,10 @@ def test_the_short_name_is_the_same_algorithm() -> None:
     assert config.algorithm.name == NAME
     with pytest.raises(ConfigError, match="there is no 'fgf'"):
         resolve({"data": {"name": "proteins"}, "algorithm": {"name": "fgf"}})
+
+
+def test_agents_that_keep_no_motif_get_no_prototypes() -> None:
+    """⌊.9 · 1⌋ = 0: of stars without labels nobody keeps any, and lists are padding alone."""
+    state = {"motif": torch.full((2, 32), -1), "number": torch.zeros(0, dtype=torch.int64)}
+    state |= {"mean": torch.zeros(0, 4), "known": torch.zeros(0, dtype=torch.bool)}
+    assert MotifPrototypes().download(state, torch.arange(2)) == ({}, {})

@@ -9,8 +9,11 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.cffl import Credibility, CredibilityReward
+from fedweave.algorithms.cgsv import CosineValue, SparseReward
 from fedweave.algorithms.eu import EuclideanValue
+from fedweave.algorithms.fairgraphfl import AgentValue, ValueReward
 from fedweave.algorithms.parts import Round
+from fedweave.algorithms.qfedavg import FairByLoss
 from fedweave.algorithms.rffl import Reputation, ReputationReward
 from fedweave.core.federation import Client
 from fedweave.core.graph import make_graph
@@ -82,8 +85,75 @@ def test_rffl_keeps_the_own_update() -> None:
         reward = begun - trained
         n = reward.numel()
         assert int((reward != 0).sum()) == min(int(np.ceil(float(r[at] / r.max()) * n)), n - 1)
-        whole = last.state["parts"]["ReputationReward"]["u"]["0"]["weight"]
+        whole = last.state["parts"]["ReputationReward"]["owed"]["0"]["weight"][r.argmax()]
         assert torch.allclose(reward[reward != 0], whole[reward != 0], atol=1e-15)
+
+
+PARTS = {
+    "values and rewards of FairGraphFL": (AgentValue(alpha2=0.0), ValueReward()),
+    "cgsv": (CosineValue(), SparseReward()),
+    "rffl": (Reputation(wait=100), ReputationReward()),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_reward_waits_for_whoever_has_earned_it(name: str) -> None:
+    """Two of five clients are called in a round: the others' models stay as they are, and what they are owed."""
+    fed = federation(dtype=torch.float64)
+    made = ALGORITHMS["fedavg"](model(0.0), parts=PARTS[name], participation=0.4)
+    before: dict[str, Any] = {}
+    waited = 0
+    for step in train(made, fed, 12, eval_every=1):
+        owed = step.state["parts"][type(PARTS[name][1]).__name__]["owed"]["0"]["weight"]
+        judged = step.of_clients("loss")
+        rows = fed.ledger.table().to_pylist()
+        called = {row["client"] for row in rows if row["round"] == step.round and row["step"] == "FedAvg.train"}
+        assert len(called) == 2
+        for at, client in enumerate(fed.clients):
+            if client not in called and step.round > 1:
+                assert torch.equal(owed[at], before["owed"][at])
+                assert judged[client] == before["judged"][client]
+                waited += bool(owed[at].any())
+        before = {"owed": owed, "judged": judged}
+    assert waited > 10
+
+
+def test_values_of_those_who_are_called_in_turn_can_be_compared() -> None:
+    """As many values as clients are worth 1 together, whoever was called."""
+    fed = federation(dtype=torch.float64)
+    for value, reward in ((CosineValue(), SparseReward()), (Reputation(wait=100), ReputationReward())):
+        made = ALGORITHMS["fedavg"](model(0.0), parts=(value, reward), participation=0.4)
+        for step in train(made, fed, 30, eval_every=0):
+            r = step.state["parts"][type(value).__name__]["r"]
+            assert float(torch.where(r > 0, r, 1 / 5).sum()) == pytest.approx(1)
+        assert bool((r > 0).all())  # all have been called
+
+
+def test_a_round_of_dropped_clients_alone_changes_nothing() -> None:
+    part = Reputation()
+    state = {"r": torch.zeros(3).double(), "inside": torch.zeros(3, dtype=torch.bool), "round": 20}
+    weights = part.weigh(state, after())
+    assert weights.tolist() == [0, 0, 0]
+    value = part.value(state, after(weights=weights))
+    assert value.tolist() == [0, 0, 0]
+    for reward in (ReputationReward(), SparseReward(), CredibilityReward()):
+        assert reward.quota(after(weights=weights, value=value)).tolist() == [0, 0, 0]
+
+
+def test_a_client_without_a_training_example_weighs_nothing_by_its_loss() -> None:
+    """Of its loss of 0 to the power of q − 1 there would be a step a hundred times too short."""
+    for q in (0.1, 1.0, 2.0):
+        part = FairByLoss(q, 10.0)
+        told = {"update": {"0": {"weight": torch.tensor(UPDATES).view(3, 2, 2)}}}
+        both = [Batch((0, 1), {"update": {"0": {"weight": torch.tensor(UPDATES[:2]).view(2, 2, 2)}}})]
+        both[0].tree["loss"] = torch.tensor([0.7, 0.3])
+        three = [Batch((0, 1, 2), told | {"loss": torch.tensor([0.7, 0.3, 0.0])})]
+        alone, joined = (
+            part.weigh({}, Round(Replies(names, batches, {}), torch.arange(len(names)), {}, ()))
+            for names, batches in (("ab", both), ("abc", three))
+        )
+        assert joined[2] == 0
+        assert torch.allclose(joined[:2], alone)
 
 
 def validation(hits: list[int]) -> Any:
