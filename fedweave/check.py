@@ -82,6 +82,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     import numpy as np
 
     from fedweave.build import client_ids
+    from fedweave.core.algorithm import capabilities
     from fedweave.core.graph import SPLITS, TRAIN
     from fedweave.datasets.features import OVER_NODES
 
@@ -99,6 +100,8 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             f"gaps compare {groups[0]} and {groups[1]} alone; {int((built.data.sens > 1).sum()):,} people of "
             f"{', '.join(groups[2:])} are in none. Correct the names, or make two groups of them"
         )
+    if built.data.sens is not None and capabilities(config.algorithm.kind).vertical:
+        yield "gaps between groups of people are not measured in vertical federations"
     yield from _at_several(built)
     many = np.bincount(y[y >= 0], minlength=built.data.classes)
     rare = [name for name, count in zip(built.data.labels, many.tolist(), strict=False) if 0 < count < FEW]

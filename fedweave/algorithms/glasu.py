@@ -212,7 +212,8 @@ class GLASU:
         backward = (self.back,) * last if self.backward == "exchanged" else (self.update,)
         pull = (self.pull, self.pull_sum) if self.secure_sum else (self.pull,)
         looks = (self.infer_full,) * last
-        return Calls((self.begin,), (*forward, *pull, *backward), (*looks, self.score), (*looks, self.predict_proba))
+        judged, predicted = (*looks, self.score), (*looks, self.predict_proba)
+        return Calls((self.begin,), (*forward, *pull, *backward), judged, predicted, labelled=(self.pull,))
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""

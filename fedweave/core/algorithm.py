@@ -84,12 +84,14 @@ class Calls:
     round:      in each round. A client may be left out of some of them, but none comes earlier or more often.
     evaluation: after a round.
     prediction: with a finished run's models (`predict` or `deploy`).
+    labelled:   those of them that clients without labels are not asked for.
     """
 
     setup: tuple[Step, ...] = ()
     round: tuple[Step, ...] = ()
     evaluation: tuple[Step, ...] = ()
     prediction: tuple[Step, ...] = ()
+    labelled: tuple[Step, ...] = ()
 
 
 def calls_of(algorithm: Any, name: str, clients: int) -> Calls:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from fedweave.core.swollen import swollen
 from fedweave.datasets.check import refuse, refuse_rows
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
@@ -190,10 +191,10 @@ def read(path: Path) -> Table:
         DataError: the file is empty, damaged or malformed, or a column name is empty or repeated.
     """
     try:
-        data = _csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path, partitioning=None)
+        data = _csv(path) if path.suffix == ".csv" else _parquet(path)
     except UnicodeError as error:
         _refuse_encoding(path, error)
-    except (pa.ArrowException, OSError, csv.Error) as error:
+    except (pa.ArrowException, OSError, csv.Error, MemoryError) as error:
         if path.suffix == ".csv" and "UTF8" in str(error):
             _refuse_encoding(path, error)
         why = " ".join(str(error).split())  # Arrow breaks lines
@@ -203,6 +204,12 @@ def read(path: Path) -> Table:
         if not name.strip() or names.count(name) > 1:
             refuse(path, f"the column name {name!r} is empty or repeated", "Give every column a name of its own.")
     return Table(path, data, 2 if path.suffix == ".csv" else 1)
+
+
+def _parquet(path: Path) -> pa.Table:
+    if fault := swollen(pa.parquet.read_metadata(path), path.stat().st_size):
+        refuse(path, fault, "Write it with another compression, or as CSV, if that is meant.")
+    return pa.parquet.read_table(path, partitioning=None)
 
 
 def _refuse_encoding(path: Path, error: Exception) -> NoReturn:

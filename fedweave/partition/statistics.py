@@ -34,18 +34,19 @@ def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
     ones = np.ones(len(known), dtype=np.int64)
     onehot = sp.csr_matrix((ones, (known, data.y[known])), shape=(data.examples, data.classes))
     examples = _holders([part.examples for part in parts], data.examples)
+    vertical = any(part.columns is not None for part in parts)  # no edge leads to another client then
     widths = [data.features if part.columns is None else len(part.columns) for part in parts]
     return {
         "client": list(range(len(parts))),
         **({} if data.graph_of is None else {"graphs": [len(part.examples) for part in parts]}),
         "nodes": [len(part.nodes) for part in parts],
         "edges_kept": kept.tolist(),
-        "edges_cut": (degree - 2 * kept).tolist(),
+        "edges_cut": [0] * len(parts) if vertical else (degree - 2 * kept).tolist(),
         "train": masks[:, 0].tolist(),
         "val": masks[:, 1].tolist(),
         "test": masks[:, 2].tolist(),
         "labels": ((examples.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
-        **({"features": widths} if any(part.columns is not None for part in parts) else {}),
+        **({"features": widths} if vertical else {}),
         **({"edges_added": (own - kept).tolist()} if (own > kept).any() else {}),
         **{
             name: (partition.pairs[of].sum(1) / max(len(parts) - 1, 1)).tolist()

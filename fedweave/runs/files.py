@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedweave.core.swollen import swollen
 from fedweave.core.text import cell
 from fedweave.errors import FedweaveError, UserError
 
@@ -152,7 +153,10 @@ def read_table(directory: Path, name: str) -> pa.Table:
     blob = read(path)
     try:
         # In this thread alone: another one that still has `blob` in hand when Python ends aborts the process.
-        table = pq.ParquetFile(pa.BufferReader(blob), pre_buffer=False).read(use_threads=False)
+        held = pq.ParquetFile(pa.BufferReader(blob), pre_buffer=False)
+        if fault := swollen(held.metadata, len(blob)):
+            raise damaged(path, fault)
+        table = held.read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, str(error)) from error
     for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:

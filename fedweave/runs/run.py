@@ -42,6 +42,7 @@ from fedweave.runs.files import (
     locked,
     read_table,
     remove_leftovers,
+    remove_run,
     write,
     write_table,
 )
@@ -154,6 +155,10 @@ def run(
                 last = _train(config, built, files, start, stop, watch, here)
             except KeyboardInterrupt as error:
                 raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds) from error
+            except UserError:  # what was refused before anything was done leaves the place free
+                if not (files.saved or overwrite) and config.engine.name == "simulation":
+                    remove_run(directory)
+                raise
             finally:
                 watch.end()
         summary = _summary(config, built, last)

@@ -187,6 +187,18 @@ def test_names_of_classes_can_be_kept_back(project: Path, tmp_path: Path) -> Non
     check_names(fed.join(config.plain(), "r1", -1, vertical=True))
 
 
+def test_a_party_without_labels_may_keep_back_what_only_those_with_labels_send(project: Path, tmp_path: Path) -> None:
+    config = experiment("glasu", rounds=1, **tables(tmp_path / "data"))
+    bring(project, tmp_path / "data")
+    deny(project, 'deny = ["gradient"]')  # at bank-b; bank-a has the labels
+    fed, algorithm, _ = joined(project, config)
+    list(train(algorithm, fed, 1))
+    site = project / "bank-a/site.toml"
+    site.write_text(site.read_text().partition("[policy]")[0] + '[policy]\ndeny = ["gradient"]\n')
+    with pytest.raises(ClientsMissing, match=r"bank-a: .*gradient may not leave, and GLASU\.pull sends it"):
+        joined(project, config, run="r2")
+
+
 def test_what_is_no_blinded_id_is_not_counted_as_one(project: Path, tmp_path: Path) -> None:
     tables(tmp_path / "data")
     bring(project, tmp_path / "data")

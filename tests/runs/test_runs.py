@@ -269,6 +269,14 @@ def test_directories_that_are_refused(tmp_path: Path, whole: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_what_is_refused_before_a_round_leaves_the_place_free(tmp_path: Path) -> None:
+    """fairgfl wants a public sample, which this partition has none of."""
+    refused = resolved(algorithm={"name": "fairgfl"})
+    with pytest.raises(UserError, match="needs a public sample"):
+        runs.run(refused, tmp_path / "run", Quiet())
+    assert runs.run(resolved(rounds=1), tmp_path / "run", Quiet())["rounds"] == 1
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with locked(tmp_path / "run"), pytest.raises(UserError, match=f"process {os.getpid()} is writing"):
         runs.run(resolved(), tmp_path / "run", Quiet())

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -23,14 +25,14 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
 from fedweave.config import load, resolve
 from fedweave.core.text import printable
-from fedweave.datasets import npz
+from fedweave.datasets import npz, table
 from fedweave.deploy.flare.keys import known, read_checked
 from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.sites import processes
 from fedweave.deploy.sites.command import Teller
 from fedweave.deploy.sites.processes import SiteProcess
 from fedweave.deploy.sites.project import Project
-from fedweave.errors import ConfigError, DataError, UserError
+from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
 from fedweave.report.ledger import as_csv
 from fedweave.runs import files
 from tests.deploy.projects import SITES, call_request
@@ -291,6 +293,19 @@ def test_a_page_replaces_files_alone(tmp_path: Path) -> None:
         files.write(tmp_path / "device", lambda file: file.write(b"page"))
     files.write(tmp_path / "link", lambda file: file.write(b"page"))
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_small_table_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    """90 million equal rows take a megabyte."""
+    column = pa.chunked_array([pa.array(np.zeros(10_000_000, np.int8))] * 9)
+    big = pa.table(dict.fromkeys(("round", "value", "x"), column))
+    pq.write_table(big, tmp_path / "metrics.parquet", compression="zstd")
+    size = (tmp_path / "metrics.parquet").stat().st_size
+    assert size < 1_050_000
+    with pytest.raises(FedweaveError, match="bytes hold 90,000,000 rows"):
+        files.read_table(tmp_path, "metrics.parquet")
+    with pytest.raises(DataError, match="bytes hold 90,000,000 rows"):
+        table.read(tmp_path / "metrics.parquet")
 
 
 def test_words_of_others_are_no_formulas_in_a_spreadsheet() -> None:

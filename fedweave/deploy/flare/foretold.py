@@ -11,21 +11,25 @@ from fedweave.deploy.flare.sitefile import Rules
 SCORES = "own"  # the key of evaluations' replies that every algorithm needs
 
 
-def check_declared(rules: Rules, calls: Calls) -> None:
+def check_declared(rules: Rules, calls: Calls, labels: bool) -> None:
     """Refuse a run that could not end, before anything of it leaves.
+
+    labels: whether the site has any.
 
     Raises:
         PolicyViolation: names every rule, key and step that sends it.
     """
-    reasons = [f"{why}, and {sender} sends it" for why, sender, certain in refusals(rules, calls) if certain]
+    reasons = [f"{why}, and {sender} sends it" for why, sender, certain in refusals(rules, calls, labels) if certain]
     if reasons:
         raise PolicyViolation(". ".join(reasons))
 
 
-def refusals(rules: Rules, calls: Calls) -> Iterator[tuple[str, str, bool]]:
+def refusals(rules: Rules, calls: Calls, labels: bool) -> Iterator[tuple[str, str, bool]]:
     """Why a rule refuses a key, the step that declares to send it, and whether it sends it on all data: of evaluations
     only "own" is."""
     for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
+        if step in calls.labelled and not labels:
+            continue
         for key, why in _of_step(rules, step_info(step)).items():
             yield why, step_name(step), step not in calls.evaluation or key == SCORES
 

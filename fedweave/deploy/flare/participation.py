@@ -188,7 +188,7 @@ class Participation:
         check_rounds(self.algorithm, self.config.general.rounds)
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
-            check_declared(self.rules, calls)
+            check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found

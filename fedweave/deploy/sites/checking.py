@@ -112,13 +112,17 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
         party = read_own(data, folder, "check", (name,), name)
         told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
         told.facts.append((name, f"{party.data.nodes:,} nodes, {party.data.features:,} features of its own"))
+        if party.data.nodes < rules.min_nodes:
+            why = f"{party.data.nodes} nodes are fewer than policy.min_nodes = {rules.min_nodes}"
+            told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
         shape = party.data.features, party.data.classes, sites
-        told.attempt(name, partial(_rehearse, folder, rules, config, shape, told))
+        labels = bool((party.data.y >= 0).any())
+        told.attempt(name, partial(_rehearse, folder, rules, config, shape, labels, told))
         return
     own = own_graph(data, folder)
     if config is not None and not capabilities(config.algorithm.kind).pooled:
         shape = own.features, own.classes, sites
-        told.attempt(name, partial(_rehearse, folder, rules, config, shape, told))
+        told.attempt(name, partial(_rehearse, folder, rules, config, shape, bool((own.y >= 0).any()), told))
     counts = np.asarray(own.public).sum(1).tolist()
     told.facts.append((name, _described(own, counts)))
     for split, count in zip(SPLITS, counts, strict=True):
@@ -138,8 +142,11 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
             told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
 
 
-def _rehearse(folder: Path, rules: Rules, config: Config, shape: tuple[int, int, int], told: Found) -> None:
-    """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites.
+def _rehearse(
+    folder: Path, rules: Rules, config: Config, shape: tuple[int, int, int], labels: bool, told: Found
+) -> None:
+    """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites; labels:
+    whether the site has any.
 
     Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap on replies that
     the run would reach, for not every round need take the site.
@@ -151,7 +158,7 @@ def _rehearse(folder: Path, rules: Rules, config: Config, shape: tuple[int, int,
     algorithm = config.algorithm.make(config.model.make().build(features, classes))
     calls = calls_of(algorithm, config.algorithm.name, sites)
     senders: dict[tuple[str, bool], list[str]] = {}
-    for why, sender, certain in refusals(rules, calls):
+    for why, sender, certain in refusals(rules, calls, labels):
         senders.setdefault((why, certain), []).append(sender)
     for (why, certain), steps in senders.items():
         verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
