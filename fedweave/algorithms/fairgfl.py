@@ -195,8 +195,8 @@ class OverlapWeights(Part):
         if self.estimator == "oracle":
             if not fed.pairs:
                 raise UserError(
-                    "estimator = 'oracle' needs the true overlap, which a simulation with the partition 'overlap' "
-                    "knows; choose that or estimator = 'ldp'."
+                    "estimator = 'oracle' needs the true overlap, which only a simulation with the partition 'overlap' "
+                    "knows; choose that, estimator = 'ldp' or 'none'."
                 )
             matrices = {name: fed.pairs[name].clone() for name in matrices}
         if self.estimator == "ldp":
@@ -207,8 +207,9 @@ class OverlapWeights(Part):
         """The "encoder" and the "rates" of its noisy codes on the public sample."""
         if "public" not in fed.held:
             raise UserError(
-                "estimator = 'ldp' needs a public sample at the server, to make the encoder of: set [partition] public "
-                "of the partition 'overlap', or put public.npz into the server's folder."
+                "estimator = 'ldp' needs a public sample at the server, to make the encoder of. A simulation has one "
+                "with [partition] public of the partition 'overlap' alone; between sites put public.npz into the "
+                "server's folder. estimator = 'none' needs none (docs/fairgfl.md)."
             )
         public, key = fed.held["public"], fed.key("encoder")
         encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).made(public, key)

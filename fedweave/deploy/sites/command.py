@@ -154,7 +154,7 @@ def check(
     typer.echo(f"       this machine's clock: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
     if told.faults:
         many = "1 fault" if len(told.faults) == 1 else f"{len(told.faults)} faults"
-        raise UserError(f"{many} in {directory}; put them right before `fedweave sites start`.")
+        raise UserError(f"{many} in {directory}; put that right before `fedweave sites start`.")
     typer.echo("no fault found")
 
 
