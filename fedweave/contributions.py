@@ -62,7 +62,8 @@ def contributions(
 
 def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", permutations: int = 200) -> "pa.Table":
     """A row per round and client: "leave_one_out", "shapley" and its standard "error" (0 up to 12 clients),
-    "individual", the client's "cosine" with the round's update, and its "equal_share", "union_share",
+    "individual", the client's "cosine" with the round's update and "cosine_shapley", the Shapley value of coalitions'
+    cosines that it stands for (Xu et al. 2021), and its "equal_share", "union_share",
     "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0).
 
     The table's metadata say on which examples gains were measured, and in what (`incentives.coalitions`).
@@ -128,14 +129,14 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
 
 
 def totals(table: "pa.Table") -> "pa.Table":
-    """Sums over rounds per client; of the cosine the mean. Shares are those that follow from the sums."""
+    """Sums over rounds per client; of cosines the mean. Shares are those that follow from the sums."""
     import pyarrow as pa
     import torch
 
     from fedweave.incentives.payoffs import divided
 
     names = [name for name in table.column_names if name not in ("round", "client") and not name.endswith("_share")]
-    how = {name: "mean" if name == "cosine" else "sum" for name in names}
+    how = {name: "mean" if name.startswith("cosine") else "sum" for name in names}
     found = table.group_by("client").aggregate([*how.items()]).sort_by("client")
     found = found.select(["client", *(f"{name}_{how[name]}" for name in names)]).rename_columns(["client", *names])
     for scheme, name in SHARED.items():
@@ -181,20 +182,22 @@ def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int)
     import torch
 
     from fedweave.core.random import generator
+    from fedweave.incentives.gradient_shapley import gradient_shapley
     from fedweave.incentives.payoffs import divided
     from fedweave.incentives.shapley import leave_one_out, shapley
-    from fedweave.incentives.values import alignment
 
     players = len(round.at)
     with torch.no_grad():
         rng = generator(seed, f"contributions/{number}")
         estimate = shapley(value, players, rng, permutations)
+        angles = gradient_shapley(round.updates, round.weights, generator(seed, f"cosines/{number}"), permutations)
         columns = {
             "leave_one_out": leave_one_out(value, players),
             "shapley": estimate.values,
             "error": estimate.error,
             "individual": value(torch.eye(players, dtype=torch.bool)),
-            "cosine": alignment(round.updates, round.weights @ round.updates),
+            "cosine": angles.cosine,
+            "cosine_shapley": angles.values,
         }
     for scheme, name in SHARED.items():
         columns[f"{scheme}_share"] = divided(columns[name] if name else torch.ones(players, dtype=torch.float64))

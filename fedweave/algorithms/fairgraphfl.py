@@ -113,8 +113,7 @@ class AgentValue(Part):
         nothing = torch.zeros_like(state["r"])
         phi = nothing.index_copy(0, round.at, values.alignment(round.updates, round.weights @ round.updates))
         motif = listed(state, round) if self.alpha2 else state["motif"]
-        held = (motif >= 0).sum(1).double()
-        d = held / max(1, len(torch.unique(motif[motif >= 0])))
+        d = values.diversity(motif)
         heard = nothing.index_fill(0, round.at, 1) > 0
         counted = torch.where(heard, d, 0.0)
         r, changed = values.updated(state["r"], phi if self.alignment else nothing, counted, self.alpha1, self.alpha2)

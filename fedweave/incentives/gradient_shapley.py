@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedweave.incentives.shapley import Value, shapley
-from fedweave.incentives.values import alignment, global_update
+from fedweave.incentives.values import alignment
 
 CANCELLED = 1e-13  # of the squared sum of lengths: less than that is what rounding leaves of updates that cancel
 EQUAL = 1e-12  # of the largest value: numbers that vary less are equal up to rounding
@@ -32,9 +32,9 @@ def gradient_shapley(
     Exact for at most 12 agents, from one batch of all coalitions; above from `permutations` drawn with `rng`.
 
     Raises:
-        UserError: no value in r is positive, or there are more than 12 agents and no `rng`.
+        UserError: there are more than 12 agents and no `rng`.
     """
-    cosine = alignment(updates, global_update(updates, r)).cpu()
+    cosine = alignment(updates, r.to(updates.device, torch.float64).relu() @ updates.double()).cpu()
     values, error, _ = shapley(cosine_value(updates, r), len(updates), rng, permutations)
     return GradientShapley(values, error, cosine, correlation(values, cosine))
 

@@ -15,29 +15,17 @@ class Updated(NamedTuple):
     changed: bool
 
 
-def scaled(updates: Tensor, norm: float) -> Tensor:
-    """Updates [N, D] brought to one norm, Γ u_i / ‖u_i‖ (Xu et al. 2021); one that is zero stays zero."""
-    lengths = updates.double().norm(dim=1, keepdim=True)
-    return norm * updates.double() / torch.where(lengths > 0, lengths, 1.0)
-
-
-def global_update(updates: Tensor, r: Tensor) -> Tensor:
-    """u_N = Σ ReLU(r_i) u_i / Σ ReLU(r_i) (Eq. 13), float64 [D], of updates [N, D] and values r [N].
-
-    Raises:
-        UserError: no value is positive.
-    """
-    weights = r.to(updates.device, torch.float64).relu()
-    if not weights.sum() > 0:
-        raise UserError(f"no agent has a positive value ({r.tolist()}); there is nothing to average.")
-    return weights @ updates.double() / weights.sum()
-
-
 def alignment(updates: Tensor, whole: Tensor) -> Tensor:
     """φ_i = cos(u_i, u_N) (Eq. 9), float64 [N], of updates [N, D] and the global one [D]; 0 where either is zero."""
     updates, whole = updates.double(), whole.double()
     lengths = updates.norm(dim=1) * whole.norm()
     return torch.where(lengths > 0, updates @ whole / torch.where(lengths > 0, lengths, 1.0), 0.0)
+
+
+def diversity(motif: Tensor) -> Tensor:
+    """d_i = k_i / K, float64 [N], the share of all agents' motifs that agent i has, of lists `motif` int64 [N, …] with
+    −1 at padding; 0 where nobody has any."""
+    return (motif >= 0).sum(1).double() / max(1, len(torch.unique(motif[motif >= 0])))
 
 
 def updated(r: Tensor, phi: Tensor, diversity: Tensor, alpha1: float = 0.05, alpha2: float = 1.0) -> Updated:

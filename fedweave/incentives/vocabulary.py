@@ -1,10 +1,8 @@
 """Which motifs an agent keeps, and how diverse that makes it (FairGraphFL, appendix A.2 and definition 2)."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -28,13 +26,6 @@ class Vocabulary:
             raise ValueError(f"max_ring is {self.max_ring}; a ring has at least 3 vertices, and at most 100 are sought")
         if not 0 < self.keep <= 1:
             raise ValueError(f"keep is {self.keep}; it is a share of motifs, above 0 and at most 1")
-
-
-class Diversity(NamedTuple):
-    """values: float64 [N], the share d_i = k_i / K of all kept motifs that agent i keeps. motifs: K, their number."""
-
-    values: np.ndarray
-    motifs: int
 
 
 def tf_idf(counts: sp.csr_array) -> np.ndarray:
@@ -63,16 +54,3 @@ def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
     have = np.flatnonzero(scores)
     kept = math.floor(Fraction(str(keep)) * len(have))  # as written: .29 of 100 is 29, though the float is below
     return np.sort(have[np.argsort(-scores[have], kind="stable")[:kept]])
-
-
-def diversity(vocabularies: Sequence[np.ndarray]) -> Diversity:
-    """d_i = k_i / K for agents with these kept motifs; all 0 where nobody has any.
-
-    Raises:
-        UserError: there are no agents.
-    """
-    if not len(vocabularies):
-        raise UserError("diversity compares agents; give the kept motifs of at least one.")
-    sizes = np.array([len(np.unique(kept)) for kept in vocabularies], np.float64)
-    motifs = len(np.unique(np.concatenate(vocabularies)))
-    return Diversity(sizes / max(1, motifs), motifs)

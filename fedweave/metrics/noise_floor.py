@@ -50,13 +50,6 @@ def expected_gap(n0: Any, n1: Any, positive: Any) -> Any:
     return ratio(total * deviation, n0 * n1)
 
 
-def typical_gap(n0: Any, n1: Any, rate: Any) -> Any:
-    """E|gap| before anything is predicted: sqrt(2 / pi rate (1 - rate) (1 / n0 + 1 / n1)), the normal approximation for
-    predictions that are 1 with probability `rate` each; NaN where n0 or n1 is 0."""
-    n0, n1, rate = (np.asarray(value, np.float64) for value in (n0, n1, rate))
-    return np.sqrt(2 / np.pi * rate * (1 - rate) * ratio(n0 + n1, n0 * n1))
-
-
 def _variance(n0: np.ndarray, n1: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Variance of the gap, K (N - K) / (n0 n1 (N - 1))."""
     total = n0 + n1

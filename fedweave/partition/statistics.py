@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from fedweave.core.graph import TEST
 from fedweave.datasets.base import Dataset
 from fedweave.partition.base import Partition
+from fedweave.partition.overlap import realised
 
 SHARED = {"overlap": "nodes", "overlap_links": "links"}  # columns, and the partition's matrices that they are means of
 
@@ -48,11 +49,7 @@ def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
         "labels": ((examples.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
         **({"features": widths} if vertical else {}),
         **({"edges_added": (own - kept).tolist()} if (own > kept).any() else {}),
-        **{
-            name: (partition.pairs[of].sum(1) / max(len(parts) - 1, 1)).tolist()
-            for name, of in SHARED.items()
-            if of in partition.pairs
-        },
+        **{name: realised(partition.pairs[of]).tolist() for name, of in SHARED.items() if of in partition.pairs},
         **({} if data.sens is None else _groups(data, partition)),
     }
 

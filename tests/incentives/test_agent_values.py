@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedweave.algorithms.fairgraphfl import AgentValue
+from fedweave.algorithms.parts import Round
+from fedweave.core.replies import Replies
 from fedweave.errors import UserError
 from fedweave.incentives import values
 from fedweave.incentives.gradient_shapley import correlation, cosine_value, gradient_shapley
@@ -26,11 +29,17 @@ def case(seed: int, agents: int = 6, size: int = 50) -> tuple[torch.Tensor, torc
     return torch.from_numpy(updates), torch.from_numpy(r / r.sum()), torch.from_numpy(rng.uniform(0.1, 0.4, agents))
 
 
+def joint(updates: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """u_N, as FairGraphFL's server weighs updates."""
+    round = Round(Replies((), [], {}), torch.arange(len(r)), {}, ())
+    return AgentValue().weigh({"r": r.double()}, round) @ updates.double()
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_values_and_rewards_equal_the_reference(oracles: ModuleType, seed: int) -> None:
     updates, r, diversity = case(seed)
     whole, phi, new = oracles.agent_values(r.numpy(), list(updates.numpy()), diversity.numpy(), 0.07, 1.3)
-    ours = values.global_update(updates, r)
+    ours = joint(updates, r)
     alignment = values.alignment(updates, ours)
     after = values.updated(r, alignment, diversity, 0.07, 1.3)
     np.testing.assert_allclose(ours, whole, rtol=0, atol=1e-12)
@@ -51,7 +60,7 @@ def test_values_and_rewards_equal_the_reference(oracles: ModuleType, seed: int) 
 def test_a_round_by_hand() -> None:
     updates = torch.tensor([[3.0, 4.0], [0.0, 2.0], [0.0, -1.0]])
     r = tensor(0.5, 0.75, -0.25)
-    whole = values.global_update(updates, r)
+    whole = joint(updates, r)
     torch.testing.assert_close(whole, tensor(1.2, 2.8))
     phi = values.alignment(updates, whole)
     torch.testing.assert_close(phi, tensor(14.8, 14, -14) / tensor(5, 5, 5) / math.sqrt(1.2**2 + 2.8**2))
@@ -69,20 +78,11 @@ def test_without_a_positive_sum_the_round_changes_nothing_and_says_so() -> None:
 
 def test_an_update_of_zeros_is_aligned_with_nothing() -> None:
     updates = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    assert values.alignment(updates, values.global_update(updates, tensor(0.5, 0.5))).tolist() == [
+    assert values.alignment(updates, joint(updates, tensor(0.5, 0.5))).tolist() == [
         0.0,
         pytest.approx(1.0),
     ]
     assert values.alignment(updates, torch.zeros(2)).tolist() == [0.0, 0.0]
-    assert values.scaled(updates, 2.0)[0].tolist() == [0.0, 0.0]
-
-
-def test_scaled_updates_have_the_norm_and_keep_their_direction() -> None:
-    updates, r, _ = case(0)
-    scaled = values.scaled(updates, 0.5)
-    torch.testing.assert_close(scaled.norm(dim=1), torch.full((6,), 0.5, dtype=torch.float64))
-    whole = values.global_update(updates, r)
-    torch.testing.assert_close(values.alignment(scaled, whole), values.alignment(updates, whole))
 
 
 def test_quotas_the_best_gets_all_whatever_the_size_and_the_harmful_nothing() -> None:
@@ -171,7 +171,6 @@ def test_correlation_is_undefined_where_nothing_varies() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(UserError, match="no agent has a positive value"):
-        values.global_update(torch.ones(2, 3), tensor(0, -1))
+    assert joint(torch.ones(2, 3), tensor(0, -1)).tolist() == [0, 0, 0]  # nobody is worth anything
     with pytest.raises(UserError, match="beta is 0"):
         values.quota(tensor(1), 3, 0)

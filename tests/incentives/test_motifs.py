@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedweave.errors import DataError, UserError
 from fedweave.incentives.motifs import Motif, Motifs, extract
-from fedweave.incentives.vocabulary import diversity, vocabulary
+from fedweave.incentives.values import diversity
+from fedweave.incentives.vocabulary import vocabulary
 
 C, N, O = 6, 7, 8  # noqa: E741
 
@@ -191,7 +193,9 @@ def test_agents_on_proteins_share_most_of_their_motifs(tu_graphs: Callable[[str]
     holders = np.bincount(np.concatenate(kept), minlength=len(motifs.keys))
     shared = sum(int((holders[own] > 1).sum()) for own in kept)
     assert shared > 0.5 * sum(map(len, kept))
-    assert diversity(kept).values.min() > 0.25
+    width = max(map(len, kept))
+    listed = np.stack([np.pad(own, (0, width - len(own)), constant_values=-1) for own in kept])
+    assert float(diversity(torch.from_numpy(listed)).min()) > 0.25
 
 
 @pytest.mark.slow

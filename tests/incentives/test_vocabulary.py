@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from fedweave.errors import DataError, UserError
 from fedweave.incentives import motif_cache
 from fedweave.incentives.motif_cache import cached
 from fedweave.incentives.motifs import Motif, Motifs, extract
-from fedweave.incentives.vocabulary import diversity, tf_idf, vocabulary
+from fedweave.incentives.values import diversity
+from fedweave.incentives.vocabulary import tf_idf, vocabulary
 
 
 def counts(*rows: list[int]) -> sp.csr_array:
@@ -53,18 +55,14 @@ def test_no_graphs_no_motifs() -> None:
 
 
 def test_diversity_by_hand() -> None:
-    found = diversity([np.array([0, 1, 4]), np.array([1]), np.array([], np.int64)])
-    assert found.values.tolist() == [1.0, 1 / 3, 0.0]
-    assert found.motifs == 3
-    assert diversity([np.array([], np.int64)]).values.tolist() == [0.0]
+    assert diversity(torch.tensor([[0, 1, 4], [1, -1, -1], [-1, -1, -1]])).tolist() == [1.0, 1 / 3, 0.0]
+    assert diversity(torch.full((1, 0), -1)).tolist() == [0.0]
 
 
 def test_wrong_arguments_are_refused() -> None:
     for keep in (0, -0.1, 1.1, float("nan")):
         with pytest.raises(UserError, match="keep is"):
             vocabulary(counts([1]), keep=keep)
-    with pytest.raises(UserError, match="at least one"):
-        diversity([])
 
 
 EDGES, GRAPH_OF = np.array([[0, 1, 2, 2], [1, 2, 0, 3]]), np.zeros(4, np.int64)
