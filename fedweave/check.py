@@ -105,7 +105,8 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
         )
     if built.data.sens is not None and capabilities(config.algorithm.kind).vertical:
         yield "gaps between groups of people are not measured in vertical federations"
-    yield from _at_several(built)
+    if config.data.name == "members":
+        yield from _at_several(built)
     many = np.bincount(y[y >= 0], minlength=built.data.classes)
     rare = [name for name, count in zip(built.data.labels, many.tolist(), strict=False) if 0 < count < FEW]
     if rare and "labels" in config.data.values and config.data.values["labels"] is None:
@@ -123,12 +124,10 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
 
 
 def _at_several(built: "Built") -> Iterator[str]:
-    """Of members with ids, whether one example trains at one and is tested on at another."""
+    """Of members' ids, "member/id", how many train at one member and are tested on at another."""
     from fedweave.core.graph import TEST, TRAIN
 
     data, uses = built.data, dict[str, list[set[int]]]()
-    if data.owner is None or not data.ids:
-        return
     for client, part in enumerate(built.partition.parts):
         for split, at in ((TRAIN, 0), (TEST, 1)):
             for example in part.examples[part.masks[split]].tolist():
@@ -136,8 +135,9 @@ def _at_several(built: "Built") -> Iterator[str]:
                 uses.setdefault(known, [set(), set()])[at].add(client)
     both = sum(bool(trained and tested - trained) for trained, tested in uses.values())
     if both:
+        verb, be = ("id trains", "is") if both == 1 else ("ids train", "are")
         yield (
-            f"{both:,} ids train at one member and are tested on at another: test numbers of joint models are too good,"
+            f"{both:,} {verb} at one member and {be} tested on at another: test numbers of joint models are too good,"
             " those of local are not. Give the rows of one id one split (a column split), or one member"
         )
 

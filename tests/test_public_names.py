@@ -212,7 +212,10 @@ def test_check_notes_whoever_trains_at_one_member_and_is_tested_at_another(tmp_p
         (tmp_path / "data" / member / "edges.csv").write_text("source,target\np1,p2\n")
     about = f"[data]\nname = 'members'\npath = '{tmp_path / 'data'}'\n"
     (tmp_path / "m.toml").write_text(about + "[partition]\nname = 'folders'\npublic_split = true\n")
-    assert "note: 1 ids train at one member and are tested on at another" in run("check", str(tmp_path / "m.toml"))
+    assert "note: 1 id trains at one member and is tested on at another" in run("check", str(tmp_path / "m.toml"))
+    (tmp_path / "data" / "b" / "nodes.csv").write_text("id,label,split,f\np4,0,test,1\np2,1,train,0\n")
+    (tmp_path / "data" / "b" / "edges.csv").write_text("source,target\np4,p2\n")
+    assert "at one member" not in run("check", str(tmp_path / "m.toml"))
 
 
 def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:

@@ -172,12 +172,10 @@ def _restrict(folder: Path) -> None:
 
 def limit_classes(folder: Path) -> None:
     """Let jobs of a member name the two classes that they need, where it allows whole modules."""
-    path, kind = (
-        folder / "local/resources.json",
-        "server" if (folder / "startup/fed_server.json").exists() else "client",
-    )
+    path = folder / "local/resources.json"
     if not path.exists():
         return  # NVFlare names it where it starts
+    kind = "server" if (folder / "startup/fed_server.json").exists() else "client"
     resources = json.loads(path.read_text())
     listed = resources["class_allow_list"]
     if any(module in listed for module in _MODULES):
