@@ -26,13 +26,14 @@ def attack(
     settings: Settings = None,
 ) -> None:
     """Attack what clients send: what each attack finds out with and without the defence."""
-    from fedweave.config import read, read_saved
+    from fedweave.config import load, read
+    from fedweave.outside import check_trusted
     from fedweave.report.attacks import attacks_table
     from fedweave.report.terminal import screen
     from fedweave.runs.files import CONFIG
 
     if source.is_dir():
-        read_saved(source / CONFIG)
+        check_trusted(load(source / CONFIG), source / CONFIG)
     config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
     screen().print(attacks_table(found(config)))
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-# The remedy where training diverged.
-DIVERGED = "Lower algorithm.lr, or bound the updates (algorithm.parts = [{name = 'clip', norm = 1.0}])."
 _CARRIERS = ("core", "engines", "ops")  # of steps that others wrote
 
 
@@ -70,3 +68,11 @@ def raised_at(error: BaseException) -> str:
         if theirs:
             return f" ({path.name}, line {frame.lineno})"
     return ""
+
+
+def told_diverged(what: str) -> str:
+    """The message where `what` holds numbers that are not finite."""
+    return (
+        f"training diverged: {what} holds numbers that are not finite. Lower algorithm.lr, or bound the updates "
+        "(algorithm.parts = [{name = 'clip', norm = 1.0}])."
+    )

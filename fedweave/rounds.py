@@ -11,7 +11,7 @@ import torch
 from fedweave.core import purposes
 from fedweave.core.algorithm import Algorithm, capabilities, check_rounds
 from fedweave.core.tree import Tree, leaves
-from fedweave.errors import DIVERGED, FedweaveError, UserError
+from fedweave.errors import FedweaveError, UserError, told_diverged
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure
 
@@ -127,6 +127,4 @@ def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Any) -> pa.Tab
 def _refuse_divergence(round: int, state: Tree) -> None:
     for path, leaf in leaves(state):
         if isinstance(leaf, torch.Tensor) and not leaf.isfinite().all():
-            raise FedweaveError(
-                f"training diverged: after round {round} {path!r} holds numbers that are not finite. {DIVERGED}"
-            )
+            raise FedweaveError(told_diverged(f"after round {round} {path!r}"))

@@ -7,7 +7,6 @@ whose loss is 0, count nothing if q > 0. g_i has the local weight decay in it.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round
@@ -44,8 +43,8 @@ class FairByLoss(Part):
         loss = told.clamp(min=1e-10)
         squared = self.lipschitz**2 * round.updates.square().sum(1)  # ‖g_i‖²
         h = self.q * loss ** (self.q - 1) * squared + self.lipschitz * loss**self.q
-        counts = told > 0 if self.q else torch.ones_like(told, dtype=torch.bool)  # 0 where nothing trains
-        return torch.where(counts, self.lipschitz * loss**self.q / torch.where(counts, h, 0).sum().clamp(min=1e-300), 0)
+        counts = (told > 0) | (self.q == 0)  # where nothing trains, the loss is 0
+        return self.lipschitz * loss**self.q * counts / (h * counts).sum().clamp(min=1e-300)
 
 
 @preset

@@ -220,6 +220,12 @@ def numbers(tree: Tree) -> Iterator[tuple[str, Tensor]]:
             yield path, materialize(found)
 
 
+def not_finite(tree: Tree) -> str | None:
+    """The path of the first leaf with a number that is not finite; None if there is none."""
+    # What is not finite shows in the sum, which takes an eighth of the time; large numbers alone make it overflow too.
+    return next((path for path, leaf in numbers(tree) if not (leaf.sum().isfinite() or leaf.isfinite().all())), None)
+
+
 def encoded_size(tree: Tree) -> int:
     """len(encode(tree)) in bytes, computed once per structure."""
     structure = tuple((path, *_shape_of(leaf)) for path, leaf in leaves(tree))

@@ -34,7 +34,7 @@ from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
 from fedweave.engines.states import Group, Readers, States
-from fedweave.engines.summing import SumMeter, check_alike
+from fedweave.engines.summing import SumMeter, check_alike, check_terms
 from fedweave.engines.vectorised import batch_dims, matrix_of, run_batch, settled, stacked_states
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, raised_at
 from fedweave.ops.recording import Recordings, When, traced
@@ -173,7 +173,8 @@ class Simulation:
                 batches.append(Batch(tuple(place[client] for client in group), tree))
                 self._note(call, group, messages, tree, (time.perf_counter() - began) / len(group))
         if call.info.sums:
-            self._sums.opened((self.round, self._calls), here, call.info, batches)
+            check_terms(call.info, here, batches)
+            self._sums.opened((self.round, self._calls), here)
         self._calls += 1
         return Replies(here, batches, missing, call.info.sums)
 

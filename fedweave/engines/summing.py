@@ -12,8 +12,8 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch
 from fedweave.core.tree import Tree, encode, leaves
 from fedweave.engines.messages import Messages
-from fedweave.errors import FedweaveError
-from fedweave.privacy.secure_sum import SLOTS, check_term
+from fedweave.errors import FedweaveError, told_diverged
+from fedweave.privacy.secure_sum import SLOTS, diverged
 
 SHARE, SEED, KEY = 48, 16, 32  # bytes of a sealed letter with two shares, of a share, of a public key
 CERTIFICATE, SIGNATURE = 1024, 256  # what the simulation counts; of RSA keys of 2048 bits that of a signature is exact
@@ -55,6 +55,19 @@ def check_alike(step: str, messages: Messages) -> None:
         raise FedweaveError(f"{step} replies in a secure sum, so all clients must be told the same; take no `each`.")
 
 
+def check_terms(info: StepInfo, here: Sequence[str], replies: Sequence[Batch]) -> None:
+    """Refuse what sites would not send: terms of a sum that are not finite; here: the clients that replied.
+
+    Raises:
+        FedweaveError: names leaf and client.
+    """
+    for batch in replies:
+        for path, words in leaves(batch.tree):
+            if info.covering(path) in info.sums and isinstance(words, Tensor) and diverged(words):
+                odd = next(at for at, own in zip(batch.at, words, strict=True) if diverged(own))
+                raise FedweaveError(told_diverged(f"{path} of {here[odd]!r}"))
+
+
 class SumMeter:
     """Enters into a ledger what sites would send so that sums can be masked and opened."""
 
@@ -78,17 +91,8 @@ class SumMeter:
             self._exchange("share", where, here, told, {"shares": _bytes(len(here), SLOTS, SHARE)})
         self._left -= 1
 
-    def opened(self, where: tuple[int, int], here: Sequence[str], info: StepInfo, replies: Sequence[Batch]) -> None:
-        """Signatures on the list of survivors, and shares.
-
-        Raises:
-            FedweaveError: a client's term of the sum is not finite.
-        """
-        for batch in replies:
-            for path, words in leaves(batch.tree):
-                if info.covering(path) in info.sums and isinstance(words, Tensor):
-                    for at, own in zip(batch.at, words, strict=True):
-                        check_term(own, f"{path} of {here[at]!r}")
+    def opened(self, where: tuple[int, int], here: Sequence[str]) -> None:
+        """Signatures on the list of survivors, and shares."""
         self._exchange("survivors", where, here, {}, {"signature": _bytes(SIGNATURE)})
         reply = {"mask": _bytes(SEED), "shares": _bytes(len(here), SEED)}
         signatures = dict.fromkeys(here, _bytes(SIGNATURE))

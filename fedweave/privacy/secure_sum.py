@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.mechanism import SecureSum
-from fedweave.errors import DIVERGED, FedweaveError, UserError
+from fedweave.errors import UserError
 
 SLOTS = 16  # sums for which sites agree on keys at once
 
@@ -55,7 +55,7 @@ class FixedPoint:
 
     def encode(self, value: Tensor, most: Any) -> Tensor:
         """The words of `value`, rounded and kept within ±`most`, which is a word itself or float64 scalar; of what is
-        not finite the least word, which no number has (`check_term`)."""
+        not finite the least word, which no number has (`diverged`)."""
         scaled = (value.to(torch.float64) * 2.0**self.fraction).round_()
         words = scaled.clamp(-most, most).to(self.dtype)
         return torch.where(value.isfinite(), words, torch.iinfo(self.dtype).min)
@@ -65,14 +65,9 @@ class FixedPoint:
         return (total.to(torch.float64) * 2.0**-self.fraction).to(dtype)
 
 
-def check_term(words: Tensor, what: str) -> None:
-    """Refuse a term of a sum, before it can hide in it, that stands for numbers that are not finite.
-
-    Raises:
-        FedweaveError: says so of `what`.
-    """
-    if (words == torch.iinfo(words.dtype).min).any():
-        raise FedweaveError(f"training diverged: {what} holds numbers that are not finite. {DIVERGED}")
+def diverged(words: Tensor) -> bool:
+    """Whether words stand for numbers that are not finite, which in a sum nobody could tell any more."""
+    return bool((words == torch.iinfo(words.dtype).min).any())
 
 
 def even_share(words: FixedPoint, share: Tensor) -> Tensor:

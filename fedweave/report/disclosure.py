@@ -67,7 +67,7 @@ def disclose(run: Run) -> Disclosure:
     sentences += _protection(sent + shown)
     costs = of_members(run.ledger)
     sentences += [*map(str, bounds(run.ledger)), *remarks(bound for own in costs.values() for bound in own)]
-    if costs and run.section("engine").get("name") != "flare":
+    if costs and not run.between_sites:
         sentences.append(SIMULATED)
     if costs and any(one.direction == "up" and one.purpose == EVALUATION for one in kinds):
         sentences.append("Scores compare models with members' labels; nothing bounds what they tell.")

@@ -84,6 +84,11 @@ class Run:
         found = self.config.get(name, {})
         return found if isinstance(found, dict) else {}
 
+    @property
+    def between_sites(self) -> bool:
+        """Whether sites made it, and no simulation."""
+        return self.section("engine").get("name") == "flare"
+
     def curve(self, metric: str, split: str, pooled: bool) -> dict[int, float]:
         """{round: value} of the global row (`pooled`) or of the mean over clients; empty if it was not measured."""
         rows = _rows(self.metrics, metric, split, pooled)

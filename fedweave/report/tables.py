@@ -70,7 +70,7 @@ def facts(groups: Sequence[Group]) -> Table:
 def _cut(run: Run) -> str:
     """How clients came to their data: " by louvain", or ", sites with data of their own", whatever the experiment says
     of simulations."""
-    if run.section("engine").get("name") == "flare":
+    if run.between_sites:
         return ", sites with data of their own"
     return f" by {run.section('partition').get('name', 'their own data')}"
 
@@ -91,7 +91,7 @@ def when(moment: float) -> str:
 def command(run: Run) -> str:
     """The command that repeats a run."""
     config = str(run.directory / "config.toml")
-    between = run.section("engine").get("name") == "flare"
+    between = run.between_sites
     words = ["sites", "run", config, "--sites", "DIR"] if between else ["run", config]
     return shlex.join(["fedweave", *words, "--out", f"{run.directory}-again"])
 

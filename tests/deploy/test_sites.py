@@ -96,6 +96,8 @@ def test_nobody_has_a_site_show_or_delete_its_files_or_stop(ran: Ran, running: P
         ["bank-a", "sys.shell", {}, "cat startup/client.key"],
         ["bank-a", "train.delete_run", {"job_id": "ledgers"}, ""],
         ["bank-a", "train.deploy", {"job_id": "ledgers", "job_meta": {"job_id": "ledgers"}, "app_name": "app"}, ""],
+        ["bank-a", "train.deploy", {"job_id": "", "job_meta": {"job_id": ""}, "app_name": "app"}, ""],
+        ["bank-a", "train.start_job", {}, ""],
         ["bank-a", "sys.report_env", {}, ""],
         ["bank-a", "train.restart", {}, ""],
         ["bank-a", "train.shutdown", {}, ""],

@@ -17,19 +17,21 @@ from nvflare.private.fed.app.utils import version_check
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 
 SERVER = "server"  # the only one that may ask
-NEEDED = frozenset(
+OF_A_JOB = frozenset(
     {
-        TrainingTopic.CHECK_RESOURCE,
-        TrainingTopic.CANCEL_RESOURCE,
         TrainingTopic.DEPLOY,
         TrainingTopic.START_JOB,
         TrainingTopic.ABORT,
         TrainingTopic.ABORT_TASK,
-        TrainingTopic.CHECK_STATUS,
         TrainingTopic.NOTIFY_JOB_STATUS,
-        TrainingTopic.GET_SCOPES,
     }
 )
+NEEDED = OF_A_JOB | {
+    TrainingTopic.CHECK_RESOURCE,
+    TrainingTopic.CANCEL_RESOURCE,
+    TrainingTopic.CHECK_STATUS,
+    TrainingTopic.GET_SCOPES,
+}
 
 
 class Doorkeeper(FedAdminAgent):
@@ -52,7 +54,7 @@ def refused(request: Any) -> str | None:
     if request.get_header(MessageHeaderKey.ORIGIN) != SERVER:
         return "only the server may ask a site"
     job = request.payload.get_header(RequestHeader.JOB_ID, "")
-    if job and not _is_id(job):
+    if (job or request.payload.topic in OF_A_JOB) and not _is_id(job):
         return "a job's id is none that NVFlare gives"
     return None
 

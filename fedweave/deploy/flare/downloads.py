@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from fedweave.core.tree import Tree, numbers
+from fedweave.core.tree import Tree, not_finite, numbers
 from fedweave.deploy.flare.policy import PolicyViolation
 from fedweave.deploy.flare.store import Store
 from fedweave.errors import CallRefused
@@ -28,10 +28,8 @@ class Downloads:
         Raises:
             CallRefused: names the leaf. PolicyViolation: names the bound.
         """
-        for path, leaf in numbers(message):
-            # What is not finite shows in the sum, which is quicker; large numbers alone make it overflow too.
-            if not (leaf.sum().isfinite() or leaf.isfinite().all()):
-                raise CallRefused(f"{path} of what {step} is sent holds numbers that are not finite")
+        if path := not_finite(message):
+            raise CallRefused(f"{path} of what {step} is sent holds numbers that are not finite")
         if self._last is None or self._bound is None:
             return
         before = self._last.tree.get(step)

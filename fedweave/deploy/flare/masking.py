@@ -13,9 +13,9 @@ from fedweave.core.tree import Tree, leaves, nest
 from fedweave.deploy.flare.journal import Journal
 from fedweave.deploy.flare.requests import Agree, Call, Open
 from fedweave.engines.summing import SEED, SHARE, fingerprint
-from fedweave.errors import CallRefused, FedweaveError
+from fedweave.errors import CallRefused, FedweaveError, told_diverged
 from fedweave.privacy.aggregation import Advert, Answers, Group, Participant, Use, read_identity
-from fedweave.privacy.secure_sum import FixedPoint, check_term
+from fedweave.privacy.secure_sum import FixedPoint, diverged
 
 
 class Masking:
@@ -72,7 +72,8 @@ class Masking:
             words = FixedPoint.of(info.sums[str(info.covering(path))])
             if not isinstance(flat[path], Tensor) or flat[path].dtype != words.dtype:
                 raise FedweaveError(f"{path} is to be words of {words.bits} bits, for it is declared in a secure sum")
-            check_term(flat[path], path)
+            if diverged(flat[path]):
+                raise FedweaveError(told_diverged(path))
             flat[path] = flat[path].contiguous().clone()
         use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers), fingerprint(heard))
         participant.mask(use, [unsigned(flat[path]) for path in paths])

@@ -162,24 +162,27 @@ def _restrict(folder: Path) -> None:
         for component in resources["components"]:
             if component["id"] == "process_launcher":
                 component["path"] = "fedweave.deploy.flare.launcher.SiteLauncher"
-    resources["class_allow_list"] = [*_MODULES, *_component_paths(resources["components"])]
+    resources["class_allow_list"] = [*_OF_JOBS[kind(folder)], *_component_paths(resources["components"])]
     _write(folder / "local/resources.json", resources)
-    limit_classes(folder)
     close_inside(folder)
     (folder / "startup").chmod(0o700)
     folder.chmod(0o700)
 
 
+def kind(folder: Path) -> str:
+    """What a member's folder is of: "server" or "client"."""
+    return "server" if (folder / "startup/fed_server.json").exists() else "client"
+
+
 def limit_classes(folder: Path) -> None:
-    """Let jobs of a member name the two classes that they need, where it allows whole modules."""
+    """Let jobs name the two classes that they need, where an earlier version let them name whole modules."""
     path = folder / "local/resources.json"
     if not path.exists():
         return  # NVFlare names it where it starts
-    kind = "server" if (folder / "startup/fed_server.json").exists() else "client"
     resources = json.loads(path.read_text())
     listed = resources["class_allow_list"]
     if any(module in listed for module in _MODULES):
-        resources["class_allow_list"] = [*_OF_JOBS[kind], *(name for name in listed if name not in _MODULES)]
+        resources["class_allow_list"] = [*_OF_JOBS[kind(folder)], *(name for name in listed if name not in _MODULES)]
         _write(path, resources)
 
 

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 
 from fedweave.core.text import printable
 from fedweave.deploy.flare.private import private_file
-from fedweave.deploy.flare.provision import close_inside, limit_classes, settle
+from fedweave.deploy.flare.provision import close_inside, kind, limit_classes, settle
 from fedweave.errors import FedweaveError, UserError
 
 LOG = "fedweave.log"  # `deploy.flare.member.LOG`, whose module takes seconds to import
@@ -43,7 +43,7 @@ class SiteProcess:
     @property
     def kind(self) -> str:
         """ "server" or "client"."""
-        return "server" if (self.folder / "startup/fed_server.json").exists() else "client"
+        return kind(self.folder)
 
     def pid(self) -> int | None:
         """Its process, if it runs; checked, since another process may have got the number of an ended one."""
