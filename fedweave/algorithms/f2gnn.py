@@ -110,23 +110,28 @@ class DivergenceStart(Part):
 
     def start(self, ctx: Context) -> Tree:
         """ŵ_i."""
-        if "p" not in ctx.memory:
+        last = ctx.client.state.get("w")
+        if not last:
             ctx.keep({"js": torch.ones((), dtype=ctx.client.graph.x.dtype)})
             return ctx.received
-        js = self._divergence(ctx)
+        js = self._divergence(ctx, ctx.memory["p"] if "p" in ctx.memory else _predicted(ctx, last))
         ctx.keep({"js": js})
         kept = 1 - js
-        return map_leaves(lambda w, last: js * w + kept * last, ctx.received, ctx.client.state["w"])
+        return map_leaves(lambda w, own: js * w + kept * own, ctx.received, last)
 
-    def _divergence(self, ctx: Context) -> Tensor:
-        graph, p = ctx.client.graph, torch.softmax(ctx.outputs(ctx.received), -1)
+    def _divergence(self, ctx: Context, last: Tensor) -> Tensor:
+        graph, p = ctx.client.graph, _predicted(ctx, ctx.received)
         if self.js == "class":
-            return _BETWEEN_CLASSES(p, ctx.memory["p"], graph.real)
-        return _BETWEEN_NODES(p, ctx.memory["p"], graph.masks[TRAIN])
+            return _BETWEEN_CLASSES(p, last, graph.real)
+        return _BETWEEN_NODES(p, last, graph.masks[TRAIN])
 
     def after(self, ctx: Context) -> None:
         """Keep what the trained model predicts, [n, c], for the next call."""
-        ctx.keep(ctx.memory | {"p": torch.softmax(ctx.outputs(ctx.trained), -1)})
+        ctx.keep(ctx.memory | {"p": _predicted(ctx, ctx.trained)})
+
+    def changed(self, ctx: Context, nodes: Tensor) -> None:
+        """Forget predictions for data that may have changed: eq. 2 compares two models on the same nodes."""
+        ctx.keep({key: value for key, value in ctx.memory.items() if key != "p"})
 
     def judged(self, ctx: Context) -> Tree:
         """The global model."""
@@ -203,6 +208,10 @@ class GroupWeights(Part):
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"gaps", "balance", "weight"} of the last round, NaN at clients that it did not call."""
         return {key: _known(value) for key, value in state.items()}
+
+
+def _predicted(ctx: Context, w: Tree) -> Tensor:
+    return torch.softmax(ctx.outputs(w), -1)
 
 
 def _known(value: Tensor) -> Tensor:

@@ -192,6 +192,15 @@ def test_the_balance_is_that_of_the_edges_as_they_are_now() -> None:
     assert (after == 0).all()
 
 
+def test_divergences_compare_two_models_on_the_edges_as_they_are_now() -> None:
+    """Nobody learns anything here, so that the two models are the same, and only their data could differ."""
+    fed = federation(name=NAME, dtype=torch.float64)
+    still = SGD | {"lr": 1e-12}
+    made = FedAvg(model(0.0, classes=2), parts=(DivergenceStart("class"), Parting()), **still)
+    *_, last = train(made, fed, 2, eval_every=0)
+    assert made.measures(last.state, fed)["js"].abs().max() < 1e-9
+
+
 @pytest.mark.parametrize(("client", "server"), [(True, False), (False, True), (False, False)])
 def test_either_part_can_be_switched_off(client: bool, server: bool) -> None:
     state, _, made = trained("f2gnn", client=client, server=server)
