@@ -49,6 +49,8 @@ class Local(Deployable):
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
+        if not 0 < self.quorum <= 1:
+            raise ValueError(f"quorum is {self.quorum}; it must be above 0 and at most 1")
         self.objective  # noqa: B018  refuses what cannot be trained
 
     @property

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,8 @@ def accepts(parameter: Parameter, value: Any) -> bool:
 
 
 def _checked(path: str, value: Any, hint: Any) -> Any:
+    if any(isinstance(one, float) and math.isnan(one) for one in (value if isinstance(value, list) else [value])):
+        raise ConfigError(f"{path}: must be a number, got {value!r}")
     # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
     try:
         return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)

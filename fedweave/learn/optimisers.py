@@ -1,5 +1,6 @@
 """Optimisers as values: what they remember is a tree of its own, and torch's fused kernels do the arithmetic."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -127,7 +128,7 @@ def check_training(lr: float, weight_decay: float, **counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"{name} is {count}; it must be at least 1")
-    if not lr > 0:
-        raise ValueError(f"lr is {lr}; it must be positive")
-    if weight_decay < 0:
-        raise ValueError(f"weight_decay is {weight_decay}; it must not be negative")
+    if not 0 < lr < math.inf:
+        raise ValueError(f"lr is {lr}; it must be positive and finite")
+    if not 0 <= weight_decay < math.inf:
+        raise ValueError(f"weight_decay is {weight_decay}; it must be finite and not negative")

@@ -160,6 +160,7 @@ def test_a_mixed_start_is_the_stated_mix() -> None:
         ({"local_steps": 0}, "local_steps is 0"),
         ({"lr": 0.0}, "lr is 0.0"),
         ({"lr": float("nan")}, "lr is nan"),
+        ({"lr": float("inf")}, "lr is inf"),
         ({"weight_decay": -1.0}, "weight_decay is -1.0"),
         ({"participation": 0.0}, "participation is 0.0"),
         ({"quorum": 1.5}, "quorum is 1.5"),
