@@ -18,6 +18,7 @@ from torch import Tensor
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy, Objective, Part, Round, has
+from fedweave.algorithms.parts.fitting import check_sum
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
@@ -70,6 +71,7 @@ class FedAvg(Deployable):
             raise ValueError("share is empty, so nothing would be learnt together; choose the algorithm local for that")
         if self.composed.personal and (owner := self.composed.owner("step") or self.composed.owner("aggregate")):
             raise ValueError(f"parts: {owner} makes one global step, but every client has weights of its own")
+        check_sum(self.composed, self._remembers, self.participation)
         self.objective, self.vocabulary  # noqa: B018  refuse what cannot be trained, or known
 
     @property
@@ -83,6 +85,14 @@ class FedAvg(Deployable):
     def most_rounds(self) -> int | None:
         """How many rounds a run may have; None if no part limits them."""
         return self.composed.most_rounds
+
+    @property
+    def _remembers(self) -> str:
+        """What clients train from besides what they are told, as the setting that says so; "" if nothing."""
+        if self._own_weights:
+            return "what clients keep of their own model (share)"
+        moments = self.objective.training.optimiser.moments
+        return "optimizer_state = 'kept'" if moments and self.optimizer_state == "kept" else ""
 
     @cached_property
     def composed(self) -> Composition:
@@ -213,6 +223,7 @@ class FedAvg(Deployable):
             part.after(ctx.at(name))
             update = part.release(ctx.at(name), update)
             reply |= self.composed.reported(name, ctx)
+        self.composed.check_forgotten(client.state)
         return {"update": update} | reply
 
     def _context(self, client: Client, message: Tree) -> Context:

@@ -181,7 +181,7 @@ class GLASU:
             UserError: the clients do not hold the same nodes, or none that could train has labels.
         """
         share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype)
-        each = {client: {"at": i} for i, client in enumerate(fed.clients)}
+        each = {client: {"at": i} for i, client in enumerate(fed.clients)} if self.party.how.wider else None
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
         _check_alike(type(self).__name__, fed.clients, replies)
         holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]

@@ -93,6 +93,11 @@ class Calls:
     prediction: tuple[Step, ...] = ()
     labelled: tuple[Step, ...] = ()
 
+    @property
+    def all(self) -> tuple[Step, ...]:
+        """Every step of a run, and of predictions with its models."""
+        return self.setup + self.round + self.evaluation + self.prediction
+
 
 def calls_of(algorithm: Any, name: str, clients: int) -> Calls:
     """What an algorithm runs at each of so many clients, as it says itself.

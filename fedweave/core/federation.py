@@ -128,6 +128,13 @@ class StepInfo:
         found = ((key, mechanism) for key, own in self.sends.items() for mechanism in own.mechanisms)
         return {key: mechanism for key, mechanism in found if isinstance(mechanism, SecureSum)}
 
+    @property
+    def forgets(self) -> bool:
+        """Whether the client's state is empty when the step begins: it adds to a sum that clients may be missing from,
+        who then remember other messages than the rest. A server could choose these such that the others' terms are 0
+        or known; without a state a term is of what all are told now, and the client's data."""
+        return any(not own.everyone for own in self.sums.values())
+
     def applied(self, reply: Tree) -> list[Applied]:
         """What was done to `reply`: one for each declared key that speaks for a leaf of it."""
         keys = dict.fromkeys(self.covering(path) for path, _ in leaves(reply))

@@ -199,7 +199,8 @@ class Simulation:
         me = self._ids[client]
         place = self._places.get(client) if call.info.ragged else None
         key, secret = call.key("client", me), call.key("secret", me)
-        view = Client(self._graphs[client], self._states.one(client), key, secret, self.test, place)
+        state = {} if call.info.forgets else self._states.one(client)
+        view = Client(self._graphs[client], state, key, secret, self.test, place)
         message = messages.one(client)
         given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
         try:
@@ -232,7 +233,9 @@ class Simulation:
         """The same for all clients of a batch at once."""
         ids = torch.stack([self._ids[client] for client in group])
         graphs, mine = self._batches.graph(group), messages.stacked(group)
-        states = stacked_states(self._states, group, graphs, copy=call.step not in self._readers)
+        states: Tree = {}
+        if not call.info.forgets:
+            states = stacked_states(self._states, group, graphs, copy=call.step not in self._readers)
         inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
         operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test))
         private = batch_dims(inputs)

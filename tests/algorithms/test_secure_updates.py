@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
-from fedweave.algorithms.parts import Clip, Context, MemberNoise, Part, SecureSum, Uniform
+from fedweave.algorithms.parts import Clip, Context, Drift, MemberNoise, MixedStart, Part, SecureSum, Uniform
 from fedweave.core.graph import TRAIN
 from fedweave.core.mechanism import Clipped, read_applied
 from fedweave.core.mechanism import SecureSum as Applied
 from fedweave.core.tree import leaves, map_leaves
-from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.errors import ClientsMissing, FedweaveError, StepFailed, UserError
 from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
@@ -48,7 +48,7 @@ def test_loop_and_vectorised_add_up_the_same_words() -> None:
 def test_those_who_replied_make_up_the_mean() -> None:
     """Of four of five clients, without one that counts much; two are fewer than half."""
     away = {"absent": lambda round, client: "away" if round == 2 and client == "site-3" else None}
-    exact = SecureSum(bits=64, fraction=48)
+    exact = SecureSum(bits=64, fraction=48, everyone=False)
     fed, other = federation(dtype=torch.float64, **away), federation(dtype=torch.float64, **away)
     options = SGD | {"quorum": 0.5}
     *_, secure = train(FedAvg(model(), parts=(exact,), **options), fed, 3)
@@ -83,8 +83,8 @@ def test_what_leaves_is_declared_and_is_words() -> None:
     sent = [row for row in fed.ledger.table().to_pylist() if row["applied"]]
     assert {row["step"] for row in sent} == {"SecureSum.count", "FedAvg.train"}
     said = {row["key"].split("/")[0]: read_applied(row["applied"]) for row in sent}
-    assert said["update"].mechanisms == (Clipped(0.5), Applied(fraction=24))
-    assert said["n"].mechanisms == (Applied(bits=64, fraction=0),)
+    assert said["update"].mechanisms == (Clipped(0.5), Applied(everyone=True, fraction=24))
+    assert said["n"].mechanisms == (Applied(everyone=True, bits=64, fraction=0),)
     assert {row["shape"].split()[-1] for row in sent} == {"int32", "int64"}
     plain = {path: leaf.numel() for path, leaf in leaves(after(rounds=1)[0]["w"])}
     assert sum(row["bytes"] for row in sent if row["key"].startswith("update")) == 5 * 4 * sum(plain.values())
@@ -103,6 +103,61 @@ def test_what_reads_single_updates_is_refused_by_name(name: str) -> None:
 def test_algorithms_that_read_single_updates_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"parts: .*SecureSum"):
         ALGORITHMS[name](model(), parts=(SecureSum(),))
+
+
+class Remembering(Part):
+    """Keeps something at clients."""
+
+    def after(self, ctx: Context) -> None:
+        ctx.keep({"calls": ctx.memory.get("calls", 0) + 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts", "said"),
+    [
+        ({}, (), "optimizer_state = 'kept' is of earlier ones; set everyone = true"),
+        ({"optimizer": "sgd", "share": ("0/*",)}, (), r"what clients keep of their own model \(share\)"),
+        (SGD, (MixedStart(0.5),), "MixedStart has clients train from more than the present message"),
+        (SGD, (Drift(0.1),), "Drift has clients train from more than the present message"),
+    ],
+)
+def test_where_clients_may_be_missing_a_term_is_of_the_present_message_alone(
+    settings: dict[str, Any], parts: tuple[Part, ...], said: str
+) -> None:
+    """The others would remember what a server told them alone."""
+    FedAvg(model(), parts=(*parts, SecureSum()), **settings)
+    with pytest.raises(ValueError, match=said):
+        FedAvg(model(), parts=(*parts, SecureSum(everyone=False)), **settings)
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_where_clients_may_be_missing_a_part_finds_nothing_that_it_kept(mode: str) -> None:
+    assert after(Remembering(), SecureSum(), mode=mode)
+    with pytest.raises(StepFailed, match="Remembering keeps something at clients, and SecureSum"):
+        after(Remembering(), SecureSum(everyone=False), mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_where_clients_may_be_missing_a_step_finds_no_state(mode: str) -> None:
+    """Adam begins anew in each round, whatever it was asked to."""
+    settings: dict[str, Any] = {"lr": 0.05, "local_steps": 2, "weight_decay": 0.0}
+    fresh, forced = (
+        FedAvg(model(0.0), parts=(SecureSum(everyone=everyone),), optimizer_state="fresh", **settings)
+        for everyone in (True, False)
+    )
+    object.__setattr__(forced, "optimizer_state", "kept")
+    ends = [[*train(made, federation(dtype=torch.float64, mode=mode), 3)][-1].state["w"] for made in (fresh, forced)]
+    assert distance(*ends) == 0
+
+
+def test_a_sum_of_everyone_is_of_no_sample() -> None:
+    with pytest.raises(ValueError, match=r"SecureSum with everyone = true is of all clients, and participation is 0.5"):
+        FedAvg(model(), participation=0.5, parts=(SecureSum(),))
+
+
+def test_a_sum_is_of_no_data_that_each_client_was_told_otherwise_to_change() -> None:
+    with pytest.raises(ValueError, match="changes clients' data by what each of them is told, and SecureSum"):
+        FedAvg(model(), parts=(PARTS["missing_neighbours"](), SecureSum()))
 
 
 def test_what_changes_an_update_comes_before_it_and_reports_stay_at_home() -> None:

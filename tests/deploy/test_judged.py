@@ -10,7 +10,7 @@ from fedweave.config import resolve
 from fedweave.core.graph import SPLITS
 from fedweave.datasets import load
 from fedweave.deploy.flare.holdings import hold
-from fedweave.deploy.flare.provision import SERVER
+from fedweave.deploy.flare.requests import SERVER
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.sites.splitting import hand_out
 from fedweave.partition import Column, EgoNetworks, Louvain

@@ -118,11 +118,12 @@ def metered(fed: Any) -> Counter[tuple[Any, ...]]:
 
 # --- FedAvg
 
-PARTS = [{"name": "clip", "norm": 5.0}, "secure_sum"]
+PARTS = [{"name": "clip", "norm": 5.0}, {"name": "secure_sum", "everyone": False}]
 
 
 def secure(**settings: Any) -> Any:
-    return agreed("fedavg", rounds=3, algorithm_settings={"parts": PARTS, "quorum": 0.5} | settings)
+    lasting = {"parts": PARTS, "quorum": 0.5, "optimizer_state": "fresh"}
+    return agreed("fedavg", rounds=3, algorithm_settings=lasting | settings)
 
 
 @cache

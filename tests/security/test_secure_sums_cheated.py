@@ -11,15 +11,22 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.config import resolve
 from fedweave.core.tree import Tree, decode, encode, map_leaves
+from fedweave.deploy.flare import sums
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.masking import advert_tree
 from fedweave.deploy.flare.requests import pin
+from fedweave.errors import FedweaveError
 from fedweave.privacy.aggregation import Group, Participant
+from fedweave.rounds import train
+from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, call_request, join_request
+from tests.deploy.test_in_process import cut_again, joined
 from tests.privacy.authority import Authority, write_kits
 from tests.security.cheating import agreed, reply
 
-CONFIG = agreed(algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
+EVERYONE = agreed(algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
+LEFT_OUT: dict[str, Any] = {"parts": [{"name": "secure_sum", "everyone": False}], "optimizer_state": "fresh"}
+CONFIG = agreed(algorithm_settings=LEFT_OUT | {"local_steps": 1})  # sums go on without who is missing
 
 
 class Server:
@@ -40,6 +47,18 @@ class Server:
     def prepare(self) -> None:
         adverts = {"adverts": {site: reply(self.agree(site, "advertise")) for site in SITES}}
         self.letters = {site: reply(self.agree(site, "share", adverts))["shares"] for site in SITES}
+
+    def signed(self, slot: int, round: int) -> dict[str, Answer]:
+        """What each site answers when all have signed whose terms the sum has, and it is to open it."""
+        about = {"pin": pin(self.config.plain(), list(SITES)), "round": round, "epoch": self.epoch, "slot": slot}
+        about |= {"peers": list(SITES), "survivors": list(SITES)}
+        signatures = {site: reply(self.ask(site, about | {"kind": "survivors"}))["signature"] for site in SITES}
+        given = {
+            site: {peer: own[SITES.index(site), slot] for peer, own in self.letters.items() if peer != site}
+            for site in SITES
+        }
+        told = {site: {"signatures": signatures, "letters": given[site]} for site in SITES}
+        return {site: self.ask(site, about | {"kind": "reveal"}, told[site]) for site in SITES}
 
     def train(self, site: str, message: Tree, slot: int = 0, round: int = 1, **lies: Any) -> Answer:
         sum = {"epoch": self.epoch, "slot": slot, "peers": list(SITES)} | lies
@@ -128,6 +147,80 @@ def test_a_sum_of_what_sites_were_told_differently_is_opened_by_nobody(kits: Pat
     own = {"bank-b": reply(again.open("bank-b", "survivors", SITES))["signature"]}
     answer = again.open("bank-b", "reveal", SITES, {"signatures": own, "letters": again.to("bank-b")})
     assert "1 of 3 sites are too few" in answer.refusal
+
+
+def test_a_sum_is_opened_by_nobody_if_sites_were_told_differently_before(kits: Path, message: Tree) -> None:
+    """Adam's moments of bank-a and bank-c become infinite in round 1, whose sum the server does not need. They change
+    nothing in round 2, where all are told the same, and the sum would be bank-b's own term."""
+    server = Server(kits, config=EVERYONE)
+    server.prepare()
+    huge = message | {"w": map_leaves(lambda leaf: torch.sign(leaf) * 1e18, message["w"])}
+    for site in SITES:
+        update(server.train(site, message if site == "bank-b" else huge))
+    for site in SITES:
+        update(server.train(site, message, slot=1, round=2))
+    for answer in server.signed(1, 2).values():
+        assert answer.blob == b""
+        assert "is not signed by it" in answer.refusal
+    honest = Server(kits, epoch=6, config=EVERYONE)  # the states, and what they were made of, go back to the beginning
+    honest.prepare()
+    for round in (1, 2):
+        for site in SITES:
+            update(honest.train(site, message, slot=round, round=round))
+    assert all(answer.blob for answer in honest.signed(2, 2).values())
+
+
+@pytest.mark.parametrize("step", ["begin", "update"])
+def test_parties_that_were_told_differently_open_no_aggregate(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    """Others' shares near 0 make their terms 0, and so can what they train on; the aggregate would be bank-b's own.
+    Then the server
+    overlooks that they say so."""
+    write_kits(project, SITES, 2048)
+    config = agreed("glasu", rounds=2, algorithm_settings={"lr": 0.5, "secure_sum": True})
+    fed, algorithm, link = joined(cut_again(project, config), config)
+    whole = link.exchange
+
+    def lying(request: str, blobs: Any) -> Any:
+        if json.loads(request).get("step") == f"GLASU.{step}":
+            lie = {"share": torch.tensor(1e-12)} if step == "begin" else {"lr": 1e-12}
+            blobs = {site: blob if site == "bank-b" else encode(decode(blob) | lie) for site, blob in blobs.items()}
+        return whole(request, blobs)
+
+    link.exchange = lying
+    with pytest.raises(FedweaveError, match="bank-b were told other things than bank-a, now or before"):
+        list(train(algorithm, fed, 2))
+    monkeypatch.setattr(sums, "_alike", lambda step, sites, heard: heard[sites[0]])
+    monkeypatch.setattr(sums.Sums, "_signature", lambda *_: True)
+    again, algorithm, link = joined(project, config, run="r2")
+    whole, link.exchange = link.exchange, lying
+    with pytest.raises(FedweaveError), caplog.at_level("ERROR"):
+        list(train(algorithm, again, 2))
+    assert caplog.text.count("is not signed by it") == len(SITES)
+
+
+def test_where_a_site_may_be_missing_what_it_was_told_before_changes_nothing(kits: Path, message: Tree) -> None:
+    """A server can always say that a site was missing, so that no two remember the same."""
+    trained = []
+    for epoch, first in enumerate((message, message | {"w": map_leaves(lambda leaf: leaf * 1e3, message["w"])})):
+        server = Server(kits, epoch=epoch + 5)
+        server.prepare()
+        for site in SITES:
+            update(server.train(site, first))
+        update(server.train("bank-a", message, slot=1, round=2))
+        trained.append(decode((kits / "bank-a" / "runs" / "r1" / "state.safetensors").read_bytes())["w"])
+    assert distance(*trained) == 0
+
+
+def test_the_server_is_no_site(kits: Path) -> None:
+    """Its certificate is of the project's authority, too; in a sum of a site and itself it knew the site's term."""
+    for own in ("server", "admin", "authority"):
+        request = json.loads(join_request(EVERYONE, "r2")) | {"sites": ["bank-b", own]}
+        answer = InProcess(kits).members["bank-b"].answer(json.dumps(request), encode({}))
+        assert answer.blob == b""
+        assert f"names {own} as a site" in answer.refusal
+    assert InProcess(kits).members["bank-b"].answer(join_request(EVERYONE, "r2"), encode({})).blob
 
 
 def test_a_lie_about_survivors_reveals_nothing(kits: Path, message: Tree) -> None:

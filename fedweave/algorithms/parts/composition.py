@@ -129,6 +129,19 @@ class Composition(dict[str, Part]):
             part.changed(ctx.at(name), padded)
         return data
 
+    def check_forgotten(self, state: Tree) -> None:
+        """Refuse a part that keeps something at a client where a part `forgets`.
+
+        Raises:
+            ConfigError: names both.
+        """
+        forgetful = next((name for name, part in self.items() if part.forgets), None)
+        if forgetful and (keeps := [name for name in self if name in state]):
+            raise ConfigError(
+                f"parts: {keeps[0]} keeps something at clients, and {forgetful} with everyone = false is of what they "
+                "make of the present message alone; set everyone = true"
+            )
+
     @property
     def changes(self) -> bool:
         """Whether clients' data changes from round to round."""

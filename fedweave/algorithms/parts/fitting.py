@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from types import FunctionType
 
 from fedweave.algorithms.parts.part import Part, has
-from fedweave.core.federation import Sends
+from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Mechanism
 
 # Hooks that one part alone may have, and what they decide.
@@ -73,9 +73,42 @@ def _hidden(parts: Parts) -> None:
             raise ValueError(
                 f"parts: {name} looks at what each client sends by itself, which {hider} hides; leave out one of them"
             )
+    for name, part in parts.items() if hider else ():
+        if parts[hider].forgets and (has(part, "start") or has(part, "changes")):
+            raise ValueError(
+                f"parts: {name} has clients train from more than the present message, and {hider} with everyone = "
+                "false is of that alone; set everyone = true"
+            )
+        if any(step_info(step).replaces_data for step in part.setup):
+            raise ValueError(
+                f"parts: {name} changes clients' data by what each of them is told, and {hider} is of what all are "
+                "told alike; leave out one of them"
+            )
     names = list(parts)
     if after := [name for name in names[names.index(hider) + 1 :] if has(parts[name], "release")] if hider else []:
         raise ValueError(f"parts: {after[0]} changes an update that {hider} has hidden; put {hider} behind it")
+
+
+def check_sum(parts: Parts, remembers: str, participation: float) -> None:
+    """Refuse a secure sum that cannot be had of such clients.
+
+    remembers: what clients train from besides the present message, as a setting; "" if nothing. participation: share of
+    the clients that a round is of.
+
+    Raises:
+        ValueError: says what to set.
+    """
+    for name, part in parts.items():
+        if part.forgets and remembers:
+            raise ValueError(
+                f"parts: {name} with everyone = false is of what clients make of the present message alone, and "
+                f"{remembers} is of earlier ones; set everyone = true, or leave that out"
+            )
+        if part.hides and not part.forgets and participation < 1:
+            raise ValueError(
+                f"parts: {name} with everyone = true is of all clients, and participation is {participation:g}; set "
+                "participation = 1.0, or everyone = false"
+            )
 
 
 def _bounded(parts: Parts) -> None:

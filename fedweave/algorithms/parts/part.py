@@ -241,6 +241,11 @@ class Part:
         return None
 
     @property
+    def forgets(self) -> bool:
+        """Whether nothing that a client remembers may enter its update (`core.federation.StepInfo.forgets`)."""
+        return False
+
+    @property
     def most_rounds(self) -> int | None:
         """How many rounds a run may have with it; None if it does not matter."""
         return None

@@ -28,17 +28,24 @@ class SecureSum(Part):
     the share of N that replied. Parts that look at single clients' updates or reports cannot go with it; parts that
     protect an update come before it. Where nobody has an example, the mean is 0.
 
+    With `everyone`, each sum is of all clients: nobody may be missing, and they may remember what they were told
+    before, for one that was told other things masks its terms otherwise. Without, a sum goes on with those who replied.
+    Then a term is of the present message and the client's data alone, and an optimiser begins anew in each round; and
+    a server may ask for two sums, one of all and one without a client, whose difference is near that client's update.
+
     bound:    every number of n_i / N · Δ_i, or Δ_i, is kept within ±bound.
     fraction: binary digits of a word behind the point.
     bits:     of a word, 32 or 64.
-    least:    the sum is of so many clients at least, or of more than half of all if that is more. If c of P clients may
-              work with the server, it must be more than (P + c) / 2.
+    everyone: each sum is of all clients.
+    least:    without `everyone`: the sum is of so many clients at least, or of more than half of all if that is more.
+              If c of P clients may work with the server, it must be more than (P + c) / 2.
     weights:  clients count by "size", n_i training examples, or "equal".
     """
 
     bound: float = 1.0
     fraction: int = 24
     bits: Literal[32, 64] = 32
+    everyone: bool = True
     least: int = 2
     weights: Literal["size", "equal"] = "size"
     hides: ClassVar[bool] = True
@@ -55,12 +62,17 @@ class SecureSum(Part):
     @property
     def mechanism(self) -> mechanism.SecureSum:
         """As the ledger names it."""
-        return mechanism.SecureSum(self.least, bits=self.bits, fraction=self.fraction)
+        return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction)
+
+    @property
+    def forgets(self) -> bool:
+        """Unless everyone is in each sum."""
+        return not self.everyone
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """The number of examples, in the sum."""
-        hidden = mechanism.SecureSum(self.least, bits=64, fraction=0)
+        hidden = mechanism.SecureSum(self.least, self.everyone, 64, 0)
         reveals = "nothing by itself; with the others' the number of all training examples"
         return {"n": Sends(reveals, hidden)} if self.weights == "size" else {}
 

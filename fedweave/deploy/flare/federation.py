@@ -22,14 +22,14 @@ from fedweave.deploy.flare.answers import Link, encoded
 from fedweave.deploy.flare.holdings import JOINING, unlike
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.lengths import longest, without
-from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults
+from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults, read_heard
 from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
 from fedweave.deploy.flare.versions import DataVersions
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
-from fedweave.engines.summing import check_alike
+from fedweave.engines.summing import check_alike, fingerprint
 from fedweave.errors import FedweaveError
 
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
@@ -193,8 +193,9 @@ class Flare:
                 self._faults.update(read_faults(note, received.sources[site]).items())
         check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
         if info.sums:
-            call = self.round, request["again"]
-            replies = self._sums.opened(name, info, request["sum"], replies, call, messages.common())
+            told = fingerprint(messages.common()) if info.forgets else None  # else sites alone know what came before
+            heard = {site: told or read_heard(notes[site]) for site in replies.clients}
+            replies = self._sums.opened(name, info, request["sum"], replies, (self.round, request["again"]), heard)
         return replies, notes
 
     def _ask(self, name: str, info: StepInfo, request: dict[str, Any], sent: Mapping[str, Tree]) -> Replies:

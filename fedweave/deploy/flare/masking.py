@@ -12,7 +12,7 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.deploy.flare.journal import Journal
 from fedweave.deploy.flare.requests import Agree, Call, Open
-from fedweave.engines.summing import SEED, SHARE, fingerprint
+from fedweave.engines.summing import SEED, SHARE
 from fedweave.errors import CallRefused, FedweaveError, told_diverged
 from fedweave.privacy.aggregation import Advert, Answers, Group, Participant, Use, read_identity
 from fedweave.privacy.secure_sum import FixedPoint, diverged
@@ -52,8 +52,8 @@ class Masking:
         rows = [dealt.get(site, [bytes(SHARE)] * group.slots) for site in here]
         return {"shares": torch.stack([torch.stack([tensor(letter) for letter in row]) for row in rows])}
 
-    def masked(self, asked: Call, info: StepInfo, heard: Tree, reply: Tree) -> Tree:
-        """The reply with what it has for a sum masked; heard: what the step was told.
+    def masked(self, asked: Call, info: StepInfo, heard: str, reply: Tree) -> Tree:
+        """The reply with what it has for a sum masked; heard: the fingerprint of what it was made of (`Memory.heard`).
 
         Raises:
             CallRefused: the sum is not prepared, or would be of too few. FedweaveError: what is to be added up are no
@@ -75,7 +75,7 @@ class Masking:
             if diverged(flat[path]):
                 raise FedweaveError(told_diverged(path))
             flat[path] = flat[path].contiguous().clone()
-        use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers), fingerprint(heard))
+        use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers), heard)
         participant.mask(use, [unsigned(flat[path]) for path in paths])
         return nest(flat)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,10 +30,11 @@ from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.lengths import said
 from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.party import PartyData, read_own
-from fedweave.deploy.flare.peers import Post, Receipt
+from fedweave.deploy.flare.peers import HEARD, Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_reply
 from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.requests import (
+    RESERVED,
     Agree,
     Align,
     Blind,
@@ -149,6 +151,8 @@ class Member:
             raise CallRefused("the server names another engine than that of sites")
         if self._name not in asked.sites or len(set(asked.sites)) < len(asked.sites):
             raise CallRefused("the sites that the server names are not this one and others, each once")
+        if own := sorted(RESERVED & set(asked.sites)):  # they have certificates, too, and could be in a secure sum
+            raise CallRefused(f"the server names {', '.join(own)} as a site, which is no member of any project")
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
@@ -243,7 +247,7 @@ class Member:
         job.keys.begin(asked.round)
         call = job.keys.step(asked.step, asked.again)
         key = of_client(call, "client", torch.tensor(random.word(job.draws_as)))
-        client = Client(job.graph, job.store.tree, key, _noise(self._folder / SECRET), job.found.test)
+        client = Client(job.graph, job.memory.begun(info), key, _noise(self._folder / SECRET), job.found.test)
         received, faults = self._received(job, asked)
         with torch.no_grad():
             reply = carry_out(asked.step, step, client, message | received)
@@ -253,8 +257,10 @@ class Member:
         if step.__name__ in job.scores and job.rules.round_scores > 1:
             reply, info = rounded(reply, info, job.rules.round_scores)
         info = with_fingerprints(asked.step, info, reply, client.state)
-        reply = job.masking.masked(asked, info, message, reply) if info.sums else reply
-        noted = faults | (job.replace(made, asked) if info.replaces_data else {})
+        noted: dict[str, Any] = faults | (job.replace(made, asked) if info.replaces_data else {})
+        if info.sums:
+            noted[HEARD] = job.heard(asked, info, message)
+            reply = job.masking.masked(asked, info, noted[HEARD], reply)
         if asked.kind == "send":
             sent, note = self._deliver(job, asked, reply, info)
         else:
@@ -263,7 +269,7 @@ class Member:
             self._foretold(job, client.state.pop("prediction"))
         if "model" in client.state:
             self._foretold(job, probabilities(job.algorithm.net, client.state.pop("model"), job.graph))
-        job.store.keep(client.state)
+        job.memory.keep(client.state, asked.step, message, info)
         return sent, note
 
     def _received(self, job: Participation, asked: Call) -> tuple[Tree, dict[str, str]]:

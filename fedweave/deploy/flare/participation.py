@@ -11,7 +11,7 @@ from torch import Tensor
 from fedweave.build import check_examples, check_pooling, graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, check_rounds
-from fedweave.core.federation import step_info
+from fedweave.core.federation import StepInfo, step_info
 from fedweave.core.graph import Graph, MotifTable
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.accounts import Accounts
@@ -22,6 +22,7 @@ from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.lengths import checked
 from fedweave.deploy.flare.masking import Masking, data, tensor
+from fedweave.deploy.flare.memory import Memory
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.party import PartyData
 from fedweave.deploy.flare.peers import VERSION, Inbox
@@ -77,7 +78,7 @@ class Participation:
             self.accounts.skip(self.ledger)
         self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger)
         private_folder(own.parent)
-        self.store, self._replaced = Store(own), Store(own, "data", "data-before-")
+        self.memory, self._replaced = Memory(own, lasting=not asked.predict), Store(own, "data", "data-before-")
         self.downloads, self.last = Downloads(own, rules.max_change), LastReceived(engine["resend"])
 
     def _check_history(self) -> int:
@@ -113,7 +114,7 @@ class Participation:
             FedweaveError: the data is older than the version that the server knows.
         """
         round = self.asked.round
-        self.store.go_back(round)
+        self.memory.go_back(round)
         self._replaced.go_back(round)
 
     def check_version(self, known: int) -> None:
@@ -190,6 +191,7 @@ class Participation:
         if not self.asked.predict:
             check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
+        self.memory.sums = any(step_info(step).sums for step in calls.all)
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found
         known = getattr(self.algorithm, "vocabulary", None)
@@ -243,7 +245,17 @@ class Participation:
                 self.ledger.note("saved", round=call.saved)
             self._saved = call.saved
         self.downloads.check(call.step, message)
-        self.store.enter(call.round, call.saved)
+        self.memory.enter(call.round, call.saved)
+
+    def heard(self, asked: Call, info: StepInfo, message: Tree) -> str:
+        """The fingerprint of what a term of a secure sum is made of besides the site's own data (`Memory.heard`).
+
+        Raises:
+            CallRefused: the data is not what it was, and the sum is of what is told now.
+        """
+        if info.forgets and self._replaced.tree:
+            raise CallRefused("secure sum: a step has changed the site's data; such a sum is of all clients alone")
+        return self.memory.heard(asked.step, message, info)
 
     def prepare_sum(self, asked: Agree | Open, told: Tree) -> Tree:
         """What a secure sum needs besides the terms (`masking.Masking`)."""

@@ -15,7 +15,7 @@ from fedweave.errors import FedweaveError
 
 _LONGEST = 1 << 20  # characters of a note
 _MOST = 1 << 53  # bytes, versions
-VERSION = "(data)"  # key of a note
+VERSION, HEARD = "(data)", "(heard)"  # keys of a note
 
 
 class Post(Protocol):
@@ -129,6 +129,14 @@ def read_faults(note: str, peers: Sequence[str]) -> dict[str, str]:
         return {peer: what for peer, what in told if peer in peers and what in ("missing", "refused")}
     except (ValueError, AttributeError):
         return {}
+
+
+def read_heard(note: str) -> str:
+    """The fingerprint of what a term of a secure sum was made of, as its site notes it (`HEARD`); "" without one."""
+    try:
+        return str(_parsed(note).get(HEARD, ""))
+    except (ValueError, AttributeError):
+        return ""
 
 
 def read_version(note: str, before: int) -> int:

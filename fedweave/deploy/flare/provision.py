@@ -19,10 +19,11 @@ from nvflare.lighter.impl.static_file import StaticFileBuilder
 from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
 
+from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, RESERVED, SERVER
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET
 from fedweave.errors import FedweaveError, UserError
 
-ADMIN, SERVER, AUTHORITY, PROJECT = "admin", "server", "authority", "fedweave"
+PROJECT = "fedweave"
 USER = "admin@fedweave.org"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -55,12 +56,11 @@ def check_names(sites: Sequence[str]) -> None:
     Raises:
         UserError: a name is reserved, repeated or not of the form; or there is none.
     """
-    taken = {ADMIN, SERVER, AUTHORITY}
-    bad = [name for name in sites if not _NAME.fullmatch(name) or name in taken]
+    bad = [name for name in sites if not _NAME.fullmatch(name) or name in RESERVED]
     if bad or not sites or len(set(sites)) < len(sites):
         raise UserError(
             f"--sites {','.join(sites)}: {', '.join(bad) or 'no site, or one named twice'}. A site's name has a-z, 0-9 "
-            f"and '-', begins with a letter or digit, is unique and not one of {', '.join(sorted(taken))}."
+            f"and '-', begins with a letter or digit, is unique and not one of {', '.join(sorted(RESERVED))}."
         )
 
 

@@ -13,6 +13,9 @@ from fedweave.config import Document
 from fedweave.errors import CallRefused
 from fedweave.runs.resuming import may_change
 
+ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
+RESERVED = frozenset({ADMIN, SERVER, AUTHORITY})  # whom provisioning gives folders or certificates besides the sites
+
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 _Epoch = Annotated[int, Field(ge=0, lt=2**53)]
 _Mark = Annotated[int, Field(ge=-1, lt=2**31)]  # a round, -1 before the first

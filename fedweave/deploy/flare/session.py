@@ -15,7 +15,8 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedweave.config import Document
 from fedweave.deploy.flare.names import RESULT, TOPIC
-from fedweave.deploy.flare.provision import ADMIN, USER
+from fedweave.deploy.flare.provision import USER
+from fedweave.deploy.flare.requests import ADMIN
 from fedweave.errors import FedweaveError, UserError
 
 _POLL = 0.5  # seconds between two looks at a job

@@ -12,8 +12,8 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.deploy.flare.masking import data, needed, read_advert, read_answers, unsigned
-from fedweave.engines.summing import INFO, SEED, SHARE, fingerprint
-from fedweave.errors import CallRefused, ClientsMissing
+from fedweave.engines.summing import INFO, SEED, SHARE
+from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.privacy.aggregation import Advert, Group, Use, advertised, check_signed, leftover, survived
 
 Ask: TypeAlias = Callable[[str, StepInfo, dict[str, Any], Mapping[str, Tree]], Replies]
@@ -97,14 +97,21 @@ class Sums:
         return False
 
     def opened(
-        self, step: str, info: StepInfo, sum: Mapping[str, Any], replies: Replies, call: tuple[int, int], heard: Tree
+        self,
+        step: str,
+        info: StepInfo,
+        sum: Mapping[str, Any],
+        replies: Replies,
+        call: tuple[int, int],
+        heard: Mapping[str, str],
     ) -> Replies:
         """The replies such that their `total` is the sum of the terms; no single one says anything.
 
-        call: round and occurrence. heard: what all sites were told.
+        call: round and occurrence. heard: {site: the fingerprint of what its term was made of (`Memory.heard`)}.
 
         Raises:
-            ClientsMissing: too few are left. FedweaveError: what sites revealed does not belong together.
+            ClientsMissing: too few are left. FedweaveError: what sites revealed does not belong together, or they were
+                told other things.
         """
         group = self._group
         if group is None or len(replies) < group.needed:
@@ -113,7 +120,7 @@ class Sums:
         survivors = list(replies.clients)
         request = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
         signed = self.ask("survivors", INFO["survivors"], request, dict.fromkeys(survivors, _NOTHING))
-        use = Use(sum["slot"], (call[0], step, call[1]), tuple(sum["peers"]), fingerprint(heard))
+        use = Use(sum["slot"], (call[0], step, call[1]), tuple(sum["peers"]), _alike(step, replies.clients, heard))
         message = survived(group, use, survivors)
         good = [site for site in signed.clients if self._signature(site, signed[site], message)]
         signatures = {site: signed[site]["signature"] for site in good}
@@ -140,6 +147,17 @@ class Sums:
         """What the other sites have sealed for one, of one slot."""
         at = list(self._adverts).index(site)
         return {peer: self._letters[peer][at, sum["slot"]] for peer in sum["peers"] if peer != site}
+
+
+def _alike(step: str, sites: Sequence[str], heard: Mapping[str, str]) -> str:
+    """What all of them heard."""
+    first = heard[sites[0]]
+    if odd := [site for site in sites if heard[site] != first]:
+        raise FedweaveError(
+            f"{step} is in a secure sum, but {', '.join(odd)} were told other things than {sites[0]}, now or before, "
+            "so that nobody can open it. All must be told the same, from the first round on; start the run anew."
+        )
+    return first
 
 
 def _is_bytes(leaf: Any, form: tuple[int, ...]) -> bool:

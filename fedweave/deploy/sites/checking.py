@@ -22,7 +22,7 @@ from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.party import read_own
 from fedweave.deploy.flare.policy import Spent, check_algorithm
-from fedweave.deploy.flare.provision import ADMIN
+from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, read_secret
 from fedweave.deploy.sites.caps import ending
 from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found

@@ -8,7 +8,7 @@ from fedweave.build import client_ids, global_test_part, shares
 from fedweave.config import Config
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.deploy.flare.provision import SERVER
+from fedweave.deploy.flare.requests import SERVER
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.errors import UserError
 from fedweave.partition import cut

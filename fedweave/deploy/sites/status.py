@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.core.text import printable
-from fedweave.deploy.flare.provision import ADMIN
+from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.sites.processes import found
 from fedweave.deploy.sites.project import Project

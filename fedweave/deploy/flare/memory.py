@@ -1,0 +1,68 @@
+"""What a site remembers of a run from call to call: its state, and as one fingerprint the messages that made it."""
+
+import hashlib
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedweave.core.federation import StepInfo
+from fedweave.core.tree import Tree, leaves, map_leaves
+from fedweave.deploy.flare.store import Store
+from fedweave.engines.summing import fingerprint
+
+_PAST = "past"
+
+
+class Memory:
+    """A site's state in one run.
+
+    folder: of the run at the site. lasting: what calls make of it outlasts the job; it does not where a finished run's
+    models predict. sums: the run has secure sums, which depend on what the state was made of.
+    """
+
+    sums = False
+
+    def __init__(self, folder: Path, lasting: bool) -> None:
+        self._state, self._told, self._lasting = Store(folder), Store(folder, "told", "told-before-"), lasting
+
+    def begun(self, info: StepInfo) -> Tree:
+        """The state that a step finds, for it to change."""
+        return {} if info.forgets else map_leaves(lambda leaf: leaf, self._state.tree)
+
+    def heard(self, step: str, message: Tree, info: StepInfo) -> str:
+        """The fingerprint of what the terms of a secure sum are made of besides the site's own data: the message and,
+        unless the step `forgets`, those that made the state."""
+        return fingerprint(message) if info.forgets else self._after(step, message)
+
+    def keep(self, state: Tree, step: str, message: Tree, info: StepInfo) -> None:
+        """The state after a call. A message counts as one that it was made of if it changed the state, or the data."""
+        kept = [(self._state, state)]
+        if self.sums and (info.replaces_data or not _same(dict(leaves(self._state.tree)), dict(leaves(state)))):
+            past = torch.tensor(list(bytes.fromhex(self._after(step, message))), dtype=torch.uint8)
+            kept.append((self._told, {_PAST: past}))
+        for store, tree in kept:
+            if self._lasting:
+                store.keep(tree)
+            else:
+                store.tree = tree
+
+    def enter(self, round: int, saved: int) -> None:
+        """A call of `round` has come, and the server holds a checkpoint of round `saved`."""
+        for store in (self._state, self._told):
+            store.enter(round, saved)
+
+    def go_back(self, round: int) -> None:
+        """Continue from what there was after `round`."""
+        for store in (self._state, self._told):
+            store.go_back(round)
+
+    def _after(self, step: str, message: Tree) -> str:
+        past = bytes(self._told.tree[_PAST].tolist()).hex() if self._told.tree else ""
+        return hashlib.sha256(f"{past} {step} {fingerprint(message)}".encode()).hexdigest()
+
+
+def _same(one: Tree, other: Tree) -> bool:
+    return one.keys() == other.keys() and all(
+        leaf is other[path] or (not isinstance(leaf, Tensor) and leaf == other[path]) for path, leaf in one.items()
+    )
