@@ -38,13 +38,13 @@ from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.masking import Masking
+from fedweave.deploy.flare.memory import Memory
 from fedweave.deploy.flare.names import RESULT
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.requests import Open
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.site import Site
 from fedweave.deploy.flare.sitefile import Rules
-from fedweave.deploy.flare.store import Store
 from fedweave.deploy.sites.processes import free_port, members, wait_until_open
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.engines.calls import Keys
@@ -72,7 +72,7 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
     """What a site holds (`participation.Participation`) that has joined a run of `Mirror`. kit: its folder."""
     folder = Path(tempfile.mkdtemp())
     ledger = Journal(journal_path(folder, RUN))
-    masking = Masking(kit, name, RUN, sites, ledger)
+    masking, memory = Masking(kit, name, RUN, sites, ledger), Memory(folder, lasting=True)
     return SimpleNamespace(
         algorithm=Mirror(),
         run=RUN,
@@ -83,7 +83,9 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
         last=LastReceived(resend=True),
         scores=set(),
         graph=None,
-        store=Store(folder),
+        asked=SimpleNamespace(predict=False),
+        memory=memory,
+        heard=lambda asked, info, message: memory.heard(asked.step, message, info),
         keys=Keys(0),
         draws_as="site",
         rules=Rules(),

@@ -12,11 +12,12 @@ from fedweave import datasets
 from fedweave.config import Config, parameters, registry
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities, needs
-from fedweave.core.federation import Placement
+from fedweave.core.federation import Placement, step_info
 from fedweave.core.graph import TEST, Graph, MotifTable, make_graph
 from fedweave.core.model import Model
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import OVER_NODES
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.incentives.tables import tables
@@ -59,6 +60,8 @@ def build(config: Config) -> Built:
     model = config.model.make().build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     algorithm = config.algorithm.make(model)
+    if hasattr(algorithm, "calls"):
+        check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
     check_people(config, data, algorithm)
     fed = federation(
         data,
@@ -127,6 +130,23 @@ def check_examples(config: Config, data: Dataset) -> None:
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
             f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
+        )
+
+
+def check_scaling(how: str, algorithm: Any, records: Sequence[str]) -> None:
+    """Refuse to scale features by numbers over all examples where ε is of one of them: it moves all the others, too.
+
+    how: the scaling of the features (`datasets.features.normalise`). records: what ε may be of (`mechanism.LDP.per`).
+
+    Raises:
+        ConfigError: names the scaling and what to take instead.
+    """
+    declared = (own for step in algorithm.calls(2).all for own in step_info(step).sends.values())
+    bounded = {getattr(one, "per", "") for own in declared for one in own.mechanisms} & set(records)
+    if how in OVER_NODES and bounded:
+        raise ConfigError(
+            f"normalise = {how!r} scales each {min(bounded)} by numbers over all of them, so that its ε, which is of "
+            f"one {min(bounded)}, would not hold; take 'none' or 'row', and scale the features by public numbers before"
         )
 
 

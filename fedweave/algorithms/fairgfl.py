@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.overlap import matching
-from fedweave.algorithms.overlap.encoder import CodeName, Encoder, EncoderName, encoded, features
+from fedweave.algorithms.overlap.encoder import CodeName, Encoder, EncoderName, check_form, encoded, features
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.preset import preset
 from fedweave.core import random
@@ -166,6 +166,7 @@ class OverlapWeights(Part):
     def _drawn(self, ctx: Context) -> Tree:
         """What is drawn once and for all: 𝓜_N of every node's code, and the key of 𝓜_E."""
         secret = ctx.client.secret
+        check_form(ctx.given["encoder"], ctx.client.graph.x.shape[1], self.code_size, self.code)
         codes = self.noisy(encoded(ctx.given["encoder"], ctx.client.graph.x), secret)
         versions = torch.zeros(ctx.client.graph.nodes, dtype=torch.int64)
         counted = {"version": versions, "drawn": versions} if self.renew else {}

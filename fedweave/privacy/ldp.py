@@ -36,8 +36,8 @@ def level_probabilities(x: Tensor, levels: int, epsilon: float) -> Tensor:
 
 def noisy_levels(x: Tensor, levels: int, epsilon: float, words: Tensor) -> Tensor:
     """𝓜_N on each element of x [...] in [0, 1]: uint8 [...], the i of the output i / levels; words int64 [...]. With
-    levels = 1 and x of 0 and 1 it is randomised response with `flip_probability`."""
-    ends = level_probabilities(x, levels, epsilon).cumsum(-1)[..., :-1]
+    levels = 1 and x of 0 and 1 it is randomised response with `flip_probability`. What is no number counts as 0."""
+    ends = level_probabilities(x.nan_to_num().clamp(0, 1), levels, epsilon).cumsum(-1)[..., :-1]
     return (uniform(words)[..., None] >= ends).sum(-1).to(torch.uint8)
 
 

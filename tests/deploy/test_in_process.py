@@ -22,6 +22,7 @@ from fedweave.core.mechanism import LDP
 from fedweave.core.purposes import HELD
 from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare import member as members
+from fedweave.deploy.flare import secret
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.audit import compare
 from fedweave.deploy.flare.federation import Flare
@@ -113,7 +114,7 @@ def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return of_client(call, purpose, word)
 
     monkeypatch.setattr(members, "of_client", keyed)
-    monkeypatch.setattr(members, "_noise", lambda path: secrets.pop())
+    monkeypatch.setattr(members, "noise_key", lambda path: secrets.pop())
 
 
 def renamed(tree: Any, sim: Any) -> Any:
@@ -468,8 +469,8 @@ def test_noise_comes_from_the_sites_own_secret(project: Path, monkeypatch: pytes
     }
     assert len(set(seen)) == 2
     assert not derived & set(seen)
-    monkeypatch.setattr(members.os, "urandom", lambda count: b"\0" * count)
-    here, there = (int(members._noise(project / site / "privacy.secret")) for site in ("bank-a", "bank-b"))
+    monkeypatch.setattr(secret.os, "urandom", lambda count: b"\0" * count)
+    here, there = (int(secret.noise_key(project / site / "privacy.secret")) for site in ("bank-a", "bank-b"))
     assert here != there
 
 

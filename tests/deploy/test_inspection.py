@@ -141,7 +141,7 @@ def test_receipts_of_another_form_are_refused(note: str) -> None:
         Receipt.read(note, INFO, ["peer"])
 
 
-@pytest.mark.parametrize("seconds", ["1e400", "nan", -1.0, None, 10**400])
+@pytest.mark.parametrize("seconds", ["1e400", "nan", -1.0, None, 10**400, 1e300])
 def test_times_that_cannot_be_are_refused(seconds: Any) -> None:
     assert "form" in _answer({"blob": b"", "seconds": seconds, "refusal": "", "final": False}).refusal
 
@@ -187,6 +187,8 @@ def joined(quorum: float, vertical: bool = False, **replies: Tree) -> tuple[Flar
         ({"features": 10**7}, "features is 1e+07"),
         ({"nodes": -5}, "nodes is -5"),
         ({"labels": torch.tensor([-4, 3])}, "labels is -4"),
+        ({"labels": torch.tensor([4, 3, 1])}, "it tells of 3 splits and 3 classes"),
+        ({"split": torch.tensor([3])}, "it tells of 1 splits and 2 classes"),
     ],
 )
 def test_a_site_with_other_data_is_left_out_of_the_run(other: dict[str, Any], said: str) -> None:

@@ -87,6 +87,14 @@ def test_one_level_is_randomised_response() -> None:
 def test_infinite_epsilon_adds_no_noise() -> None:
     x = torch.tensor([0.0, 0.25, 1.0])
     assert noisy_levels(x, 4, math.inf, bits(random.key(0), 3)).tolist() == [0, 1, 4]
+
+
+@pytest.mark.parametrize(("odd", "counts_as"), [(math.nan, 0.0), (math.inf, 1.0), (-math.inf, 0.0), (7.0, 1.0)])
+def test_what_is_not_between_0_and_1_has_as_much_noise(odd: float, counts_as: float) -> None:
+    words = bits(random.key(3), 4000)
+    one, other = (noisy_levels(torch.full((4000,), value), 4, 1.0, words) for value in (odd, counts_as))
+    assert torch.equal(one, other)
+    assert len(one.unique()) == 5
     links = torch.tensor([[0, 1], [1, 0]], dtype=torch.bool)
     assert torch.equal(noisy_links(links, torch.arange(2), math.inf, random.key(0)), links)
 

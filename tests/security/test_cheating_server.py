@@ -21,7 +21,9 @@ from fedweave.deploy.flare.alignment import opening_tree, read_openings
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.masking import tensor
 from fedweave.deploy.flare.order import Order
+from fedweave.deploy.flare.policy import PolicyViolation, check_batches
 from fedweave.deploy.flare.requests import pin
+from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import CallRefused
 from fedweave.ops.sparsified import Sparsified
 from fedweave.privacy.aggregation import read_identity
@@ -423,3 +425,49 @@ def test_what_a_site_keeps_is_its_owners(project: Path) -> None:
     for name in ("ledgers", "runs", "runs/r1"):
         assert (project / SITE / name).stat().st_mode & 0o777 == 0o700
     assert (project / SITE / "ledgers/r1.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_encoder_of_more_coordinates_than_were_agreed_makes_no_codes(project: Path) -> None:
+    """Each coordinate leaves with its ε: four times as many would cost four times what the site counts."""
+    config = agreed("fairgfl", algorithm_settings={"epsilon_a": 0.1, "code_size": 8, "alpha": 1.0, "encoder": "random"})
+    for size, form in ((32, (8, 32)), (8, (8, 8))):
+        cheat = Cheat(project, config, run=f"r{size}")
+        reply(cheat.join())
+        encoder = {"weight": torch.ones(form), "low": torch.zeros(size)}
+        answer = cheat.call("FedAvg.train", 1, cheat.weights() | {"OverlapWeights": {"encoder": encoder}})
+        assert bool(answer.blob) == (size == 8)
+    assert "the server sends an encoder of the form" in Cheat(project, config, run="r32").refusals()[-1]["why"]
+
+
+@pytest.mark.parametrize("how", ["standard", "none"])
+def test_noise_for_single_examples_is_none_where_scaling_moves_them_all(project: Path, how: str) -> None:
+    part = {"name": "dp_examples", "sigma": 1.0, "examples": 60}
+    plain = agreed(algorithm_settings={"parts": ["uniform", part], "local_steps": 1}).plain()
+    config = resolve(plain | {"model": {"name": "mlp"}})
+    path = project / SITE / "site.toml"
+    path.write_text(path.read_text().replace("[data]", f'[data]\nnormalise = "{how}"'))
+    answer = Cheat(project, config).join()
+    assert bool(answer.blob) == (how == "none")
+    if how != "none":
+        assert "so that its ε, which is of one example, would not hold" in Cheat(project, config).refusals()[-1]["why"]
+
+
+def test_where_models_predict_new_records_their_scores_stay_at_home(project: Path) -> None:
+    """The step that keeps a model for its owner scores it where the server leaves out one word."""
+    cheat = Cheat(project)
+    reply(cheat.join())
+    reply(cheat.call("FedAvg.train", 1))
+    again = Cheat(project)
+    reply(again.join(1, predict=True))
+    answer = again.call("FedAvg.score", 1, predict=True)
+    assert answer.blob == b""
+    assert "where a finished run's models predict, nothing is sent" in again.refusals()[-1]["why"]
+
+
+@pytest.mark.parametrize("batch", [9, 10])
+def test_a_batch_of_fewer_nodes_than_the_policy_allows_is_trained_on_nowhere(project: Path, batch: int) -> None:
+    set_policy(project, "min_nodes = 10")
+    answer = Cheat(project, agreed("fedsage", algorithm_settings={"batch": batch})).join()
+    assert bool(answer.blob) == (batch == 10)
+    with pytest.raises(PolicyViolation, match=r"policy.min_nodes: GLASU trains on mini-batches of 1 \(batch\)"):
+        check_batches(Rules(min_nodes=10), algorithm("glasu", batch=1))

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
-from fedweave.core.tree import Tree
-from fedweave.errors import UserError
+from fedweave.core.tree import Tree, leaves
+from fedweave.errors import CallRefused, UserError
 from fedweave.learn import Adam, fit
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
@@ -84,6 +84,18 @@ def features(public: Graph) -> Tensor:
     n = int(public.real.sum())
     x = public.x
     return torch.from_numpy(x.blocks.members[0].scipy()[:n].toarray()) if isinstance(x, Sparse) else x[:n]
+
+
+def check_form(encoder: Tree, width: int, size: int, code: CodeName) -> None:
+    """Refuse an encoder that is not of the form that `Encoder.made` gives: each further coordinate would cost its ε.
+
+    Raises:
+        CallRefused: names both forms.
+    """
+    due = {"weight": (width, size), "low": (size,)} | ({"span": (size,)} if code == "minmax" else {})
+    found = {name: tuple(leaf.shape) for name, leaf in leaves(encoder)}
+    if found != due:
+        raise CallRefused(f"the server sends an encoder of the form {found}, and not {due}")
 
 
 def encoded(encoder: Tree, x: "Tensor | Sparse") -> Tensor:

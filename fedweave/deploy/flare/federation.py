@@ -19,17 +19,17 @@ from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.alignment import BLINDING, MEETING, TOLD, meet
 from fedweave.deploy.flare.answers import Link, encoded
-from fedweave.deploy.flare.holdings import JOINING, unlike
+from fedweave.deploy.flare.holdings import JOINING, misshapen, unlike
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.lengths import longest, without
-from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults, read_heard
+from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults
 from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
 from fedweave.deploy.flare.versions import DataVersions
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
-from fedweave.engines.summing import check_alike, fingerprint
+from fedweave.engines.summing import check_alike
 from fedweave.errors import FedweaveError
 
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
@@ -103,15 +103,15 @@ class Flare:
             ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
         """
         more = {"round": after, "predict": predict}
-        sites = list(self.clients)
+        sites, here = list(self.clients), self._open(self.clients)
         self.ledger.purpose = PREDICTION if predict else SETUP
-        about = {"sites": sites, "versions": versions(), "data": data or {}}
-        request = {"kind": "join", "run": run, "document": document} | about | more
+        about = {"sites": sites, "versions": versions(), "data": data or {}} | more
+        request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
-        here = self._open(self.clients)
         replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, dict.fromkeys(here, _NOTHING))
         if not vertical:
-            return self._padded(self._alike(replies), more)
+            odd = unlike(replies, self._quorum * len(self.clients))  # who cannot be left out is refused by the server
+            return self._padded(self._left_out(replies, odd), more)
 
         def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
             return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
@@ -121,13 +121,12 @@ class Flare:
     def _arrive(self, name: str, tells: Declaration, request: dict[str, Any], sent: Mapping[str, Tree]) -> Replies:
         info = StepInfo.of(tells, True, hears=TOLD)
         replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
+        if tells is JOINING:
+            replies = self._left_out(replies, misshapen(replies))
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing)
         return replies
 
-    def _alike(self, replies: Replies) -> Replies:
-        """Without the sites whose numbers of features and classes are not most others', if the quorum allows that;
-        else it is for the server to refuse them."""
-        odd = unlike(replies, self._quorum * len(self.clients))
+    def _left_out(self, replies: Replies, odd: Mapping[str, str]) -> Replies:
         self._out |= odd
         self._count(odd, odd)
         return without(replies, odd)
@@ -193,9 +192,7 @@ class Flare:
                 self._faults.update(read_faults(note, received.sources[site]).items())
         check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
         if info.sums:
-            told = fingerprint(messages.common()) if info.forgets else None  # else sites alone know what came before
-            heard = {site: told or read_heard(notes[site]) for site in replies.clients}
-            replies = self._sums.opened(name, info, request["sum"], replies, (self.round, request["again"]), heard)
+            replies = self._sums.opened(name, info, request, replies, messages.common(), notes)
         return replies, notes
 
     def _ask(self, name: str, info: StepInfo, request: dict[str, Any], sent: Mapping[str, Tree]) -> Replies:

@@ -15,7 +15,7 @@ from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core import random
 from fedweave.core.federation import Declaration, Sends
-from fedweave.core.graph import TEST, TRAIN, VAL, Graph, make_graph
+from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL, Graph, make_graph
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
@@ -238,6 +238,16 @@ def _hidden(leaf: Any) -> Any:
     if isinstance(leaf, dict):
         return {key: _hidden(below) for key, below in leaf.items()}
     return leaf[:0] if isinstance(leaf, torch.Tensor) else -1
+
+
+def misshapen(replies: Replies) -> dict[str, str]:
+    """{site: what is wrong} of those that do not say of three splits, or of each class, how many examples they have."""
+    forms = {site: (len(replies[site]["split"]), len(replies[site]["labels"])) for site in replies.clients}
+    return {
+        site: f"it tells of {splits} splits and {classes} classes"
+        for site, (splits, classes) in forms.items()
+        if splits not in (0, len(SPLITS)) or classes not in (0, replies[site]["classes"])
+    }
 
 
 def unlike(replies: Replies, wanted: float) -> dict[str, str]:

@@ -20,7 +20,7 @@ from fedweave.errors import FedweaveError
 
 _ENTRY, _MOST = TypeAdapter(Entry), 2**53
 _NOTED: dict[str, dict[str, type]] = {"saved": {"round": int}, "lists": {"counts": dict}}  # what notes must have
-_LATEST = 2.0**37  # seconds since 1970: later than any time that a calendar here can write
+LATEST = 2.0**37  # seconds since 1970: later than any time that a calendar here can write
 
 
 class Journal(Ledger):
@@ -140,7 +140,7 @@ def _entry(text: bytes, fields: dict[str, Any]) -> Entry:
     sizes, places = [entry.size, *(own.bytes for own in entry.keys)], (entry.round, entry.call)
     if not all(0 <= size < _MOST for size in sizes) or not all(abs(place) < 2**31 for place in places):
         raise ValueError("sizes, rounds and calls are numbers that fit")
-    if not (0 <= entry.at < _LATEST and 0 <= entry.seconds < _LATEST):
+    if not (0 <= entry.at < LATEST and 0 <= entry.seconds < LATEST):
         raise ValueError("a time is a number of seconds")
     if entry.direction not in ("up", "down", "peer") or len(entry.to) not in (0, len(entry.clients)):
         raise ValueError("a message goes up, down, or to peers, one for each client")

@@ -1,6 +1,5 @@
 """Calls over NVFlare's Collab API, with deadlines of fedweave's own."""
 
-import math
 import queue
 import time
 from collections import Counter
@@ -11,6 +10,7 @@ from typing import Any
 from nvflare.collab import collab
 
 from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.journal import LATEST
 
 ABSENT = "it is not connected"  # why a site takes no part in a job from its start
 # A site that did not answer in time may still be at work; NVFlare waits this much longer for the end of its call, and
@@ -143,6 +143,6 @@ def _answer(reply: Any) -> Answer:
     except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
         return Answer(refusal="its answer is not of fedweave's form", final=False)
     words = all(isinstance(said, str) for said in (answer.refusal, answer.note))
-    if not words or not isinstance(answer.blob, bytes) or not 0 <= answer.seconds < math.inf:
+    if not words or not isinstance(answer.blob, bytes) or not 0 <= answer.seconds < LATEST:
         return Answer(refusal="its answer is not of fedweave's form", final=False)
     return answer._replace(refusal="".join(c if c.isprintable() else " " for c in answer.refusal[:1000]))

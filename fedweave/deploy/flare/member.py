@@ -1,9 +1,7 @@
 """A site's side of a job: its own data, state, secret and policy. Nothing here knows how calls travel."""
 
-import hashlib
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -11,9 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
@@ -28,10 +24,11 @@ from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
 from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, marks, withheld
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.lengths import said
-from fedweave.deploy.flare.participation import RUNS, Participation
+from fedweave.deploy.flare.participation import Participation
 from fedweave.deploy.flare.party import PartyData, read_own
 from fedweave.deploy.flare.peers import HEARD, Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_reply
+from fedweave.deploy.flare.predicted import leave
 from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.requests import (
     RESERVED,
@@ -48,14 +45,13 @@ from fedweave.deploy.flare.requests import (
     read_request,
 )
 from fedweave.deploy.flare.scores import rounded
-from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules, read_secret
+from fedweave.deploy.flare.secret import noise_key
+from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules
 from fedweave.deploy.flare.steps import carry_out, find_step
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.summing import INFO
 from fedweave.errors import CallRefused, FedweaveError, StepFailed
-from fedweave.runs.files import PREDICTIONS, write_table
-from fedweave.runs.predictions import Predicted, predictions_table
 from fedweave.runs.scoring import probabilities
 
 LOG = "fedweave.log"
@@ -169,7 +165,7 @@ class Member:
         job.check_version(asked.data[self._name].version if self._name in asked.data else 0)
         if isinstance(found, Holdings):
             job.check_marks(marks(found.data, data.normalise))
-            job.begin(found, found.features)
+            job.begin(found, found.features, data.normalise)
             told = describe(found, withheld(rules)) | kept_back(said(job.needed), withheld(rules))
             told = (
                 {key: told[key] for key in FORM} if asked.predict else told
@@ -216,14 +212,6 @@ class Member:
         job.pad(told)
         return self._tell(asked.round, PAD, {}, {})
 
-    def _foretold(self, job: Participation, probability: Tensor) -> None:
-        """Keep what the site predicts, for its owner."""
-        path, data = self._folder / RUNS / job.run / PREDICTIONS, job.found.data
-        found = Predicted(self._name, probability, np.arange(data.examples), data.public)
-        table = predictions_table([found], data.ids, job.found.labels or data.labels, data.example, data.y)
-        write_table(path, table)
-        self._log.info("%d predictions: %s", data.examples, path)
-
     def _tell(self, round: int, name: str, told: Tree, sends: Declaration) -> bytes:
         """What the site says of itself, from which its policy has already taken what it denies."""
         if self._job is None:
@@ -247,13 +235,15 @@ class Member:
         job.keys.begin(asked.round)
         call = job.keys.step(asked.step, asked.again)
         key = of_client(call, "client", torch.tensor(random.word(job.draws_as)))
-        client = Client(job.graph, job.memory.begun(info), key, _noise(self._folder / SECRET), job.found.test)
+        client = Client(job.graph, job.memory.begun(info), key, noise_key(self._folder / SECRET), job.found.test)
         received, faults = self._received(job, asked)
         with torch.no_grad():
             reply = carry_out(asked.step, step, client, message | received)
             made = taken(reply, info)
             check(reply, f"the reply of {asked.step}")
             check(client.state, f"the state that {asked.step} keeps")
+        if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
+            raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
         if step.__name__ in job.scores and job.rules.round_scores > 1:
             reply, info = rounded(reply, info, job.rules.round_scores)
         info = with_fingerprints(asked.step, info, reply, client.state)
@@ -266,9 +256,10 @@ class Member:
         else:
             sent, note = self._send(asked.round, asked.step, reply, info), json.dumps(noted)
         if "prediction" in client.state:
-            self._foretold(job, client.state.pop("prediction"))
+            leave(job, self._name, client.state.pop("prediction"), self._log)
         if "model" in client.state:
-            self._foretold(job, probabilities(job.algorithm.net, client.state.pop("model"), job.graph))
+            model = client.state.pop("model")
+            leave(job, self._name, probabilities(job.algorithm.net, model, job.graph), self._log)
         job.memory.keep(client.state, asked.step, message, info)
         return sent, note
 
@@ -320,14 +311,3 @@ class Member:
             job.ledger.record(round, 0, name, (self._name,) * copies, way, reply, 0.0, info, to or ())
             job.accounts.count(job.ledger)
         return blob
-
-
-def _noise(path: Path) -> Tensor:
-    """A key for privacy noise from the site's own secret and fresh entropy: neither the server nor a later call can
-    work it out, and no two calls share it.
-
-    Raises:
-        ConfigError: there is no secret, or others can read it.
-    """
-    key = read_secret(path)
-    return random.key(int.from_bytes(hashlib.blake2b(os.urandom(32), key=key, digest_size=8).digest()))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.build import check_examples, check_pooling, graph_of
+from fedweave.build import check_examples, check_pooling, check_scaling, graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, check_rounds
 from fedweave.core.federation import StepInfo, step_info
@@ -26,7 +26,7 @@ from fedweave.deploy.flare.memory import Memory
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.party import PartyData
 from fedweave.deploy.flare.peers import VERSION, Inbox
-from fedweave.deploy.flare.policy import check_crowd, check_lists
+from fedweave.deploy.flare.policy import check_batches, check_crowd, check_lists
 from fedweave.deploy.flare.private import private_folder
 from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
 from fedweave.deploy.flare.sitefile import Rules
@@ -68,7 +68,7 @@ class Participation:
         self.patience = engine["timeout"] / 2
         self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
-        self.accounts, self._folder = Accounts(folder), folder
+        self.accounts, self.folder = Accounts(folder), folder
         self._waiting: tuple[Holdings, MotifTable] | None = None
         with self.accounts.open():
             self.ledger = Journal(journal_path(folder, asked.run))
@@ -133,7 +133,7 @@ class Participation:
         Raises:
             FedweaveError: it is not, or there are none.
         """
-        path, resumes = self._folder / RUNS / self.run / MARKS, self.asked.round >= 0
+        path, resumes = self.folder / RUNS / self.run / MARKS, self.asked.round >= 0
         if not self.asked.predict and not (resumes and path.exists()):
             return write(path, lambda file: file.write(json.dumps(marks).encode()))
         if not path.exists():
@@ -175,9 +175,10 @@ class Participation:
         blinded, signature = meeting.blind(turn, points.numpy(), data(told.get("signature")))
         return {"ids": torch.from_numpy(blinded), "signature": tensor(signature)}
 
-    def begin(self, found: Holdings, width: int) -> None:
-        """Make the model, for graphs of `width` features, and what the algorithm asks of the data; if that is `needed`
-        in a length that the sites are yet to agree on, no step can be run until `pad`.
+    def begin(self, found: Holdings, width: int, scaling: str = "none") -> None:
+        """Make the model, for graphs of `width` features that are scaled so (`datasets.features`), and what the
+        algorithm asks of the data; if that is `needed` in a length that the sites are yet to agree on, no step can be
+        run until `pad`.
 
         Raises:
             ConfigError: the algorithm or the model is for other data. PolicyViolation: the policy would end the run.
@@ -188,6 +189,8 @@ class Participation:
         self.algorithm = self.config.algorithm.make(model)
         check_rounds(self.algorithm, self.config.general.rounds)
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
+        check_scaling(scaling, self.algorithm, ("example", "node"))
+        check_batches(self.rules, self.algorithm)
         if not self.asked.predict:
             check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
@@ -198,7 +201,7 @@ class Participation:
         if known is None or self.asked.predict:
             self._take_up(found)
         else:
-            self._waiting = found, own_table(found.data, known, self._folder / MOTIFS)
+            self._waiting = found, own_table(found.data, known, self.folder / MOTIFS)
 
     @property
     def needed(self) -> dict[str, int]:

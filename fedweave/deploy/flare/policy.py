@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, Graph
@@ -125,6 +126,20 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
             f"policy.min_nodes: the site has fewer than {rules.min_nodes} {'nodes' if owner is None else 'graphs'} "
             f"({few[0]}), on which nothing is trained or scored"
         )
+
+
+def check_batches(rules: Rules, algorithm: Any) -> None:
+    """Refuse an algorithm that trains on fewer examples at once than the policy allows.
+
+    Raises:
+        PolicyViolation: names the setting.
+    """
+    for part in (algorithm, *getattr(algorithm, "parts", ())):
+        if 0 < getattr(part, "batch", 0) < rules.min_nodes:
+            raise PolicyViolation(
+                f"policy.min_nodes: {type(part).__name__} trains on mini-batches of {part.batch} (batch), and "
+                f"{rules.min_nodes} are allowed at least"
+            )
 
 
 def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepInfo) -> None:

@@ -26,8 +26,9 @@ from fedweave.deploy.flare.holdings import global_test, server_graphs
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.logs import log_to
-from fedweave.deploy.flare.member import LOG, RUNS
+from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.names import RESULT, TOPIC
+from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.metrics.measured import METRICS_SCHEMA

@@ -12,7 +12,8 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.deploy.flare.masking import data, needed, read_advert, read_answers, unsigned
-from fedweave.engines.summing import INFO, SEED, SHARE
+from fedweave.deploy.flare.peers import read_heard
+from fedweave.engines.summing import INFO, SEED, SHARE, fingerprint
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.privacy.aggregation import Advert, Group, Use, advertised, check_signed, leftover, survived
 
@@ -100,14 +101,15 @@ class Sums:
         self,
         step: str,
         info: StepInfo,
-        sum: Mapping[str, Any],
+        request: Mapping[str, Any],
         replies: Replies,
-        call: tuple[int, int],
-        heard: Mapping[str, str],
+        heard: Tree,
+        notes: Mapping[str, str],
     ) -> Replies:
         """The replies such that their `total` is the sum of the terms; no single one says anything.
 
-        call: round and occurrence. heard: {site: the fingerprint of what its term was made of (`Memory.heard`)}.
+        request: of the terms, with what `prepare` gave as "sum". heard: what all were told with it. notes: of each
+        site, which says what its term was made of (`Memory.heard`).
 
         Raises:
             ClientsMissing: too few are left. FedweaveError: what sites revealed does not belong together, or they were
@@ -117,10 +119,13 @@ class Sums:
         if group is None or len(replies) < group.needed:
             least = needed(info, step, self.sites)
             raise ClientsMissing(step, dict(replies.missing), least, len(replies) + len(replies.missing))
-        survivors = list(replies.clients)
-        request = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
-        signed = self.ask("survivors", INFO["survivors"], request, dict.fromkeys(survivors, _NOTHING))
-        use = Use(sum["slot"], (call[0], step, call[1]), tuple(sum["peers"]), _alike(step, replies.clients, heard))
+        survivors, made_of = list(replies.clients), fingerprint(heard)
+        if not info.forgets:
+            made_of = _alike(step, {site: read_heard(notes[site]) for site in survivors})
+        sum, where = request["sum"], (request["round"], step, request["again"])
+        about = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
+        signed = self.ask("survivors", INFO["survivors"], about, dict.fromkeys(survivors, _NOTHING))
+        use = Use(sum["slot"], where, tuple(sum["peers"]), made_of)
         message = survived(group, use, survivors)
         good = [site for site in signed.clients if self._signature(site, signed[site], message)]
         signatures = {site: signed[site]["signature"] for site in good}
@@ -130,7 +135,7 @@ class Sums:
         told = self.ask(
             "reveal",
             INFO["reveal"],
-            request,
+            about,
             {site: {"signatures": signatures, "letters": letters[site]} for site in signatures},
         )
         good = [site for site in told.clients if _is_bytes(told[site].get("shares"), (len(sum["peers"]), SEED))]
@@ -149,15 +154,15 @@ class Sums:
         return {peer: self._letters[peer][at, sum["slot"]] for peer in sum["peers"] if peer != site}
 
 
-def _alike(step: str, sites: Sequence[str], heard: Mapping[str, str]) -> str:
-    """What all of them heard."""
-    first = heard[sites[0]]
-    if odd := [site for site in sites if heard[site] != first]:
+def _alike(step: str, heard: Mapping[str, str]) -> str:
+    """What all sites heard."""
+    first, *_ = heard
+    if odd := [site for site in heard if heard[site] != heard[first]]:
         raise FedweaveError(
-            f"{step} is in a secure sum, but {', '.join(odd)} were told other things than {sites[0]}, now or before, "
-            "so that nobody can open it. All must be told the same, from the first round on; start the run anew."
+            f"{step} is in a secure sum, but {', '.join(odd)} were told other things than {first}, now or before, so "
+            "that nobody can open it. All must be told the same, from the first round on; start the run anew."
         )
-    return first
+    return heard[first]
 
 
 def _is_bytes(leaf: Any, form: tuple[int, ...]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from fedweave.config import Config, Document, resolve, written
 from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.link import ABSENT
-from fedweave.deploy.flare.member import RUNS
+from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.session import Admin, administer
 from fedweave.deploy.sites.project import STATUS, Project, read_project

@@ -1,0 +1,19 @@
+"""What a finished run's models predict at a site, for its owner alone."""
+
+import logging
+
+import numpy as np
+from torch import Tensor
+
+from fedweave.deploy.flare.participation import RUNS, Participation
+from fedweave.runs.files import PREDICTIONS, write_table
+from fedweave.runs.predictions import Predicted, predictions_table
+
+
+def leave(job: Participation, site: str, probability: Tensor, log: logging.Logger) -> None:
+    """Write the probabilities [e, c] of the site's examples into the run's folder there."""
+    path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
+    found = Predicted(site, probability, np.arange(data.examples), data.public)
+    table = predictions_table([found], data.ids, job.found.labels or data.labels, data.example, data.y)
+    write_table(path, table)
+    log.info("%d predictions: %s", data.examples, path)
