@@ -120,25 +120,32 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
             f"{config.algorithm.name} in {directory} has no global model that is a weighted mean of its clients'; "
             "contributions are measured for such algorithms, for instance fedavg."
         )
-    where, graphs = judging(built)
+    where, _ = judging(built)
     rows = []
     for number, round in _heard(built, max(wanted)):
         if number in wanted:
+            _, graphs = judging(built)  # of the data as they are now
             rows += found(number, round, worth(round, algorithm.model, graphs, metric), config.general.seed)
     return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
 
 
 def totals(table: "pa.Table") -> "pa.Table":
-    """Sums over rounds per client; of cosines the mean. Shares are those that follow from the sums."""
+    """Sums over rounds per client; of cosines the mean, of standard errors, which are independent, the root of the sum
+    of squares. Shares are those that follow from the sums."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import torch
 
     from fedweave.incentives.payoffs import divided
 
     names = [name for name in table.column_names if name not in ("round", "client") and not name.endswith("_share")]
+    if "error" in names:
+        table = table.set_column(table.column_names.index("error"), "error", pc.power(table["error"], 2))
     how = {name: "mean" if name.startswith("cosine") else "sum" for name in names}
     found = table.group_by("client").aggregate([*how.items()]).sort_by("client")
     found = found.select(["client", *(f"{name}_{how[name]}" for name in names)]).rename_columns(["client", *names])
+    if "error" in names:
+        found = found.set_column(found.column_names.index("error"), "error", pc.sqrt(found["error"]))
     for scheme, name in SHARED.items():
         gains = torch.from_numpy(found[name].to_numpy().copy()) if name else torch.ones(len(found))
         found = found.append_column(f"{scheme}_share", pa.array(divided(gains.double()).numpy()))

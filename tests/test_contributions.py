@@ -155,6 +155,13 @@ def test_the_command_writes_a_row_per_round_and_client(finished: Path) -> None:
         assert row["shapley"] == pytest.approx(sum(own))
 
 
+def test_standard_errors_of_independent_rounds_add_up_as_their_squares_do() -> None:
+    columns = {"round": [1, 2], "client": ["a", "a"], "leave_one_out": [0.0, 0.0], "shapley": [0.5, 0.25]}
+    table = totals(pa.table(columns | {"error": [0.3, 0.4], "individual": [0.0, 0.0]}))
+    assert table["error"].to_pylist() == [pytest.approx(0.5)]
+    assert table["shapley"].to_pylist() == [0.75]
+
+
 def test_shares_of_several_rounds_are_those_of_their_summed_gains() -> None:
     """By hand: in the second round gains cancel, so that it alone divides nothing; both together do."""
     rows = [(1, "a", 3.0), (1, "b", 1.0), (2, "a", -1.0), (2, "b", 1.0)]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fedweave.algorithms import FedAvg
+from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.cgsv import CosineValue
 from fedweave.algorithms.parts import Part, Round
 from fedweave.config import resolve
@@ -31,6 +31,21 @@ def test_divergence_is_an_error_that_names_round_and_remedy() -> None:
     document = {"algorithm": {"name": "fedavg"}, "data": {"name": "digits"}}
     override(document, advice.replace(" = [", "=[", 1))
     assert [type(part).__name__ for part in resolve(document).algorithm.make(model()).parts] == ["Clip"]
+
+
+@pytest.mark.parametrize("name", ["local", "dfedgnn"])
+def test_divergence_of_models_that_the_server_never_sees_is_an_error(name: str) -> None:
+    made = ALGORITHMS[name](model(), optimizer="sgd", lr=1e30)
+    with pytest.raises(FedweaveError, match=r"diverged: after round \d+ .*site-"):
+        list(train(made, federation(), 10))
+
+
+@pytest.mark.parametrize("name", ["qfedavg", "f2gnn"])
+def test_divergence_is_no_fault_of_the_weights_that_it_leads_to(name: str) -> None:
+    made = ALGORITHMS[name](model(classes=2), optimizer="sgd", lr=1e30)
+    with pytest.raises(FedweaveError, match="training diverged: ") as error:
+        list(train(made, federation(name="f2gnn"), 10, eval_every=0))
+    assert not isinstance(error.value, UserError)
 
 
 @pytest.mark.parametrize(("rounds", "eval_every"), [(0, 1), (3, -1)])

@@ -1,7 +1,8 @@
 """CFFL: Lyu et al. 2020, "Collaborative fairness in federated learning".
 
 Clients are worth what their updates do for the server's model on examples that the server holds. Deviations: updates
-count by number of examples; the server's model starts where the clients' do.
+count by number of examples; the server's model starts where the clients' do. Where not all are called, those who are
+divide among them what values they had.
 """
 
 from dataclasses import dataclass
@@ -66,12 +67,13 @@ class Credibility(Part):
             hits = models.apply(round.model, w, graph).argmax(1) == graph.y
             return (hits * known).sum() / known.sum()
 
-        v = torch.where(inside, vmap(accuracy, chunk_size=32)(round.trained), 0)
-        c = torch.sinh(self.a * (0.2 * state["c"][round.at] + 0.8 * v / v.sum().clamp(min=1e-12))) * inside
+        last, v = state["c"][round.at], torch.where(inside, vmap(accuracy, chunk_size=32)(round.trained), 0)
+        whole = last.sum().clamp(min=LEAST)  # what those called share, so that values of all sum to 1
+        c = torch.sinh(self.a * (0.2 * last / whole + 0.8 * v / v.sum().clamp(min=1e-12))) * inside
         if c.sum() <= 0:
-            return state["c"][round.at]
+            return last
         c = torch.where(c / c.sum() < 2 / (3 * inside.sum()), 0, c)
-        return c / c.sum()
+        return c / c.sum() * whole
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Values, and who remains."""

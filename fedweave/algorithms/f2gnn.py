@@ -185,11 +185,13 @@ class GroupWeights(Part):
         return {"gaps": unknown, "balance": unknown.clone(), "weight": unknown.clone()}
 
     def report(self, ctx: Context) -> Tree:
-        """{"gaps", "balance"}, scalars; a balance without edges between known groups is 0."""
+        """{"gaps", "balance"}, scalars; a balance without edges between known groups is 0, and gaps without training
+        examples are 2, the largest: nothing speaks for that model."""
         graph = ctx.client.graph
         if "balance" not in ctx.memory:
             ctx.keep({"balance": balance(group_edges(graph)).score})
-        return {"gaps": gaps(ctx.outputs(ctx.trained), graph), "balance": ctx.memory["balance"]}
+        found = gaps(ctx.outputs(ctx.trained), graph)
+        return {"gaps": torch.where(ctx.examples > 0, found, 2.0), "balance": ctx.memory["balance"]}
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Forget the balance of edges that may have changed."""

@@ -19,6 +19,7 @@ from fedweave.algorithms.preset import preset
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
+from fedweave.errors import FedweaveError
 
 SHRINK, TOLERANCE, SMALLEST = 0.01, 0.1, 1e-4  # of δ, in the authors' code
 
@@ -80,7 +81,7 @@ def common_descent(products: np.ndarray) -> np.ndarray:
     scaled = products / max(np.abs(products).max(), 1e-300)
     found = linprog(-scaled.sum(0), -scaled, np.zeros(count), np.ones((1, count)), np.ones(1))
     if found.x is None:
-        raise RuntimeError(f"the direction of common descent was not found: {found.message}")
+        raise FedweaveError(f"the direction of common descent was not found: {found.message}")
     return np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
 
 

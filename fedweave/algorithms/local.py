@@ -14,7 +14,6 @@ from fedweave.algorithms.parts import (
     OptimizerState,
     Part,
     Training,
-    has,
 )
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
@@ -35,8 +34,7 @@ class Local(Deployable):
     weight_decay:    of the optimizer.
     optimizer_state: its state is "kept" from round to round, or "fresh" in each.
     quorum:          share of the clients that must reply.
-    parts:           terms of the training loss, cross_entropy by default; parts that concern what clients exchange,
-        or change their data, have nothing to act on.
+    parts:           terms of the training loss, cross_entropy by default; others would do nothing, and are refused.
     """
 
     model: Model
@@ -51,7 +49,17 @@ class Local(Deployable):
     def __post_init__(self) -> None:
         if not 0 < self.quorum <= 1:
             raise ValueError(f"quorum is {self.quorum}; it must be above 0 and at most 1")
+        if idle := [type(part).__name__ for part in self.parts if not self.takes_part(type(part))]:
+            raise ValueError(
+                f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "
+                "change or weigh, and parts add terms to the training loss alone; leave it out"
+            )
         self.objective  # noqa: B018  refuses what cannot be trained
+
+    @staticmethod
+    def takes_part(kind: type[Part]) -> bool:
+        """Whether a part has something to act on: a term of the training loss."""
+        return any(getattr(kind, hook) is not getattr(Part, hook) for hook in ("loss", "criterion"))
 
     @property
     def needs(self) -> Capabilities:
@@ -64,8 +72,7 @@ class Local(Deployable):
         training = Training(
             self.model, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
         )
-        terms = [part for part in self.parts if has(part, "loss") or has(part, "criterion")]
-        return Objective(Composition.of(terms, defaults={"loss": CrossEntropy()}), training)
+        return Objective(Composition.of(self.parts, defaults={"loss": CrossEntropy()}), training)
 
     def init(self, fed: Federation) -> Tree:
         """The server holds nothing."""

@@ -107,6 +107,14 @@ def accepts(parameter: Parameter, value: Any) -> bool:
         return False
 
 
+def taken(parts: Any, parameter: Parameter, takes: Callable[[type], bool]) -> tuple[list[Any], list[str]]:
+    """Those of `parts`, a TOML value, whose class something `takes`, and the names of the others."""
+    listed = parts if isinstance(parts, list) else [parts]
+    chosen = _parts("algorithm.parts", listed, parameter.family or {})
+    kept = [raw for raw, choice in zip(listed, chosen, strict=True) if takes(choice.kind)]
+    return kept, [choice.name for choice in chosen if not takes(choice.kind)]
+
+
 def _checked(path: str, value: Any, hint: Any) -> Any:
     if any(isinstance(one, float) and math.isnan(one) for one in (value if isinstance(value, list) else [value])):
         raise ConfigError(f"{path}: must be a number, got {value!r}")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedweave.config.choice import Choice, accepts, checked_values, choose
+from fedweave.config.choice import Choice, accepts, checked_values, choose, taken
 from fedweave.config.names import Faults, check_keys
 from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import General
@@ -101,6 +101,9 @@ def with_algorithm(document: Document, name: str, option: str = "--algorithm") -
     own = parameters("algorithm", kind)
     kept = {key: value for key, value in table.items() if key in own and accepts(own[key], value)}
     dropped = tuple(key for key in table if key not in kept and key != "name")
+    if "parts" in kept and (takes := getattr(kind, "takes_part", None)):
+        kept["parts"], idle = taken(kept["parts"], own["parts"], takes)
+        dropped += tuple(f"parts {name}" for name in idle)
     return {**document, "algorithm": {"name": name, **kept}}, dropped
 
 

@@ -6,11 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from torch import Tensor
 
 from fedweave.core.graph import Graph, stack
+from fedweave.ops.sparse import Sparse
 
 # Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.
 _ROWS_AT_ONCE = 1 << 16
 _KEPT = 64  # plans kept for reuse; every full round uses the same one
 _BYTES_KEPT = 1 << 30  # stacked batches kept for reuse
+_ENTRY = 24  # bytes of an entry of a sparse matrix, stacked and with its transpose
 
 
 class Batches:
@@ -60,4 +62,8 @@ class Batches:
 
 def _bytes(graph: Graph) -> int:
     tensors = [graph.x, graph.y, graph.masks, graph.real]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, Tensor))
+    entries = sum(member.index.shape[1] for member in graph.own_edges.members)
+    if isinstance(graph.x, Sparse):
+        entries += sum(len(member.values) for member in graph.x.blocks.members)
+    plain = sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, Tensor))
+    return plain + entries * _ENTRY

@@ -52,12 +52,14 @@ def called(step: str, clients: Sequence[str] | None, known: Sequence[str], quoru
     """The called clients in client order; all `known` ones if `clients` is None.
 
     Raises:
-        FedweaveError: a client is unknown or named twice, or the quorum is no share.
+        FedweaveError: no client is named, one is unknown or named twice, or the quorum is no share.
     """
     if not 0 <= quorum <= 1:
         raise FedweaveError(f"the quorum of {step} is {quorum}; it is a share from 0 to 1.")
     if clients is None:
         return tuple(known)
+    if not clients:
+        raise FedweaveError(f"{step} was called on no client: none is named.")
     wanted = set(clients)
     unknown = [client for client in clients if client not in known]
     if unknown or len(wanted) < len(clients):

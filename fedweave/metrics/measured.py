@@ -63,6 +63,13 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
 
+def diverged(evaluation: Evaluation) -> list[str]:
+    """The clients whose loss on their own examples is not finite."""
+    replies = evaluation.clients
+    losses = _pairs(replies, "own").get("loss", np.zeros(len(replies)))
+    return [client for client, own in zip(replies.clients, losses, strict=True) if not np.isfinite(own).all()]
+
+
 def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:
     names = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(f"{key}/")]
     return {name.removeprefix(f"{key}/"): replies.stack(name).numpy() for name in names}

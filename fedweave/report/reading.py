@@ -20,7 +20,7 @@ from fedweave.core.purposes import EVALUATION
 from fedweave.errors import UserError
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.between_groups import MEASURED
-from fedweave.metrics.measured import GLOBAL
+from fedweave.metrics.measured import COARSE, GLOBAL
 from fedweave.rounds import SERVER
 from fedweave.runs.files import (
     CONFIG,
@@ -272,8 +272,9 @@ def _tested(metrics: pa.Table) -> dict[str, float]:
     found |= {
         name if name.startswith("trained/") else f"local/{name}": statistics.fmean(values)
         for name, values in of_clients.items()
-        if not name.startswith(MEASURED)
+        if not name.startswith((MEASURED, "global_test/", COARSE))
     }
+    found |= {COARSE: math.fsum(of_clients[COARSE])} if COARSE in of_clients else {}
     return found | _between(whole, of_clients, len(pc.unique(own["client"])))
 
 

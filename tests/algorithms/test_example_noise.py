@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.func import grad
 
-from fedweave.algorithms import FedAvg
+from fedweave.algorithms import ALGORITHMS, FedAvg
+from fedweave.algorithms.f2gnn import FairPenalty
 from fedweave.algorithms.parts import ExampleNoise, SecureSum, Uniform
 from fedweave.core import model as models
 from fedweave.core import random
@@ -124,6 +125,10 @@ def test_what_cannot_be_bounded_is_refused() -> None:
     gcn = MODELS["gcn"](hidden=8, layers=2).build(FEATURES, 3)
     with pytest.raises(ValueError, match="with message passing a node is in its neighbours' losses"):
         FedAvg(gcn, parts=(Uniform(), ExampleNoise()))
+    with pytest.raises(ValueError, match="FairPenalty would add to the loss in vain"):
+        FedAvg(MLP, parts=(Uniform(), FairPenalty(), ExampleNoise()))
+    with pytest.raises(ValueError, match="both send something else than an update"):
+        ALGORITHMS["graphfl"](MLP, parts=(ExampleNoise(),))
     for wrong in ({"examples": 0}, {"lr": 0.0}, {"clip": -1.0}, {"epsilon": 1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ExampleNoise(**wrong)

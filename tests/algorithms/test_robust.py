@@ -56,7 +56,10 @@ def test_krum_by_hand() -> None:
 def test_bounded_norms_by_hand() -> None:
     rows = [[3, 4], [0, 0], [0.6, 0.8], [30, 40]]
     assert NormBound(1.0).limit({}, of(rows)).tolist() == pytest.approx([0.2, 1, 1, 0.02])
-    assert NormBound().limit({}, of(rows)).tolist() == pytest.approx([0.2, 1, 1, 0.02])  # the median norm is 1, too
+    assert NormBound().limit({}, of(rows)).tolist() == pytest.approx([1, 1, 1, 0.1])  # the median of 1, 5 and 50
+    still = [[0, 0]] * 5  # of clients without examples, who would else be most
+    assert NormBound().limit({}, of([*rows, *still])).tolist() == pytest.approx([1, 1, 1, 0.1, *[1] * 5])
+    assert NormBound().limit({}, of(still)).tolist() == [1] * 5
 
 
 def drawn(clients: int) -> np.ndarray:

@@ -185,6 +185,8 @@ def test_cffl_values_what_updates_do_on_the_servers_examples() -> None:
     after = Credibility().update(state, Round(round.replies, round.at, w, net, {}, weights=third, value=value))
     assert after["inside"].tolist() == [True, True, False]
     assert Credibility().weigh(after, round).tolist() == [0.5, 0.5, 0.0]
+    four = {"c": torch.tensor([0.1, 0.1, 0.1, 0.7]).double(), "inside": torch.ones(4, dtype=torch.bool)}
+    assert np.allclose(Credibility().value(four, round), 0.3 * c)  # the one that was not called keeps its .7
 
 
 def test_cffl_rewards_are_what_the_others_gave() -> None:

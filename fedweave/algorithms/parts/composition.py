@@ -15,8 +15,8 @@ from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Sends, Step
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
-from fedweave.core.tree import Tree, leaves
-from fedweave.errors import ConfigError
+from fedweave.core.tree import Tree, leaves, not_finite
+from fedweave.errors import ConfigError, FedweaveError, told_diverged
 from fedweave.incentives.vocabulary import Vocabulary
 
 UPDATE = "change of the model weights by local training"
@@ -62,11 +62,14 @@ class Composition(dict[str, Part]):
         makes the joint update knows. Notes, once, if those of somebody's own part are more than a mean.
 
         Raises:
-            ConfigError: they are no finite numbers of that shape; names the part.
+            FedweaveError: what a client sent is not finite; names it. ConfigError: they are no finite numbers of that
+                shape; names the part.
         """
         found, owner, count = self.decided("weigh", memory, round), self.owner("weigh"), len(round.at)
         if not owner or (found is None and self.owner("aggregate")):
             return found
+        if isinstance(found, Tensor) and not found.isfinite().all():
+            _refuse_diverged(round)
         if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or not found.isfinite().all():
             raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each client that replied")
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's do so on purpose
@@ -227,6 +230,12 @@ class Composition(dict[str, Part]):
     def mechanism(self) -> tuple[Mechanism, ...]:
         """What protects an update, in the order in which it is applied."""
         return tuple(own for part in self.values() for own in mechanisms(part))
+
+
+def _refuse_diverged(round: Round) -> None:
+    for client in round.replies.clients:
+        if path := not_finite(round.replies[client]):
+            raise FedweaveError(told_diverged(f"{path} of {client!r}"))
 
 
 def _note_large(owner: str, total: float) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +47,8 @@ class ExampleNoise(MemberNoise):
 
     examples: int = 100
     lr: float = 0.1
+    plain_loss: ClassVar[bool] = True
+    releases: ClassVar[str] = "one noised step of gradient descent on the training examples"
 
     def __post_init__(self) -> None:
         super().__post_init__()

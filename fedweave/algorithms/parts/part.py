@@ -210,6 +210,7 @@ class Part:
     groups:    True if clients need a sensitive attribute.
     ids:       True if clients need their nodes' places in the undivided graph.
     hides:     True if the server learns no single client's update or report, so that no other part may look at them.
+    plain_loss: True if the update is of the cross-entropy alone, whatever other parts add to the loss.
     whole_features: True if `loss` needs all columns of the features, also those that are 0 at a client.
     """
 
@@ -223,6 +224,7 @@ class Part:
     groups: ClassVar[bool] = False
     ids: ClassVar[bool] = False
     hides: ClassVar[bool] = False
+    plain_loss: ClassVar[bool] = False
     whole_features: ClassVar[bool] = False
 
     @property

@@ -121,7 +121,7 @@ class NormBound(Part):
 
     Deviations: M can follow the round's updates; no noise is added to the model afterwards.
 
-    norm: M; 0 takes the median of the round's norms, the lower of two middle ones.
+    norm: M; 0 takes the median of the round's norms above 0, the lower of two middle ones.
     """
 
     norm: float = 0.0
@@ -131,9 +131,12 @@ class NormBound(Part):
             raise ValueError(f"norm is {self.norm}; it must be positive, or 0 for the median of the round's norms")
 
     def limit(self, state: Tree, round: Round) -> Tensor:
-        """min(1, M / ‖Δ_i‖₂)."""
+        """min(1, M / ‖Δ_i‖₂), float64 [P]."""
         norms = round.updates.norm(dim=1)
-        return ((self.norm or norms.median()) / norms.clamp(min=1e-30)).clamp(max=1.0)
+        moved = norms[norms > 0]
+        if not len(moved):
+            return torch.ones_like(norms)
+        return ((self.norm or moved.median()) / norms.clamp(min=1e-30)).clamp(max=1.0)
 
 
 def _of_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tree:
