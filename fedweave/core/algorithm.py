@@ -17,7 +17,7 @@ class Evaluation(NamedTuple):
              {"trained": such pairs} of its own model right after its training (all zero if it never trained) and, where
              every client has a model of its own and there is a global test graph, {"global_test": pairs [3, 2, …]} of
              that model on it.
-             {"facts": {name: scalar}} adds what else is known of each client, such as FedEgo's λ_i.
+             {"measures": {name: scalar}} adds what else is known of each client, such as FedEgo's λ_i.
     server:  pairs of the one global model on the global test graph; None without one.
     """
 

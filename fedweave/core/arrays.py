@@ -59,7 +59,9 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
 
 
 def graph_tree(graph: Graph) -> Tree:
-    """One client's graph as a tree that `encode` takes; undone by `tree_graph`."""
+    """One client's graph as a tree that `encode` takes: "rows" and "examples", with padding; "x", its features, as
+    "dense" or as "values", "columns" and "starts"; "edges", "y" and "masks"; and, where there are any, "sens" and
+    "graph_of". Undone by `tree_graph`."""
     x, *others = graph_arrays(graph)
     parts = {"dense": x} if isinstance(x, np.ndarray) else {"values": x.data, "columns": x.indices, "starts": x.indptr}
     named = dict(zip(GraphArrays._fields[1:], others, strict=True))

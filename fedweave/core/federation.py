@@ -244,9 +244,9 @@ class Federation(Protocol):
         """Run `step` on `clients` (all if None) with the message `shared | each[client]`, where `each` is a tree per
         client or, better, `Stacked` trees.
 
-        quorum: the share of the called clients that must reply. received: call those who sent then (or some of them),
-        and give each in its message "received", {"0": tree, "1": …} of its peers as `sources` orders them, and
-        "present", bool [peers]; what a peer did not deliver is zeros in the shapes of what the client itself sent.
+        quorum: the share of the called clients that must reply. received: what `send` gave; the step runs on those who
+        sent, or on those of them in `clients`. Each finds in its message "received", {"0": tree, "1": …}, a tree of
+        each peer in the order of `sources`, and "present", bool [peers]; an absent peer's tree is zeros.
 
         Raises:
             ClientsMissing: fewer replied; names the absent ones.

@@ -80,11 +80,16 @@ class MotifTable(NamedTuple):
 
 
 class EdgeList:
-    """The raw edges of one client: `index` int64 NumPy [2, E], both directions of every undirected edge, no self loops;
-    `nodes` counts the rows including padding; `weight` float [E] or None (all 1). Where small graphs are the examples,
-    `graph_of` int64 NumPy [m ≤ nodes] is the small graph of each node and `examples` counts these including padding;
-    `motifs` says what they have in common with others', None where nobody asked for that. `features` [m, d] are the
-    nodes', None where nobody compares them."""
+    """The raw edges of one client, in NumPy.
+
+    index:    int64 [2, E], both directions of every undirected edge, no self loops.
+    nodes:    rows of the graph, padding included.
+    weight:   float [E]; None where all are 1.
+    graph_of: int64 [m ≤ nodes], the small graph of each node; None where nodes are the examples.
+    examples: small graphs, padding included.
+    motifs:   what the small graphs have in common with others'; None where nobody asked for that.
+    features: [m, d], the nodes'; None where nobody compares them.
+    """
 
     def __init__(
         self,

@@ -29,8 +29,8 @@ def _rows(x: sp.csr_matrix) -> Iterator[bytes]:
 
 
 def _numbered(things: Iterable[Any], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each different one of `things` comes first, and the number of each; as many as `count`, of which those
-    that are missing are one more."""
+    """Number `things` by first appearance: where each of the k numbers comes first, int64 [k], and the number of each
+    of `count` places, int64; places beyond the last thing share one more number."""
     known: dict[Any, int] = {}
     number, first = np.empty(count, np.int64), []
     for at, thing in zip(range(count), chain(things, repeat(None)), strict=False):

@@ -168,7 +168,7 @@ class SecureSum:
         return f"secure sum of {of}, of which the receiver learns the sum alone"
 
     def needed(self, clients: int) -> int:
-        """Of how many the sum is at least, in a federation of that many."""
+        """The fewest terms that a sum may have in a federation of so many clients."""
         return clients if self.everyone else max(self.least, clients // 2 + 1)
 
     def cost(self) -> Cost:

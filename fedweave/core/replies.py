@@ -73,7 +73,11 @@ class Replies:
         return torch.cat(parts)[order]
 
     def total(self, key: str) -> Any:
-        """Σ_i reply_i[key] of words, int32 or int64, modulo their size: a subtree or leaf of such tensors."""
+        """Σ_i reply_i[key] of words, int32 or int64, modulo their size: a subtree or leaf, in one client's shapes.
+
+        Raises:
+            FedweaveError: no reply has that key.
+        """
         found = {
             path: sum(_stacked(flat[path], len(at)).sum(0, dtype=torch.int64) for at, flat in self._batches)
             for path in self._paths(key, shown=False)

@@ -38,9 +38,9 @@ def size_class(nodes: int) -> int:
 def size_classes(nodes: Sequence[int]) -> list[int]:
     """The rows of each of many clients with that many `nodes`: few different numbers.
 
-    Of neighbouring sizes, those are joined first to which this adds the fewest rows, as long as all clients together
-    take at most a quarter more rows than they need, none takes more than twice as many, and joining costs no more time
-    than a further batch.
+    Greedy: join the two neighbouring sizes that add the fewest rows; stop when all clients together would take more
+    than a quarter above what they need, or a join would cost more than another batch. No client takes more than twice
+    its own need.
     """
     least = [least_rows(count) for count in nodes]
     classes = [[size] for size in sorted(Counter(least).items())]
@@ -58,8 +58,8 @@ def size_classes(nodes: Sequence[int]) -> list[int]:
 
 
 def agreed(needed: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """How long each list is that all clients of a federation hold and pad alike: in whole blocks, as the client has it
-    that `needed` most. Clients with nothing to agree on need {}."""
+    """The common length of each list that all clients pad alike: the longest that a client `needed`, in whole blocks.
+    Clients with nothing to agree on need {}."""
     most: dict[str, int] = {}
     for own in needed:
         most |= {name: max(most.get(name, 0), least_rows(size)) for name, size in own.items()}

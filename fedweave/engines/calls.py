@@ -163,7 +163,7 @@ def check_declared(step: str, info: StepInfo, reply: Tree) -> None:
 
 
 def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None:
-    """Refuse a reply of which something is said to be drawn once where the client's state does not hold it.
+    """Refuse a reply that declares a permanent release which the client's state does not keep.
 
     Raises:
         FedweaveError: names the step and the entry.

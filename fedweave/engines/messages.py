@@ -1,4 +1,4 @@
-"""The messages of one call, checked once for all engines' sake."""
+"""The messages of one call, checked here for every engine."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -85,8 +85,8 @@ class States:
 
 
 class Readers:
-    """Steps that have been seen to change no tensor of their states in place. They need no copy of the states, which
-    otherwise must be as before when a step fails."""
+    """Steps that have been seen to change no tensor of their states in place. Other steps get a copy, so that one that
+    fails leaves the states as they were."""
 
     def __init__(self) -> None:
         self._steps: dict[Any, Any] = {}

@@ -46,7 +46,7 @@ def fingerprint(heard: Tree) -> str:
 
 
 def check_alike(step: str, messages: Messages) -> None:
-    """Refuse a step that adds up in a secure sum what clients were told different things for (see `Use`).
+    """Refuse messages of single clients in a step that replies in a secure sum: all must be told the same (see `Use`).
 
     Raises:
         FedweaveError: names it.

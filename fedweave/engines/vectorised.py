@@ -37,7 +37,7 @@ def run_batch(call: Invocation, spec: Any, dims: tuple[Any, ...], operands: tupl
 
 
 def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tree:
-    """The states of a batch; what is partly stored in them, is so by the batch's own matrix."""
+    """The states of a batch, stacked; leaves that are `TouchedRows` refer to the batch's own matrix."""
     states, known = kept.many(group, copy), (matrix_of(graphs), None)
     stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for _, leaf in leaves(states))
     if kept.together(group) and not stale:
@@ -46,7 +46,7 @@ def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tre
 
 
 def batch_dims(inputs: Any) -> tuple[int | None, ...]:
-    """Where the leaves of what each client has of its own have the clients' axis."""
+    """`in_dims` of the leaves of what each client has of its own: 0 of tensors, None of the rest."""
 
     def dim(leaf: Any) -> Any:
         return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None

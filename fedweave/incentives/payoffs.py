@@ -90,7 +90,10 @@ def shares(scheme: str, value: Value, players: int, rng: np.random.Generator | N
         raise ConfigError(f"no payoff scheme {scheme!r}; there are {', '.join(SCHEMES)}.")
     raw = SCHEMES[scheme](value, players, rng)
     if not divisible(raw):
-        raise UserError(f"{scheme!r} gives {raw.tolist()}, which sum to {float(raw.sum())}; nothing can be divided so.")
+        raise UserError(
+            f"{scheme!r} gives {raw.tolist()}, which sum to {float(raw.sum())}; a budget needs a positive sum. Choose "
+            "'equal', or measure more rounds."
+        )
     return raw / raw.sum()
 
 
@@ -100,5 +103,5 @@ def divided(raw: Tensor) -> Tensor:
 
 
 def divisible(raw: Tensor) -> bool:
-    """Whether a budget can be divided in proportion to `raw` [N]: whether it sums to more than rounding leaves of 0."""
+    """Whether a budget can be divided in proportion to `raw` [N]: its sum is positive beyond rounding errors."""
     return bool(raw.sum() > ROUNDING * raw.abs().sum())

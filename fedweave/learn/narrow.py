@@ -116,8 +116,8 @@ class Kept:
 
 
 def share_again(state: Tree, graph: Graph) -> Tree:
-    """A stacked state in which optimisers' states (dicts with "steps") whose clients have taken as many steps are
-    partly stored again, as `fit` leaves them; they come as whole tensors from a checkpoint, or from other batches."""
+    """Store the optimisers' states in a stacked state (dicts with "steps") as `TouchedRows` again, where all clients
+    have taken equally many steps, as `fit` leaves them; from a checkpoint or another batch they come whole."""
     touched = Touched.of((graph, graph))
     if "steps" not in state or touched is None:
         return {k: share_again(v, graph) if isinstance(v, dict) else v for k, v in state.items()}

@@ -37,11 +37,11 @@ def best_validated(
 def fairest(
     round: int, metrics: pa.Table, summary: Mapping[str, float], before: Mapping[str, float], margin: float = 0.0
 ) -> dict[str, float]:
-    """The test accuracies, AUC and "best_fair/groups/…" of the round "best_fair/round" with the lowest
-    "best_fair/val/gaps", SP + EO of all clients' validation examples together, among those whose "best_fair/val/
-    accuracy" there lies more than `margin`, "best_fair/val/margin", above "best_fair/val/constant", that of the better
-    constant prediction; of the round with the best such accuracy while there is none (see
-    `between_groups.fairer`). Empty without groups.
+    """The fairest round so far, as "best_fair/…": its number, and its test accuracies, AUC and gaps between groups.
+
+    It has the lowest SP + EO on all clients' validation examples together ("val/gaps") among the rounds whose accuracy
+    there ("val/accuracy") is more than `margin` above that of the better constant prediction ("val/constant"). While
+    none is, it is the most accurate round (`between_groups.fairer`). Empty without groups.
 
     metrics, summary, before: as in `best_validated`.
     """

@@ -25,7 +25,7 @@ METRICS_SCHEMA = pa.schema(
     ]
 )
 GLOBAL = "global"
-COARSE = "scores/coarse"  # how many clients' scores left rounded, and without what is counted by class
+COARSE = "scores/coarse"  # number of clients that sent rounded scores, and no counts by class
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 

@@ -82,8 +82,8 @@ class Party:
         """Take what all parties say of their lists.
 
         Raises:
-            CallRefused: it has been before; one of the parties is not among them, has not signed it, or this one has
-                said something else.
+            CallRefused: called twice; a party is missing or its signature is wrong; or this party's own opening was
+                changed.
         """
         if self._openings or openings.keys() != set(self.sites) or openings[self.name] != self._own:
             raise CallRefused("alignment: the lists are to be those of all sites, this one's as it sent it, and once")

@@ -13,8 +13,8 @@ _BETWEEN = "\0"
 
 
 def parts(ledger: pa.Table) -> pa.Array:
-    """The parts as a dictionary array [rows]: the first part of a row's key, such as "own" of "own/loss". Of a part
-    whose leaves tell different things, a leaf that alone tells something has its whole key, "own/classes"."""
+    """The parts as a dictionary array [rows]: the first part of a row's key, such as "own" of "own/loss". Where leaves
+    of a part tell different things, one with a text of its own is named in full, "own/classes"."""
     columns = [pc.fill_null(pc.cast(ledger[name], pa.string()), "") for name in _ALIKE]
     rows = pc.dictionary_encode(pc.binary_join_element_wise(*columns, _BETWEEN)).combine_chunks()
     kinds = [tuple(text.split(_BETWEEN, 3)) for text in rows.dictionary.to_pylist()]

@@ -28,7 +28,7 @@ def screen(quiet: bool = False) -> Console:
 
 
 class Terminal:
-    """Shows a run on `console`: a bar on a terminal, plain lines elsewhere (see `runs.Watch`)."""
+    """Shows a run on `console`: a bar on a terminal, plain lines elsewhere (see `runs.run.RunObserver`)."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

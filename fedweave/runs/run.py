@@ -108,8 +108,8 @@ class RunBackend:
 
     build: everything that the run needs. held: the columns of partition.parquet. noted: (federation, round) -> further
     rows of metrics.parquet, or None. stop: who may ask it to stop. source: what its data is known by later. before:
-    what a checkpoint keeps of the clients as they were before the round under way, if they can still go back to it; a
-    round that fails costs none of those before it then.
+    federation -> the clients' states and data after the last whole round, None if they cannot go back to it; saved
+    where a round fails.
     """
 
     build: Callable[[Config], Any] = simulated

@@ -51,8 +51,8 @@ class RunFiles:
         self.saved = self.reached.round
 
     def saving(self, rounds: Iterator[RoundResult], before: Callable[[Any], Sites | None]) -> Iterator[RoundResult]:
-        """The `rounds`; where one fails, what the one before it reached is saved first, unless it was already or
-        nothing tells any more what the clients were then (see `run.RunBackend.before`)."""
+        """Yield the `rounds`; where one fails, save the last whole one first, unless it is saved or the clients cannot
+        go back to it (`run.RunBackend.before`)."""
         try:
             yield from rounds
         except Exception:

@@ -41,7 +41,7 @@ class ExampleNoise(MemberNoise):
 
     clip:     norm of one example's gradient at most. One that is not finite counts as 0.
     sigma:    the sum's noise has the standard deviation sigma · clip; or `epsilon`, `target_rounds`: see `MemberNoise`.
-    examples: what the sum is divided by: how many a member has, as a number that nobody's data decides.
+    examples: what the sum is divided by: a public guess of how many examples a member has.
     lr:       the step's length. What a member trains besides never leaves it; local_steps = 1 saves time.
     """
 

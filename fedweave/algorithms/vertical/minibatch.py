@@ -23,8 +23,8 @@ def draw(graph: Graph, key: Tensor, size: int) -> Tree:
 
 
 def exchanged(now: Tree, cut: int) -> Tensor:
-    """The nodes whose representations are exchanged at a cut: of the "nodes", lists by cut, the first at it or after
-    it; beyond the last list they are the "minibatch" mini-batch."""
+    """The list of nodes exchanged at a cut, int64 [b]: the next one in "nodes" at or after it, or the mini-batch after
+    the last."""
     later = sorted(int(at) for at in now.get("nodes", {}) if int(at) >= cut)
     return now["nodes"][str(later[0])] if later else now["minibatch"]
 
