@@ -6,15 +6,14 @@ divide among them what values they had.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from fedweave.algorithms.cgsv import LEAST, SparseUpdates
-from fedweave.algorithms.parts import Context, Part, Round
-from fedweave.algorithms.parts.weigh import EXAMPLES
+from fedweave.algorithms.parts import Part, Round
+from fedweave.algorithms.parts.weigh import TellsExamples
 from fedweave.algorithms.preset import preset
 from fedweave.core import model as models
 from fedweave.core.federation import Federation
@@ -23,7 +22,7 @@ from fedweave.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Credibility(Part):
+class Credibility(TellsExamples):
     """Values c_i ← sinh(a (.2 c_i + .8 v_i / Σ v_j)), normalised to sum 1, where v_i is the accuracy on the server's
     validation examples of its model plus Δ_i. Whoever falls below (2/3) / |R|, R being those that remain, is out for
     good.
@@ -32,7 +31,6 @@ class Credibility(Part):
     """
 
     a: float = 5.0
-    sends: ClassVar = EXAMPLES
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """All alike.
@@ -48,10 +46,6 @@ class Credibility(Part):
         count = len(fed.clients)
         c = torch.full((count,), 1 / count, dtype=torch.float64)
         return {"c": c, "inside": torch.ones(count, dtype=torch.bool)}
-
-    def report(self, ctx: Context) -> Tree:
-        """{"n": training examples}."""
-        return {"n": ctx.examples}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """n_i / Σ n_k over those that remain, 0 of the others."""
@@ -88,15 +82,9 @@ class Credibility(Part):
 
 
 @dataclass(frozen=True)
-class CredibilityReward(SparseUpdates):
+class CredibilityReward(TellsExamples, SparseUpdates):
     """Of every tensor of u_N, client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude, less its own share of
     them, q_i = c_i / max_j c_j · n_i / max_j n_j, and adds them to the weights that it trained."""
-
-    sends: ClassVar = EXAMPLES
-
-    def report(self, ctx: Context) -> Tree:
-        """{"n": training examples}."""
-        return {"n": ctx.examples}
 
     def quota(self, round: Round) -> Tensor:
         """c / max · n / max."""

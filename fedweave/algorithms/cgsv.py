@@ -13,18 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Normalised, Part, Round
-from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
+from fedweave.algorithms.parts.owed import OwedReward
+from fedweave.algorithms.parts.weigh import TellsExamples, by_size
 from fedweave.algorithms.preset import preset
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves
 from fedweave.incentives.values import reward
-from fedweave.ops.sparsified import Sparsified
 
 LEAST = 1e-300  # in the place of 0 where it divides
 
 
 @dataclass(frozen=True)
-class CosineValue(Part):
+class CosineValue(TellsExamples):
     """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least `least`, normalised to sum 1; u_N = Σ r_i u_i with the
     values before the round, by number of examples in the first (eqs. 2-4).
 
@@ -34,15 +34,10 @@ class CosineValue(Part):
 
     alpha: float = 0.95
     least: float = 1e-3
-    sends = EXAMPLES
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No value yet."""
         return {"r": torch.zeros(len(fed.clients), dtype=torch.float64)}
-
-    def report(self, ctx: Context) -> Tree:
-        """{"n": training examples}."""
-        return {"n": ctx.examples}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """r, or by size in the first round."""
@@ -74,21 +69,13 @@ class CosineValue(Part):
         return {"value": state["r"]}
 
 
-class SparseUpdates(Part):
+class SparseUpdates(OwedReward):
     """Client i gets, of every tensor of the joint update u_N, the min(⌈q_i n⌉, n − 1) entries of largest magnitude.
     The server keeps a global model, which gets all of u_N."""
 
-    requires = ("value",)
-    hears = "its reward: the largest entries of the joint update, as many as it has earned"
-
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nothing is owed to anybody yet."""
-        owed = map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)
-        return {"owed": owed, "q": torch.zeros(len(fed.clients), dtype=torch.float64)}
-
-    def reward(self, state: Tree, at: Tensor) -> Tree:
-        """What is owed, leaves [P, …]."""
-        return map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
+        return super().init(fed, w) | {"q": torch.zeros(len(fed.clients), dtype=torch.float64)}
 
     def earned(self, round: Round, quota: Tensor) -> Tree:
         """What the round's clients have earned in it, leaves [P, …]."""

@@ -6,25 +6,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedweave.algorithms.cgsv import SparseReward
-from fedweave.algorithms.parts import Context, Normalised, Part, Round
-from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
+from fedweave.algorithms.parts import Normalised, Part, Round
+from fedweave.algorithms.parts.weigh import BySize, by_size
 from fedweave.algorithms.preset import preset
 from fedweave.core.tree import Tree
 
 
 @dataclass(frozen=True)
-class SizeValue(Part):
+class SizeValue(BySize):
     """Values r_i = n_i / Σ n_k, which weigh the updates too."""
-
-    sends = EXAMPLES
-
-    def report(self, ctx: Context) -> Tree:
-        """{"n": training examples}."""
-        return {"n": ctx.examples}
-
-    def weigh(self, state: Tree, round: Round) -> Tensor:
-        """r."""
-        return by_size(round)
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r."""

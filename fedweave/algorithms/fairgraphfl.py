@@ -26,16 +26,16 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Normalised, Part, Round
+from fedweave.algorithms.parts.owed import OwedReward
 from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
 from fedweave.algorithms.preset import preset
 from fedweave.algorithms.prototypes import MOTIFS, Distance, MotifPrototypes, listed
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
-from fedweave.core.tree import Tree, leaves, map_leaves, nest, ravel, unravel
+from fedweave.core.tree import Tree, leaves, nest, ravel, unravel
 from fedweave.incentives import values
 from fedweave.incentives.payoffs import payoffs
 from fedweave.incentives.vocabulary import Vocabulary
-from fedweave.ops.sparsified import Sparsified
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class AgentValue(Part):
 
 
 @dataclass(frozen=True)
-class ValueReward(Part):
+class ValueReward(OwedReward):
     """Agent i gets, of all D entries of u_N together, the ⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ of largest magnitude and
     none where r_i ≤ 0 (Eq. 4). The server keeps a global model, which gets all of u_N.
 
@@ -137,8 +137,6 @@ class ValueReward(Part):
 
     beta: float = 1.0
     base: Literal["before", "after"] = "before"
-    requires = ("value",)
-    hears = "its reward: the largest entries of the joint update, as many as it has earned"
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
@@ -148,12 +146,7 @@ class ValueReward(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nothing is owed to anybody yet."""
-        owed = map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)
-        return {"owed": owed, "density": torch.zeros(len(fed.clients), dtype=torch.float64)}
-
-    def reward(self, state: Tree, at: Tensor) -> Tree:
-        """What is owed, leaves [P, …]."""
-        return map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
+        return super().init(fed, w) | {"density": torch.zeros(len(fed.clients), dtype=torch.float64)}
 
     def receive(self, ctx: Context) -> Tree:
         """The base and the reward; what is not shared is the agent's own."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round
-from fedweave.algorithms.parts.weigh import EXAMPLES
+from fedweave.algorithms.parts.weigh import EXAMPLES, TellsExamples
 from fedweave.algorithms.preset import preset
 from fedweave.core import random
 from fedweave.core.federation import Federation, Sends
@@ -25,7 +25,7 @@ from fedweave.core.tree import Tree, norm
 
 
 @dataclass(frozen=True)
-class Clusters(Part):
+class Clusters(TellsExamples):
     """Every cluster C has a model, the mean of its clients' by number of examples; C is cut in two by a minimum cut of
     the cosines of its updates plus 1 when ‖mean Δ_i‖ < eps1, max ‖Δ_i‖ > eps2 and |C| > 2 (eqs. 2-3).
 
@@ -37,7 +37,6 @@ class Clusters(Part):
     eps1: float = 0.03
     eps2: float = 0.06
     wait: int = 20
-    sends: ClassVar = EXAMPLES
     personal = True
 
     def __post_init__(self) -> None:
@@ -47,10 +46,6 @@ class Clusters(Part):
     def init(self, fed: Federation, w: Tree) -> Tree:
         """One cluster of all N clients."""
         return {"round": 0, "cluster": torch.zeros(len(fed.clients), dtype=torch.int64)}
-
-    def report(self, ctx: Context) -> Tree:
-        """{"n": training examples}."""
-        return {"n": ctx.examples}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """n_j / Σ n_k over the client's cluster, after this round's cuts; 0 outside of it."""

@@ -47,7 +47,7 @@ class Mixup:
     least: int
 
     def __post_init__(self) -> None:
-        _check("least", self.least, int, 1)
+        _check("least", self.least, 1)
 
     def __str__(self) -> str:
         return f"mixup of {self.least} or more"
@@ -158,8 +158,8 @@ class SecureSum:
     fraction: int = 16
 
     def __post_init__(self) -> None:
-        _check("least", self.least, int, 2)
-        _check("fraction", self.fraction, int, 0)
+        _check("least", self.least, 2)
+        _check("fraction", self.fraction, 0)
         if self.bits not in (32, 64) or self.fraction > self.bits - 2 or not isinstance(self.everyone, bool):
             raise ValueError(f"bits is {self.bits!r} and fraction {self.fraction}; words have 32 or 64 bits")
 
@@ -269,7 +269,7 @@ def _mechanism(given: Any) -> Mechanism:
     return KINDS[kind](**fields)
 
 
-def _check(name: str, value: Any, kind: type = float, least: int | None = None) -> None:
+def _check(name: str, value: Any, least: int | None = None) -> None:
     """Raise ValueError unless `value` is finite and positive or, with `least`, a whole number of at least that."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if least is not None:

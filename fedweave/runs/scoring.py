@@ -98,7 +98,7 @@ def like(config: Config, before: Dataset, folder: Path) -> Dataset:
     except DataError as error:
         about = "New examples are read by the settings in [data] that the run was trained with; correct the tables."
         raise DataError(f"{error}\n{about}") from error
-    x = _scaled(config, before, _matched(data, before, folder))
+    x = _scaled(config, _matched(data, before, folder))
     return replace(data, x=x, public=np.zeros((3, data.examples), bool))
 
 
@@ -144,7 +144,7 @@ def _matched(data: Dataset, before: Dataset, folder: Path) -> Any:
     return data.x[:, [data.columns.index(name) for name in before.columns]]
 
 
-def _scaled(config: Config, before: Dataset, x: Any) -> Any:
+def _scaled(config: Config, x: Any) -> Any:
     """The features as the run's were scaled, over its own nodes."""
     how, name = config.data.values.get("normalise", "none"), config.data.name
     return compact(normalise(compact(x), how, name, unscaled(config) if how in OVER_NODES else None))

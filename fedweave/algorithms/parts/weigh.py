@@ -20,15 +20,19 @@ def by_size(round: Round) -> Tensor:
     return n / n.sum() if n.sum() > 0 else torch.full_like(n, 1 / len(n))
 
 
-@dataclass(frozen=True)
-class BySize(Part):
-    """n_i / Σ n_k with n_i training examples (McMahan et al. 2017)."""
+class TellsExamples(Part):
+    """Clients say how many training examples they have."""
 
     sends: ClassVar = EXAMPLES
 
     def report(self, ctx: Context) -> Tree:
         """{"n": training examples}."""
         return {"n": ctx.examples}
+
+
+@dataclass(frozen=True)
+class BySize(TellsExamples):
+    """n_i / Σ n_k with n_i training examples (McMahan et al. 2017)."""
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """Proportional to n."""

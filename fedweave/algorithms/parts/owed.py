@@ -1,0 +1,24 @@
+"""Rewards that wait for whoever has earned them."""
+
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Part
+from fedweave.core.federation import Federation
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.ops.sparsified import Sparsified
+
+
+class OwedReward(Part):
+    """Clients get entries of the joint update: what each earned when it was last called, so that whoever misses a round
+    misses no reward."""
+
+    requires = ("value",)
+    hears = "its reward: the largest entries of the joint update, as many as it has earned"
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """{"owed": leaves [N, …] like w}, nothing yet."""
+        return {"owed": map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)}
+
+    def reward(self, state: Tree, at: Tensor) -> Tree:
+        """What is owed, leaves [P, …]."""
+        return map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
