@@ -130,9 +130,9 @@ class StepInfo:
 
     @property
     def forgets(self) -> bool:
-        """Whether the client's state is empty when the step begins: it adds to a sum that clients may be missing from,
-        who then remember other messages than the rest. A server could choose these such that the others' terms are 0
-        or known; without a state a term is of what all are told now, and the client's data."""
+        """Whether the step begins with an empty state, and what it leaves there is all of it: it adds to a sum that
+        clients may be missing from, who then remember other messages than the rest. A server could choose these such
+        that the others' terms are 0 or known; without a state a term is of what all are told now, and of own data."""
         return any(not own.everyone for own in self.sums.values())
 
     def applied(self, reply: Tree) -> list[Applied]:
