@@ -90,9 +90,9 @@ class FedAvg(Deployable):
     def _remembers(self) -> str:
         """What clients train from besides what they are told, as the setting that says so; "" if nothing."""
         if self._own_weights:
-            return "what clients keep of their own model (share)"
+            return "what clients keep of their own model (share = ['*'] keeps nothing)"
         moments = self.objective.training.optimiser.moments
-        return "optimizer_state = 'kept'" if moments and self.optimizer_state == "kept" else ""
+        return "optimizer_state = 'kept' (or 'fresh')" if moments and self.optimizer_state == "kept" else ""
 
     @cached_property
     def composed(self) -> Composition:

@@ -93,7 +93,8 @@ def _hidden(parts: Parts) -> None:
 def check_sum(parts: Parts, remembers: str, participation: float) -> None:
     """Refuse a secure sum that cannot be had of such clients.
 
-    remembers: what clients train from besides the present message, as a setting; "" if nothing. participation: share of
+    remembers: what clients train from besides the present message, as a setting; with what to take
+    instead; "" if nothing. participation: share of
     the clients that a round is of.
 
     Raises:
@@ -103,7 +104,7 @@ def check_sum(parts: Parts, remembers: str, participation: float) -> None:
         if part.forgets and remembers:
             raise ValueError(
                 f"parts: {name} with everyone = false is of what clients make of the present message alone, and "
-                f"{remembers} is of earlier ones; set everyone = true, or leave that out"
+                f"{remembers} is of earlier ones; change that, or set everyone = true"
             )
         if part.hides and not part.forgets and participation < 1:
             raise ValueError(
