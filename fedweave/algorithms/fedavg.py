@@ -92,7 +92,7 @@ class FedAvg(Deployable):
         if self._own_weights:
             return "what clients keep of their own model (share = ['*'] keeps nothing)"
         moments = self.objective.training.optimiser.moments
-        return "optimizer_state = 'kept' (or 'fresh')" if moments and self.optimizer_state == "kept" else ""
+        return "optimizer_state = 'kept' (take 'fresh')" if moments and self.optimizer_state == "kept" else ""
 
     @cached_property
     def composed(self) -> Composition:

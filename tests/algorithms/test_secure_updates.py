@@ -115,7 +115,7 @@ class Remembering(Part):
 @pytest.mark.parametrize(
     ("settings", "parts", "said"),
     [
-        ({}, (), r"optimizer_state = 'kept' \(or 'fresh'\) is of earlier ones; change that, or set everyone"),
+        ({}, (), r"optimizer_state = 'kept' \(take 'fresh'\) is of earlier ones; change that, or set everyone"),
         ({"optimizer": "sgd", "share": ("0/*",)}, (), r"what clients keep of their own model \(share"),
         (SGD, (MixedStart(0.5),), "MixedStart has clients train from more than the present message"),
         (SGD, (Drift(0.1),), "Drift has clients train from more than the present message"),
