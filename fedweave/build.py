@@ -141,9 +141,11 @@ def check_scaling(how: str, algorithm: Any, records: Sequence[str]) -> None:
     Raises:
         ConfigError: names the scaling and what to take instead.
     """
+    if how not in OVER_NODES:
+        return
     declared = (own for step in algorithm.calls(2).all for own in step_info(step).sends.values())
     bounded = {getattr(one, "per", "") for own in declared for one in own.mechanisms} & set(records)
-    if how in OVER_NODES and bounded:
+    if bounded:
         raise ConfigError(
             f"normalise = {how!r} scales each {min(bounded)} by numbers over all of them, so that its ε, which is of "
             f"one {min(bounded)}, would not hold; take 'none' or 'row', and scale the features by public numbers before"

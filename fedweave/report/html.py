@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from fedweave.config import written
-from fedweave.report import figures, gain, svg, tables, traffic
+from fedweave.report import figures, gain, price, svg, tables, traffic
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
 from fedweave.report.disclosure import disclose
@@ -32,11 +32,12 @@ def render(runs: Sequence[Run]) -> str:
     owners = [(group, run) for group in groups for run in group.runs]
     accuracies = [[run.clients("accuracy") for run in group.runs] for group in groups]
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
+    prices = price.sentences(groups) if tables.comparable(groups) else []
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["coded"] = coded
     return environment.from_string(PAGE).render(
         title=_title(groups),
-        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else gain.sentences(gained),
+        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [*gain.sentences(gained), *prices],
         warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished]
         + [warning for group in groups for warning in _noted(group, notes)],
         style=STYLE,

@@ -37,7 +37,7 @@ COUNT = 120
 GIN = {"name": "gin", "hidden": 8, "layers": 2, "pool": "sum"}
 STAR = {"name": "star", "hidden": 8, "layers": 2, "pool": "mean"}
 CUT = {"name": "graphs_iid", "clients": 3, "server_val": 0.1, "train": 0.65, "val": 0.0, "test": 0.35}
-BATCHES = {"parts": [{"name": "graph_cross_entropy", "batch": 8}, "by_size"]}
+BATCHES = {"parts": [{"name": "graph_cross_entropy", "batch": 10}, "by_size"]}
 OF_GRAPHS = [
     ("fairgraphfl", GIN, {}),
     ("fedavg", GIN, BATCHES),

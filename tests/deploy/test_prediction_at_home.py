@@ -87,16 +87,18 @@ def test_sites_predict_at_home_what_the_simulation_predicts(project: Path, name:
     assert {row["key"] for row in up} == {FRAMING}
 
 
-def test_a_step_that_scores_instead_leaves_the_site_with_its_scores(project: Path) -> None:
-    """The dishonest counterpart: without the word that keeps the model at home, scores leave and are in the ledger."""
+def test_a_step_that_scores_instead_is_refused(project: Path) -> None:
+    """The dishonest counterpart: without the word that keeps the model at home, scores would leave."""
     config, algorithm, state = trained(project)
     fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
     fed.join(config.plain(), "r1", ROUNDS, predict=True)
     fed.restore({"round": ROUNDS})
     fed.begin(ROUNDS)
-    fed.map(algorithm.score, *algorithm.told(state, fed))
+    with pytest.raises(ClientsMissing, match="where a finished run's models predict, nothing is sent"):
+        fed.map(algorithm.score, *algorithm.told(state, fed))
     assert not (project / "bank-a/runs/r1/predictions.parquet").exists()
-    assert any(str(row["key"]).startswith("own/") for row in fed.ledger.table().to_pylist())
+    sent = [row for row in fed.ledger.table().to_pylist() if row["direction"] == "up"]
+    assert not any(str(row["key"]).startswith("own/") for row in sent)
 
 
 def customers(folder: Path, seed: int, nodes: int = 40) -> None:

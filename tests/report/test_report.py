@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -29,7 +29,7 @@ from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.core.purposes import PREDICTION
 from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import bounds
-from fedweave.report import figures, gain, tables
+from fedweave.report import figures, gain, price, tables
 from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number
 from fedweave.report.compare import compared as compared_groups
 from fedweave.report.disclosure import SENSITIVE, disclose
@@ -307,6 +307,43 @@ def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
     ]
     [none] = gain.sentences([gained("two", a=0.1, b=-0.1)])
     assert none.startswith("With two, joining changes accuracy by less than 0.0005 on average; 1 of 2 members gains")
+
+
+def of_seeds(label: str, worst: Sequence[float], gaps: Sequence[float], accuracy: Sequence[float], size: int) -> Group:
+    rows = pa.table({"client": list("abc")})
+    found = [
+        {
+            "fairness/worst_accuracy": low,
+            "groups/global/sp": gap / 2,
+            "groups/global/eo": gap / 2,
+            "global/accuracy": own,
+        }
+        for low, gap, own in zip(worst, gaps, accuracy, strict=True)
+    ]
+    about = {"algorithm": label, "bytes_up": size, "bytes_down": size}
+    runs = [
+        Run(Path(label), {"seed": seed}, {"seed": seed, "metrics": own} | about, rows, rows, rows, {}, True, 1, 0.0)
+        for seed, own in enumerate(found)
+    ]
+    return Group(label, tuple(runs))
+
+
+def test_which_run_is_fairer_is_said_with_its_price() -> None:
+    """Student's t of three seeds is 4.303: of differences .1, .2 and .3 the half width is .248, of .1 alone it is 0."""
+    plain = of_seeds("plain", [0.4, 0.4, 0.4], [0.3, 0.4, 0.5], [0.8, 0.8, 0.8], 1000)
+    fair = of_seeds("fair", [0.5, 0.5, 0.5], [0.2, 0.2, 0.2], [0.7, 0.75, 0.8], 1500)
+    [told] = price.sentences([plain, fair])
+    assert told.replace("\N{MINUS SIGN}", "-") == (
+        "fair against plain: between members fairer (the worst-off member's accuracy +0.100, 95 % interval +0.100 to "
+        "+0.100); between groups of people not told apart (SP + EO -0.200, 95 % interval -0.448 to +0.048). Price: "
+        "accuracy on all test examples -0.050, 95 % interval -0.174 to +0.074, 1.5 times the bytes."
+    )
+    [worse] = price.sentences([fair, plain])
+    assert "between members less fair" in worse
+    one, other = (Group(group.label, group.runs[:1]) for group in (plain, fair))
+    [said] = price.sentences([one, other])
+    assert "between members one seed says nothing (the worst-off member's accuracy +0.100)" in said
+    assert "as many bytes" in price.sentences([one, one])[0]
 
 
 def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> None:

@@ -242,11 +242,12 @@ def _hidden(leaf: Any) -> Any:
 
 def misshapen(replies: Replies) -> dict[str, str]:
     """{site: what is wrong} of those that do not say of three splits, or of each class, how many examples they have."""
-    forms = {site: (len(replies[site]["split"]), len(replies[site]["labels"])) for site in replies.clients}
+    told = {site: replies[site] for site in replies.clients if "split" in replies[site]}  # not where models predict
+    forms = {site: (len(own["split"]), len(own["labels"])) for site, own in told.items()}
     return {
         site: f"it tells of {splits} splits and {classes} classes"
         for site, (splits, classes) in forms.items()
-        if splits not in (0, len(SPLITS)) or classes not in (0, replies[site]["classes"])
+        if splits not in (0, len(SPLITS)) or classes not in (0, told[site]["classes"])
     }
 
 

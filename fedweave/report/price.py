@@ -1,0 +1,85 @@
+"""Which of several runs is fairer, between members and between groups of people, and at what price."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedweave.metrics.paired import differences, interval
+from fedweave.report.reading import Group
+
+_WORST = "fairness/worst_accuracy"
+_GAPS = ("groups/global/sp", "groups/global/eo")
+_ACCURACIES = {"global/accuracy": "accuracy on all test examples", "local/accuracy": "mean accuracy of members"}
+_BYTES = ("bytes_up", "bytes_down", "bytes_peer")
+
+Found = Mapping[Any, float]  # by seed
+
+
+def sentences(groups: Sequence[Group]) -> list[str]:
+    """For each group of runs but the first: whether it is fairer than the first one, and what that costs."""
+    first, *others = groups
+    return [sentence for other in others if (sentence := _sentence(first, other))]
+
+
+def _sentence(first: Group, other: Group) -> str:
+    fair = [
+        words
+        for who, name, more, of in (
+            ("members", "the worst-off member's accuracy", 1, _worst),
+            ("groups of people", "SP + EO", -1, _gaps),
+        )
+        if (words := _told(f"between {who}", name, of(other), of(first), more))
+    ]
+    if not fair:
+        return ""
+    price = [_difference(words, other.by_seed(name), first.by_seed(name)) for name, words in _ACCURACIES.items()]
+    paid = ", ".join(filter(None, [next(filter(None, price), ""), _traffic(other, first)]))
+    return f"{other.label} against {first.label}: {'; '.join(fair)}. Price: {paid or 'unknown'}."
+
+
+def _told(between: str, name: str, one: Found, other: Found, more: int) -> str:
+    """A verdict and what it rests on; "" where nothing was measured. more: the sign of what is better."""
+    found = differences(one, other)
+    if not found:
+        return ""
+    low, high = interval(found)
+    if low is None or high is None:
+        verdict = "one seed says nothing"
+    elif low <= 0 <= high:
+        verdict = "not told apart"
+    else:
+        verdict = "fairer" if (low > 0) == (more > 0) else "less fair"
+    return f"{between} {verdict} ({_difference(name, one, other)})"
+
+
+def _difference(name: str, one: Found, other: Found) -> str:
+    found = differences(one, other)
+    if not found:
+        return ""
+    low, high = interval(found)
+    between = "" if low is None or high is None else f", 95 % interval {_rounded(low)} to {_rounded(high)}"
+    return f"{name} {_rounded(statistics.fmean(found))}{between}"
+
+
+def _rounded(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _worst(group: Group) -> Found:
+    return group.by_seed(_WORST)
+
+
+def _gaps(group: Group) -> Found:
+    """SP + EO."""
+    sp, eo = (group.by_seed(name) for name in _GAPS)
+    return {seed: sp[seed] + eo[seed] for seed in sp if seed in eo}
+
+
+def _traffic(one: Group, other: Group) -> str:
+    """How many times the bytes of one group's mean run the other's has."""
+    mine, theirs = (
+        sum(sum(group.by_seed(name).values()) for name in _BYTES) / len(group.runs) for group in (one, other)
+    )
+    if not theirs:
+        return ""
+    return "as many bytes" if 0.99 < mine / theirs < 1.01 else f"{mine / theirs:.3g} times the bytes"
