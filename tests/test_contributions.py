@@ -136,6 +136,19 @@ def test_without_a_global_test_set_all_clients_test_examples_are_pooled(tmp_path
     assert "no test examples to measure on" in fedweave("contributions", untested, code=2)
 
 
+def test_gains_are_measured_on_the_data_as_the_run_changed_them(tmp_path: Path) -> None:
+    """FedSage+ mends every client's graph before the first round."""
+    cut = CONFIG.replace(
+        'name = "label_skew"\nclients = 4\nmajors = 2\ntest_nodes = 10', 'name = "dirichlet"\nclients = 4'
+    )
+    mending = '[algorithm]\nname = "fedsage_plus"\nepochs = 3\nexchanges = 2\n'
+    (tmp_path / "config.toml").write_text(cut.replace("[model]", f'{mending}[model]\nname = "sage"'))
+    fedweave("run", tmp_path / "config.toml", "--out", tmp_path / "run", "--quiet")
+    curve = read_run(tmp_path / "run").curve("loss", "test", pooled=True)
+    gains = measured(tmp_path / "run", "3", "loss")["shapley"].to_numpy()
+    assert gains.sum() == pytest.approx(curve[2] - curve[3], abs=1e-8)
+
+
 def test_shares_of_a_budget(finished: Path) -> None:
     for row in measured(finished, "all").to_pylist():
         assert row["equal_share"] == 0.25
