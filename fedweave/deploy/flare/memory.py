@@ -40,7 +40,7 @@ class Memory:
         kept = [(self._state, state)]
         if self.sums and (info.replaces_data or not _same(dict(leaves(self._state.tree)), dict(leaves(state)))):
             past = torch.tensor(list(bytes.fromhex(self._after(step, message))), dtype=torch.uint8)
-            kept.append((self._told, {_PAST: past}))
+            kept.insert(0, (self._told, {_PAST: past}))  # first: no state outlives a process without what made it
         for store, tree in kept:
             if self._lasting:
                 store.keep(tree)
