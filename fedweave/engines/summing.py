@@ -69,7 +69,8 @@ def check_terms(info: StepInfo, here: Sequence[str], replies: Sequence[Batch]) -
 
 
 class SumMeter:
-    """Enters into a ledger what sites would send so that sums can be masked and opened."""
+    """Enters into a ledger what sites would send so that sums can be masked and opened. A run that is resumed agrees on
+    keys anew, as sites do."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._left, self._agreed = ledger, 0, frozenset[str]()
