@@ -19,6 +19,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
 from fedweave.report import colours, figures, svg, traffic
+from fedweave.report.axis import Axis
 from fedweave.report.panels import Bars, Dots, Heat, Line, Panel, percent
 from fedweave.report.reading import Group, Run
 from fedweave.report.template import STYLE
@@ -167,6 +168,12 @@ def run(**tables: pa.Table | None) -> Run:
     return Run(Path("r"), {}, {"seed": 0}, empty, tables.get("ledger", empty), None, {}, True, 1, 0.0, **{
         name: table for name, table in tables.items() if name != "ledger"
     })  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, -3e7, 1e16, 1.6e37])
+def test_one_value_alone_has_an_axis(value: float) -> None:
+    axis = Axis(value, value, 0, 100)
+    assert 0 <= axis.place(value) <= 100
 
 
 def test_bytes_and_epsilon_add_up_over_rounds() -> None:
