@@ -78,7 +78,10 @@ def check(own: pa.Table, member: str, whole: Digest, terms: Terms, run: str) -> 
     listed = hashes(own)
     for line, number in zip(listed, own["round"].to_pylist(), strict=True):
         if line not in known:
-            raise UserError(f"the line of {member} in round {number} is not in the statement; it was changed.")
+            raise UserError(
+                f"the line of {member} in round {number} is not in the statement: one of the two was changed, or they "
+                "were written at different times. Write both anew with `fedweave statement`, or ask for both."
+            )
     if len(set(listed)) < len(listed):
         raise UserError(f"a line of {member} is there twice; give each once.")
 

@@ -26,6 +26,7 @@ METRICS_SCHEMA = pa.schema(
 )
 GLOBAL = "global"
 COARSE = "scores/coarse"  # number of clients that sent rounded scores, and no counts by class
+MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 
@@ -59,6 +60,8 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     each |= {("test", name): value for name, value in personal(judged).items()}
     if (coarse := _coarse(pairs)).any():
         summary[COARSE], each["test", COARSE] = float(coarse.sum()), np.where(coarse, 1.0, math.nan)
+    if replies.missing:
+        summary[MISSING] = float(len(replies.missing))
     rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, each)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 

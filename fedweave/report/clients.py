@@ -31,11 +31,13 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int], classes:
         caption = tested if whole["global_test"] else f"{whole['graphs']:,} graphs, all of them clients'"
     if "overlap" in columns:
         caption += f"\nof a client's nodes another one holds {np.mean(columns['overlap']):.3f} on average"
-    if "without_sp" in whole:
+    if whole.get("without_sp"):
         caption += (
-            f"\nno test node of some group at {whole['without_sp']} of {clients:,} clients (SP is undefined there), "
-            f"none of class {classes[1] if classes else 1} at {whole['without_eo']} (EO)"
+            f"\nno test node of some group at {whole['without_sp']} of {clients:,} clients: no SP there, and no EO"
         )
+    if (more := whole.get("without_eo", 0)) > whole.get("without_sp", 0):
+        name = classes[1] if classes else 1
+        caption += f"\nno test node of class {name} of some group at {more} of {clients:,} clients: no EO there"
     if clients > _ROWS:
         caption = f"the first {_ROWS} of {clients:,} clients, and the mean of all\n{caption}"
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")

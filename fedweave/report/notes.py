@@ -21,6 +21,11 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         reached, constant = metrics.get(f"{kind}/accuracy"), metrics.get(f"{kind}/majority")
         if reached is not None and constant is not None and reached < constant:
             found[kind] = words.format(reached, constant)
+    if missing := metrics.get("scores/missing"):
+        found["missing"] = (
+            f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
+            "metrics are of the others. metrics.parquet names them (missing, refused, late)."
+        )
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left rounded and without counts by class "

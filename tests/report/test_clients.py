@@ -78,15 +78,15 @@ def test_parties_stand_under_their_names_with_the_width_of_their_features() -> N
 
 def test_clients_with_an_empty_group_are_counted() -> None:
     shown = " ".join(lines(cut(10, np.full((10, 2), 9)), without_sp=3, without_eo=4))
-    assert shown.endswith(
-        "no test node of some group at 3 of 10 clients (SP is undefined there), none of class 1 at 4 (EO)"
-    )
+    assert "no test node of some group at 3 of 10 clients: no SP there, and no EO" in shown
+    assert shown.endswith("no test node of class 1 of some group at 4 of 10 clients: no EO there")
+    assert "some group" not in " ".join(lines(cut(10, np.full((10, 2), 9)), without_sp=0, without_eo=0))
 
 
 def test_classes_are_called_by_their_names_where_there_is_room() -> None:
     columns, groups = cut(2, np.array([[1, 2], [3, 4]])), {"without_sp": 0, "without_eo": 1}
     named = " ".join(lines(columns, classes=("default", "paid"), **groups))
     assert "default, paid" in named
-    assert "none of class paid at 1 (EO)" in named
-    assert "none of class 1 at 1 (EO)" in " ".join(lines(columns, **groups))
+    assert "no test node of class paid of some group at 1 of 2 clients" in named
+    assert "no test node of class 1 of some group at 1 of 2" in " ".join(lines(columns, **groups))
     assert "default" not in lines(columns, classes=("default", "p" * 60))[1]

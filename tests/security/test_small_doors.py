@@ -136,7 +136,9 @@ def test_a_job_cannot_ask_for_a_million_threads(project: Path) -> None:
     [
         ('deny = ["lables"]', "policy.deny: no algorithm sends 'lables'"),
         ("noise = {updates = 1.0}", "policy.noise: no algorithm sends 'updates'"),
-        ('unbounded = ["own/nothing", "owner"]', "policy.unbounded: no algorithm sends 'owner'"),
+        ('unbounded = ["own/groups", "owner"]', "policy.unbounded: no algorithm sends 'owner'"),
+        ('deny = ["own/gruops"]', "policy.deny: no algorithm sends 'own/gruops'; below own there are loss,"),
+        ("noise = {update = -1.0}", "policy.noise"),
         ("calls = {trian = 9}", "policy.calls: there is no 'trian'.*Did you mean 'train'"),
         ('algorithms = ["fedavgg"]', "policy.algorithms: there is no 'fedavgg'.*Did you mean 'fedavg"),
     ],

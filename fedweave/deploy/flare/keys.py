@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.algorithms import ALGORITHMS, PARTS
-from fedweave.config.names import check_name
+from fedweave.config.names import check_name, nearest
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.deploy.flare.alignment import MEETING
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_site_file
 from fedweave.errors import ConfigError
+from fedweave.metrics.classification import ALWAYS
 from fedweave.models import MODELS
+
+_SCORED = ("own", "trained", "global_test")  # what has a leaf for each metric, of which not all are declared apart
+_SCORES = (*ALWAYS, "classes", "auc", "groups", "group_auc")
 
 
 def read_checked(path: Path) -> tuple[SiteData, Rules]:
@@ -28,10 +32,20 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
         check_name(f"{path}: policy.calls", step, known_steps())
     for rule in ("deny", "mixup", "noise", "secure_sum", "unbounded"):
         for key in getattr(rules, rule):
-            if not any(_within(key, sent) or _within(sent, key) for sent in known()):
-                heads = sorted({sent.split("/")[0] for sent in known()})
-                raise ConfigError(f"{path}: policy.{rule}: no algorithm sends {key!r}; they send {', '.join(heads)}")
+            if wrong := _unknown(key):
+                raise ConfigError(f"{path}: policy.{rule}: {wrong}")
     return data, rules
+
+
+def _unknown(key: str) -> str:
+    """Why nothing that is sent has that key; "" if something has."""
+    if not any(_within(key, sent) or _within(sent, key) for sent in known()):
+        heads = sorted({sent.split("/")[0] for sent in known()})
+        return f"no algorithm sends {key!r}; they send {', '.join(heads)}.{nearest(key, heads)}"
+    head, below, name = key.partition("/")
+    if below and head in _SCORED and name.split("/")[0] not in _SCORES:
+        return f"no algorithm sends {key!r}; below {head} there are {', '.join(_SCORES)}.{nearest(name, _SCORES)}"
+    return ""
 
 
 @cache

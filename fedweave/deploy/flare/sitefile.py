@@ -82,8 +82,8 @@ class Rules:
     algorithms: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    mixup: dict[str, int] = field(default_factory=dict)
-    noise: dict[str, float] = field(default_factory=dict)
+    mixup: dict[str, Annotated[int, Field(ge=1)]] = field(default_factory=dict)
+    noise: dict[str, Annotated[float, Field(gt=0)]] = field(default_factory=dict)
     secure_sum: tuple[str, ...] = ()
     epsilon: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5

@@ -47,7 +47,9 @@ def init(
     ] = None,
     settings: Settings = None,
     host: Annotated[str, typer.Option(help="Name or address of the server's machine.")] = "localhost",
-    port: Annotated[int, typer.Option(help="Port that the server listens on; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port that the server listens on; 0 takes a free one.")
+    ] = 0,
 ) -> None:
     """Provision a project: server, sites and administrator with their certificates."""
     from fedweave.config import read

@@ -33,7 +33,10 @@ def read_project(directory: Path) -> Project:
     """
     try:
         told = json.loads((directory / FILE).read_text())
-        return Project(tuple(told["sites"]), told["host"], int(told["port"]))
+        port = int(told["port"])
+        if not 0 < port < 1 << 16:
+            raise ValueError(f"{port} is no port")
+        return Project(tuple(told["sites"]), told["host"], port)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"{directory} is not a project: it has no readable {FILE}. Make one with `fedweave sites init`."
