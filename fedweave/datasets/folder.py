@@ -151,7 +151,8 @@ class Folder(Classified):
             DataError: see `load`.
         """
         known = NODES if self.owner is None else (*NODES, self.owner)
-        check_columns(nodes, required=(*NODES[: 1 + labelled], *known[len(NODES) :]), known=known)
+        owned = known[len(NODES) :] if labelled else ()  # whose a node to be predicted is does not matter
+        check_columns(nodes, required=(*NODES[: 1 + labelled], *owned), known=known)
         check_columns(edges, required=EDGES, known=EDGES, closed=True)
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
@@ -178,7 +179,7 @@ class Folder(Classified):
     ) -> "dict[str, Callable[[dict[str, Any]], Any]]":
         """What is read of the tables, in order, each from what was read before it."""
         split = labelled and "split" in nodes.columns
-        owned = self.owner is not None
+        owned = self.owner in nodes.columns
         parts: dict[str, Callable[[dict[str, Any]], Any]] = {
             "ids": lambda found: ids_of(nodes),
             "labelled": lambda found: self.labels_of(nodes, labelled),

@@ -86,7 +86,8 @@ class GraphFolder(Classified):
         """
         own = () if self.owner is None else (self.owner,)
         known, owners_of = (*GRAPHS, *own), "" if own else "data.owner names one that says whose each graph is"
-        check_columns(graphs, required=(*GRAPHS[: 1 + labelled], *own), known=known, closed=True, hint=owners_of)
+        required = (*GRAPHS[:2], *own) if labelled else GRAPHS[:1]  # whose a graph to be predicted is does not matter
+        check_columns(graphs, required=required, known=known, closed=True, hint=owners_of)
         check_columns(nodes, required=NODES[:2], known=NODES)
         check_columns(edges, required=EDGES, known=(*EDGES, "label"), closed=True)
         y, classes = self.labels_of(graphs, labelled)
@@ -98,7 +99,8 @@ class GraphFolder(Classified):
         if "label" in nodes.columns:
             kinds = _kinds(nodes, self.node_labels)[order]
         x = self._features(nodes, order, kinds, pairs)
-        owners = tuple(sorted(set(graphs.filled(self.owner).to_pylist()))) if self.owner else ()
+        owned = self.owner if self.owner in graphs.columns else None
+        owners = tuple(sorted(set(graphs.filled(owned).to_pylist()))) if owned else ()
         dataset = Dataset(
             name=root.resolve().name,
             x=normalise(compact(x), self.normalise, root.name),
@@ -113,7 +115,7 @@ class GraphFolder(Classified):
             graph_of=graph_of,
             node_labels=kinds,
             edge_labels=edge_labels,
-            owner=graphs.kinds(self.owner, owners) if self.owner else None,
+            owner=graphs.kinds(owned, owners) if owned else None,
             owners=owners,
             node_kinds=_names(nodes, self.node_labels) if "label" in nodes.columns else (),
             edge_kinds=_names(edges, self.edge_labels) if "label" in edges.columns else (),

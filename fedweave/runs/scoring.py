@@ -105,7 +105,7 @@ def like(config: Config, before: Dataset, folder: Path) -> Dataset:
 def _read(config: Config, before: Dataset, folder: Path) -> Dataset:
     """The tables in `folder`, with the classes, kinds and text columns that were known before."""
     named = {"labels": before.labels} if before.labels else {"classes": before.classes}
-    own = {name: config.data.values[name] for name in ("categories", "groups") if name in config.data.values}
+    own = {name: config.data.values[name] for name in ("categories", "groups", "owner") if name in config.data.values}
     if before.graph_of is None:
         return Folder(sens_feature=True, **named, **own).load(folder, 0, labelled=False)
     return GraphFolder(sens_feature=True, **named, **_kinds(before), **own).load(folder, 0, labelled=False)

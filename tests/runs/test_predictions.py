@@ -1,6 +1,7 @@
 """`fedweave predict` for horizontal runs: the accuracies of the run, and new nodes and graphs."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,24 @@ def test_new_nodes_whose_class_is_known_are_counted(trained: Path, tmp_path: Pat
     assert pq.read_table(trained / "new-predictions.parquet").equals(pq.read_table(out))
     unknown = predictions(trained, bank(tmp_path / "unknown", False))
     assert "true" not in unknown.column_names
+
+
+def owned(folder: Path, names: Sequence[str]) -> Path:
+    """With a column that says whose each node is, in turn."""
+    head, *rows = (folder / "nodes.csv").read_text().splitlines()
+    rows = [f"{row},{names[at % len(names)]}" for at, row in enumerate(rows)]
+    (folder / "nodes.csv").write_text("\n".join([f"{head},hospital", *rows]))
+    return folder
+
+
+def test_new_nodes_may_say_whose_they_are_or_not(tmp_path: Path) -> None:
+    """Also somebody's who had no part in the run."""
+    data = {"name": "folder", "path": str(owned(bank(tmp_path / "data"), ["north", "south"])), "owner": "hospital"}
+    made(tmp_path / "run", {"name": "fedavg"}, data, partition={"name": "column"})
+    plain = predictions(tmp_path / "run", bank(tmp_path / "new", False, nodes=31))
+    for at, names in enumerate((["south"], ["east", "west", "north"])):
+        said = predictions(tmp_path / "run", owned(bank(tmp_path / f"new{at}", False, nodes=31), names))
+        assert said.equals(plain)
 
 
 @pytest.mark.parametrize("how", ["standard", "minmax", "scale", "row", "none"])
