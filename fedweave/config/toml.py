@@ -21,7 +21,7 @@ def load(path: Path) -> Document:
     """
     try:
         if path.exists() and not path.is_file():  # a pipe would never end
-            raise OSError("it is no file")
+            raise OSError(f"it is {'a folder' if path.is_dir() else 'no file'}; name a TOML file")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         near = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])

@@ -17,13 +17,14 @@ def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | N
     """
     if not is_used(directory):
         return None
+    if not (directory / CONFIG).exists():
+        what = "is a file" if directory.is_file() else f"is not empty, and no run's: it has no {CONFIG}"
+        raise UserError(f"{directory} {what}. Choose another directory with --out.")
     if not resume:
         raise UserError(
             f"{directory} is not empty. Continue its run with --resume, replace it with --overwrite, or choose another "
             "directory with --out."
         )
-    if not (directory / CONFIG).exists():
-        raise UserError(f"{directory} is not the directory of a run: it has no {CONFIG}. Choose another with --out.")
     saved, wanted = load(directory / CONFIG), config.plain()
     changed = [key for key in differences(saved, wanted) if not may_change(key)]
     if changed:
