@@ -18,7 +18,7 @@ def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | N
     if not is_used(directory):
         return None
     if not (directory / CONFIG).exists():
-        what = "is a file" if directory.is_file() else f"is not empty, and no run's: it has no {CONFIG}"
+        what = "is a file" if directory.is_file() else f"is not the directory of a run: it has no {CONFIG}, but files"
         raise UserError(f"{directory} {what}. Choose another directory with --out.")
     if not resume:
         raise UserError(

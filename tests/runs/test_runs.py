@@ -262,7 +262,7 @@ def test_directories_that_are_refused(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(UserError, match="--resume"):
         runs.run(resolved(), whole, Quiet())
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="is not empty, and no run's"):
+    with pytest.raises(UserError, match="not the directory of a run"):
         runs.run(resolved(), tmp_path, Quiet(), resume=True)
     with pytest.raises(UserError, match="--out"):
         runs.run(resolved(), tmp_path / "thesis.txt" / "run", Quiet())
