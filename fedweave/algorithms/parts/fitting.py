@@ -93,9 +93,8 @@ def _hidden(parts: Parts) -> None:
 def check_sum(parts: Parts, remembers: str, participation: float) -> None:
     """Refuse a secure sum that cannot be had of such clients.
 
-    remembers: what clients train from besides the present message, as a setting; with what to take
-    instead; "" if nothing. participation: share of
-    the clients that a round is of.
+    remembers: what clients train from besides the present message, as a setting with what to take instead; "" if
+    nothing. participation: the share of the clients that a round is of.
 
     Raises:
         ValueError: says what to set.
