@@ -10,6 +10,7 @@ from torch.func import grad
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.f2gnn import FairPenalty
+from fedweave.algorithms.fedprox import Proximal
 from fedweave.algorithms.parts import ExampleNoise, SecureSum, Uniform
 from fedweave.core import model as models
 from fedweave.core import random
@@ -127,6 +128,8 @@ def test_what_cannot_be_bounded_is_refused() -> None:
         FedAvg(gcn, parts=(Uniform(), ExampleNoise()))
     with pytest.raises(ValueError, match="FairPenalty would add to the loss in vain"):
         FedAvg(MLP, parts=(Uniform(), FairPenalty(), ExampleNoise()))
+    with pytest.raises(ValueError, match="Proximal would add to the loss in vain"):
+        FedAvg(MLP, parts=(Uniform(), Proximal(0.1), ExampleNoise()))
     with pytest.raises(ValueError, match="both send something else than an update"):
         ALGORITHMS["graphfl"](MLP, parts=(ExampleNoise(),))
     for wrong in ({"examples": 0}, {"lr": 0.0}, {"clip": -1.0}, {"epsilon": 1.0}):

@@ -30,10 +30,9 @@ def check(parts: Parts) -> None:
     Raises:
         ValueError: two parts decide the same thing, release something else than the update, or report the same key with
             different meanings; one changes an update after another has bounded or hidden it, looks at what is hidden,
-            adds to a loss that another does not train on, or lacks another that it needs; or somebody's own part has a
-            method that nothing calls.
+            or lacks another that it needs; or somebody's own part has a method that nothing calls.
     """
-    for check_one in (_deciding, _reporting, _called, _hidden, _bounded, _complete, _trained):
+    for check_one in (_deciding, _reporting, _called, _hidden, _bounded, _complete):
         check_one(parts)
 
 
@@ -128,17 +127,6 @@ def _complete(parts: Parts) -> None:
     for name, part in parts.items():
         if missing := [DECIDES[hook] for hook in part.requires if hook not in decided]:
             raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
-
-
-def _trained(parts: Parts) -> None:
-    """Refuse terms of the loss beside a part whose update is of the cross-entropy alone."""
-    plain = next((name for name, part in parts.items() if part.plain_loss), "")
-    for name, part in parts.items() if plain else ():
-        if type(part).__name__ != "CrossEntropy" and (has(part, "loss") or has(part, "criterion")):
-            raise ValueError(
-                f"parts: {plain} sends a step on the cross-entropy of single examples alone, and {name} would add to "
-                "the loss in vain; leave out one of them"
-            )
 
 
 def mechanisms(part: Part) -> tuple[Mechanism, ...]:

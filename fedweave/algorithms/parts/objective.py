@@ -16,6 +16,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, map_leaves, sub
 from fedweave.learn import Fit, Penalty, cross_entropy, fit
 
+_TERMS = ("loss", "criterion", "penalty", "regulariser")  # hooks that add to what is trained for
 _ANCHOR = "received"  # where the loss finds the weights that regularisers compare with
 
 
@@ -44,6 +45,17 @@ class Objective:
             raise ValueError("parts: none of them is a loss that depends on data; add cross_entropy")
         for part in self.parts.values():
             part.check(self.training)
+        self._check_plain()
+
+    def _check_plain(self) -> None:
+        """Refuse terms that a part whose update is of the cross-entropy alone would not train on."""
+        plain = next((name for name, part in self.parts.items() if part.plain_loss), "")
+        for name, part in self.parts.items() if plain else ():
+            if not isinstance(part, CrossEntropy) and any(has(part, hook) for hook in _TERMS):
+                raise ValueError(
+                    f"parts: {plain} sends a step on the cross-entropy of single examples alone, and {name} would add "
+                    "to the loss in vain; leave out one of them"
+                )
 
     @cached_property
     def _losses(self) -> dict[str, Part]:
