@@ -1,6 +1,7 @@
 """What an evaluation measured, as rows of metrics.parquet and as the summary of a round."""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.tree import Tree, leaves
+from fedweave.errors import FedweaveError, told_diverged
 from fedweave.metrics import between_groups, reference
 from fedweave.metrics.classification import values
 from fedweave.metrics.client_fairness import client_fairness
@@ -38,10 +40,14 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     training left. "global" is the global test set (the mean over clients where each has its own model) or, without one,
     all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
     training examples, for "local" of the client's own. "scores/coarse" counts the clients, if there are any, whose
-    losses and hits are rounded, and who are in no metric by class.
+    losses and hits are rounded, and who are in no metric by class; "scores/missing" those that sent none.
+
+    Raises:
+        FedweaveError: a client's loss is not finite; names it.
     """
     replies = evaluation.clients
     pairs, judged = _pairs(replies, "own"), _pairs(replies, "global_test")
+    _check_finite(round, pairs.get("loss"), replies.clients)
     own, of_groups = _measured(pairs, _majority(pairs))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     common = _majority(everyone)
@@ -66,11 +72,11 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
 
-def diverged(evaluation: Evaluation) -> list[str]:
-    """The clients whose loss on their own examples is not finite."""
-    replies = evaluation.clients
-    losses = _pairs(replies, "own").get("loss", np.zeros(len(replies)))
-    return [client for client, own in zip(replies.clients, losses, strict=True) if not np.isfinite(own).all()]
+def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str]) -> None:
+    """Refuse models that have diverged, which the server may never see: losses [P, 3, 2] that are not finite."""
+    if losses is not None and not np.isfinite(losses).all():
+        apart = [client for client, own in zip(clients, losses, strict=True) if not np.isfinite(own).all()]
+        raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"))
 
 
 def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:

@@ -247,10 +247,11 @@ class Member:
         if step.__name__ in job.scores and job.rules.round_scores > 1:
             reply, info = rounded(reply, info, job.rules.round_scores)
         info = with_fingerprints(asked.step, info, reply, client.state)
+        heard = job.heard(asked, info, message)
         noted: dict[str, Any] = faults | (job.replace(made, asked) if info.replaces_data else {})
         if info.sums:
-            noted[HEARD] = job.heard(asked, info, message)
-            reply = job.masking.masked(asked, info, noted[HEARD], reply)
+            noted[HEARD] = heard
+            reply = job.masking.masked(asked, info, heard, reply)
         if asked.kind == "send":
             sent, note = self._deliver(job, asked, reply, info)
         else:
@@ -260,7 +261,7 @@ class Member:
         if "model" in client.state:
             model = client.state.pop("model")
             leave(job, self._name, probabilities(job.algorithm.net, model, job.graph), self._log)
-        job.memory.keep(client.state, asked.step, message, info)
+        job.memory.keep(client.state, heard, info)
         return sent, note
 
     def _received(self, job: Participation, asked: Call) -> tuple[Tree, dict[str, str]]:

@@ -18,10 +18,10 @@ class Memory:
     """A site's state in one run.
 
     folder: of the run at the site. lasting: what calls make of it outlasts the job; it does not where a finished run's
-    models predict. sums: the run has secure sums, which depend on what the state was made of.
+    models predict. chained: the run has secure sums whose terms depend on the state, and so on what it was made of.
     """
 
-    sums = False
+    chained = False
 
     def __init__(self, folder: Path, lasting: bool) -> None:
         self._state, self._told, self._lasting = Store(folder), Store(folder, "told", "told-before-"), lasting
@@ -31,15 +31,20 @@ class Memory:
         return {} if info.forgets else map_leaves(lambda leaf: leaf, self._state.tree)
 
     def heard(self, step: str, message: Tree, info: StepInfo) -> str:
-        """The fingerprint of what the terms of a secure sum are made of besides the site's own data: the message and,
-        unless the step `forgets`, those that made the state."""
-        return fingerprint(message) if info.forgets else self._after(step, message)
+        """The fingerprint of what a step makes its reply and state of besides the site's own data: the message and,
+        unless it `forgets`, those that made the state; "" where no secure sum needs it."""
+        if info.forgets:
+            return fingerprint(message)
+        if not self.chained:
+            return ""
+        past = bytes(self._told.tree[_PAST].tolist()).hex() if self._told.tree else ""
+        return hashlib.sha256(f"{past} {step} {fingerprint(message)}".encode()).hexdigest()
 
-    def keep(self, state: Tree, step: str, message: Tree, info: StepInfo) -> None:
-        """The state after a call. A message counts as one that it was made of if it changed the state, or the data."""
+    def keep(self, state: Tree, heard: str, info: StepInfo) -> None:
+        """The state after a call. What the step `heard` counts if it changed the state, or the data."""
         kept = [(self._state, state)]
-        if self.sums and (info.replaces_data or not _same(dict(leaves(self._state.tree)), dict(leaves(state)))):
-            past = torch.tensor(list(bytes.fromhex(self._after(step, message))), dtype=torch.uint8)
+        if self.chained and (info.replaces_data or not _same(dict(leaves(self._state.tree)), dict(leaves(state)))):
+            past = torch.tensor(list(bytes.fromhex(heard)), dtype=torch.uint8)
             kept.insert(0, (self._told, {_PAST: past}))  # first: no state outlives a process without what made it
         for store, tree in kept:
             if self._lasting:
@@ -49,17 +54,13 @@ class Memory:
 
     def enter(self, round: int, saved: int) -> None:
         """A call of `round` has come, and the server holds a checkpoint of round `saved`."""
-        for store in (self._state, self._told):
+        for store in (self._state, self._told) if self.chained else (self._state,):
             store.enter(round, saved)
 
     def go_back(self, round: int) -> None:
         """Continue from what there was after `round`."""
         for store in (self._state, self._told):
             store.go_back(round)
-
-    def _after(self, step: str, message: Tree) -> str:
-        past = bytes(self._told.tree[_PAST].tolist()).hex() if self._told.tree else ""
-        return hashlib.sha256(f"{past} {step} {fingerprint(message)}".encode()).hexdigest()
 
 
 def _same(one: Tree, other: Tree) -> bool:

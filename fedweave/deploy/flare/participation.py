@@ -194,7 +194,7 @@ class Participation:
         if not self.asked.predict:
             check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
-        self.memory.sums = any(step_info(step).sums for step in calls.all)
+        self.memory.chained = any(info.sums and not info.forgets for info in map(step_info, calls.all))
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found
         known = getattr(self.algorithm, "vocabulary", None)
@@ -251,7 +251,7 @@ class Participation:
         self.memory.enter(call.round, call.saved)
 
     def heard(self, asked: Call, info: StepInfo, message: Tree) -> str:
-        """The fingerprint of what a term of a secure sum is made of besides the site's own data (`Memory.heard`).
+        """The fingerprint of what the step makes its reply of besides the site's own data (`Memory.heard`).
 
         Raises:
             CallRefused: the data is not what it was, and the sum is of what is told now.

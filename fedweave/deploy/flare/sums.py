@@ -119,9 +119,9 @@ class Sums:
         if group is None or len(replies) < group.needed:
             least = needed(info, step, self.sites)
             raise ClientsMissing(step, dict(replies.missing), least, len(replies) + len(replies.missing))
-        survivors, made_of = list(replies.clients), fingerprint(heard)
-        if not info.forgets:
-            made_of = _alike(step, {site: read_heard(notes[site]) for site in survivors})
+        survivors = list(replies.clients)
+        said = {site: read_heard(notes[site]) for site in survivors}
+        made_of = fingerprint(heard) if info.forgets else _alike(step, said)
         sum, where = request["sum"], (request["round"], step, request["again"])
         about = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
         signed = self.ask("survivors", INFO["survivors"], about, dict.fromkeys(survivors, _NOTHING))
