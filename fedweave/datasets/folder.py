@@ -72,6 +72,8 @@ class Classified:
         whole = pc.match_substring_regex(present, WHOLE)
         if self.labels is None and pc.all(whole).as_py():
             return self._numbered(table)
+        if self.labels is None:
+            table.refuse_gaps("label", "labels")
         if self.classes is not None:
             table.whole("label", empty="unlabelled")  # says which label is no number
         if self.labels is None and pc.any(whole).as_py():
@@ -291,6 +293,8 @@ def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray |
     """
     if "sens" not in nodes.columns:
         return None
+    if groups is None:
+        nodes.refuse_gaps("sens", "groups")
     named = group_names(nodes, groups)
     return nodes.kinds("sens", named, "groups") if named else nodes.whole("sens", empty="unknown")
 

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedweave.config.toml import differences
 from fedweave.report.cells import NONE, Cell, Table, signed
 from fedweave.report.colours import of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.panels import Dots, Figure, Panel, legend_of
 from fedweave.report.reading import Group, Run, distinct, spread
 
-ALONE = "local"
+ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
+BY_FEATURES = ("vertical", "parties")  # partitions of such parties
 PANELS = 4  # splits that are drawn
 BESIDE = 0.7  # of a member's width, over which the dots of several runs are spread
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
@@ -17,25 +19,37 @@ SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
 
 @dataclass(frozen=True)
 class Gain:
-    """Of one run: {client: accuracy less the accuracy alone} of the clients that have both."""
+    """Of one run: {client: accuracy less the accuracy alone} of the clients that have both; `beside` is the group that
+    trains alone, where there are several."""
 
     at: int
     group: Group
     run: Run
     of_clients: dict[str, float]
+    beside: str = ""
 
 
 def alone(run: Run, groups: Sequence[Group]) -> Run | None:
-    """The run of `local` on the split and with the seed of `run`; None without one, and for `local` itself."""
-    if run.summary["algorithm"] == ALONE:
+    """The run that trains alone on the split and with the seed of `run`, of several the one whose settings differ in
+    the fewest keys; None without one, and for such a run itself."""
+    if run.summary["algorithm"] in ALONE:
         return None
-    others = (other for group in groups for other in group.runs if other.summary["algorithm"] == ALONE)
-    return next((other for other in others if _same_split(other, run)), None)
+    others = (other for group in _alone(groups) for other in group.runs if _same_split(other, run))
+    return min(others, key=lambda other: len(differences(other.config, run.config)), default=None)
+
+
+def _alone(groups: Sequence[Group]) -> list[Group]:
+    return [group for group in groups if group.runs[0].summary["algorithm"] in ALONE]
+
+
+def missing(run: Run) -> str:
+    """Which algorithm would have to be run, too."""
+    return ALONE[1] if run.section("partition").get("name") in BY_FEATURES else ALONE[0]
 
 
 def gains(groups: Sequence[Group]) -> list[Gain]:
-    """Of every run that has such a run of `local` beside it."""
-    found = []
+    """Of every run that has such a run beside it."""
+    found, several = [], _alone(groups)
     for at, group in enumerate(groups):
         for run in group.runs:
             reference = alone(run, groups)
@@ -44,7 +58,8 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
                 client: value - before[client] for client, value in run.clients("accuracy").items() if client in before
             }
             if own:
-                found.append(Gain(at, group, run, own))
+                owners = [other.label for other in several if any(each is reference for each in other.runs)]
+                found.append(Gain(at, group, run, own, owners[0] if len(several) > 1 else ""))
     return found
 
 
@@ -56,7 +71,8 @@ def sentences(found: Sequence[Gain]) -> list[str]:
         values = [value for gain in group for value in gain.of_clients.values()]
         up, down = [value for value in values if value > 0], [value for value in values if value < 0]
         who = f"pairs of a member and a seed ({len(group)} seeds)" if len(group) > 1 else "members"
-        words = f"With {group[0].group.label}, joining {_effect(spread(values)[0])} on average"
+        beside = f" (alone: {group[0].beside})" if group[0].beside else ""
+        words = f"With {group[0].group.label}, joining {_effect(spread(values)[0])} on average{beside}"
         words += f"; {len(up)} of {len(values)} {who} {'gains' if len(up) == 1 else 'gain'}"
         words += f", by {spread(up)[0]:.3f} on average" if up else ""
         words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {-spread(down)[0]:.3f}" if down else ""

@@ -63,6 +63,7 @@ def render(runs: Sequence[Run]) -> str:
         extremes=tables.extremes(groups),
         gain=drawn(gain.figure(gained), "gain"),
         gains=gain.table(gained),
+        missing=gain.missing(owners[0][1]),
         incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
         pairs=_of_first(groups, figures.pairs, "pairs"),
         confusions=_of_first(groups, figures.confusions, "confusion"),

@@ -202,12 +202,13 @@ are shares of a row.") }}
 <section id="gain">
 <h2>What joining brings each member</h2>
 {%- if gains.rows %}
-{{ figure(gain, "Test accuracy of each member in the run less what it has by training alone (`local`) with the same \
-seed and split. Members stand by their mean gain over the runs of a split. Of more than four splits the first four \
-are drawn.") }}
+{{ figure(gain, "Test accuracy of each member in the run less what it has by training alone (`local`, `standalone`) \
+with the same seed and split. Members stand by their mean gain over the runs of a split. Of more than four splits the \
+first four are drawn.") }}
 {{ grid(gains) }}
 {%- else %}
-<p>Give a run of <code>local</code> with the same seed and split as well, to see what joining brings each member.</p>
+<p>Give a run of <code>{{ missing }}</code> with the same seed and split as well, to see what joining brings each member
+{{- " (of parties that all have labels)" if missing == "standalone" else "" }}.</p>
 {%- endif %}
 </section>
 

@@ -43,6 +43,7 @@ _IN_SUMMARY = {
     "privacy": list,
 }
 _PAGE = b"<!doctype html"
+READABLE = "It must be a file that this user may read (chmod u+r)"
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 # Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.
 _LATER = {"to": _WORDS, "applied": _WORDS, "at": pa.timestamp("ms", "UTC"), "purpose": _WORDS}
@@ -135,7 +136,7 @@ def read(path: Path) -> bytes:
     Raises:
         UserError: it cannot be read.
     """
-    with plain_errors(path):
+    with plain_errors(path, READABLE):
         _check_regular(path)
         return path.read_bytes()
 
@@ -189,7 +190,7 @@ def read_summary(path: Path, *needed: str) -> dict[str, Any]:
 
 def is_used(directory: Path) -> bool:
     """Whether `directory` is a file, or holds more than what an attempt to run leaves that wrote nothing."""
-    with plain_errors(directory):
+    with plain_errors(directory, READABLE):
         if not directory.is_dir():
             return directory.exists()
         return any(entry.is_file() and entry.name != LOCK and entry.suffix != ".tmp" for entry in directory.rglob("*"))
@@ -232,8 +233,10 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def plain_errors(path: Path) -> Iterator[None]:
-    """Say in plain words what the system refused.
+def plain_errors(
+    path: Path, remedy: str = "Choose another place, or give this user the right to write there"
+) -> Iterator[None]:
+    """Say in plain words what the system refused, and the `remedy` where it is not a full disk.
 
     Raises:
         FedweaveError: the disk is full; UserError: anything else about `path`.
@@ -244,9 +247,7 @@ def plain_errors(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             reason = f"the disk is full ({error.strerror})"
             raise FedweaveError(f"{path} cannot be written, {reason}. Free some space and use --resume.") from error
-        raise UserError(
-            f"{path} cannot be used: {error.strerror or error}. Choose another directory with --out."
-        ) from error
+        raise UserError(f"{path} cannot be used: {error.strerror or error}. {remedy}.") from error
 
 
 def _check_regular(path: Path) -> None:

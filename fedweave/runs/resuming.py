@@ -56,7 +56,10 @@ def check_rounds(done: int, config: Config, directory: Path) -> None:
         UserError: more than `config`'s rounds are done.
     """
     if done > config.general.rounds:
-        raise UserError(f"{directory} has done {done} rounds already, more than the {config.general.rounds} asked for.")
+        raise UserError(
+            f"{directory} has done {done} rounds already, more than the {config.general.rounds} asked for. Ask for as "
+            "many, or start anew in another directory with --out."
+        )
 
 
 def may_change(key: str) -> bool:

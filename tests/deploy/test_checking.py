@@ -255,6 +255,7 @@ def test_a_run_that_nobody_follows_any_more_is_said_to_be() -> None:
     assert "nobody" not in status.progress(now | {"at": time.time()})
     ended = status.progress(now | {"status": "stopped", "lost": {"bank-b": "it is gone"}})
     assert "; `fedweave sites run` goes on with bank-b as another job" in ended
+    assert "; `fedweave sites run … --resume` goes on" in status.progress(now | {"status": "stopped"})
     assert "failed, before its first round" in status.progress(now | {"status": "failed", "round": 0, "rounds": 0})
 
 

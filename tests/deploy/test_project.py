@@ -288,6 +288,36 @@ def test_init_refuses_a_split_into_another_number_of_parts(tmp_path: Path) -> No
     assert [member.folder.name for member in members(tmp_path / "q")] == ["server", "a", "b"]
 
 
+def test_init_says_how_many_sites_owners_of_nodes_need(tmp_path: Path) -> None:
+    """A cut by a column has no number of clients that could be set."""
+    (tmp_path / "nodes.csv").write_text("id,label,bank,f\n1,0,north,2\n2,1,south,3\n3,0,west,1\n")
+    (tmp_path / "edges.csv").write_text("source,target\n")
+    config = tmp_path / "c.toml"
+    data = f'[data]\nname = "folder"\npath = "{tmp_path}"\nowner = "bank"\n'
+    config.write_text(f'{data}[partition]\nname = "column"\n')
+    result = runner.invoke(app, ["sites", "init", str(tmp_path / "p"), "--sites", "a,b", "--split", str(config)])
+    assert result.exit_code == 2
+    assert "3 clients for 2 sites; give --sites north,south,west." in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--set", "algorithm.lr=inf"], "lr is inf"),
+        (["--algorithm", "centralized"], "pools all data at one place"),
+        (["--set", "algorithm.lr=0.1"], "is not a project"),  # only then is the server asked for
+    ],
+)
+def test_what_no_site_could_run_is_refused_before_anything_is_sent(tmp_path: Path, words: list[str], said: str) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[data]\nname = "digits"\n')
+    out = ["--sites", str(tmp_path / "none"), "--out", str(tmp_path / "run")]
+    result = runner.invoke(app, ["sites", "run", str(config), *out, *words])
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert not (tmp_path / "run").exists()
+
+
 def test_commands_on_something_that_is_no_project(tmp_path: Path) -> None:
     for words in (["start"], ["stop"], ["status"]):
         assert runner.invoke(app, ["sites", *words, str(tmp_path)]).exit_code == 2

@@ -249,6 +249,30 @@ def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Pa
     assert gain.gains(groups[:1]) == []
 
 
+def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Each is beside the one whose learning rate it has; the sentence says which."""
+    quick = tmp_path / "alone, quick"
+    shutil.copytree(runs["alone"], quick)
+    config = quick / "config.toml"
+    text = config.read_text()
+    assert "\nlr = 0.01\n" in text
+    config.write_text(text.replace("\nlr = 0.01\n", "\nlr = 0.2\n"))
+    groups = grouped(read_runs([quick, runs["s0"], runs["alone"]]))
+    [found] = gain.gains(groups)
+    assert found.beside == "local, algorithm.lr=0.01"
+    assert "on average (alone: local, algorithm.lr=0.01); " in gain.sentences([found])[0]
+    run = groups[1].first
+    assert (reference := gain.alone(run, groups)) is not None
+    assert reference.directory == runs["alone"]
+
+
+@pytest.mark.parametrize(("partition", "missing"), [("louvain", "local"), ("vertical", "standalone")])
+def test_what_to_run_to_see_what_joining_brings(page: str, runs: dict[str, Path], partition: str, missing: str) -> None:
+    run = read_run(runs["s0"])
+    assert gain.missing(replace(run, config={"partition": {"name": partition}})) == missing
+    assert "Give a run of <code>local</code> with the same seed and split as well" in page
+
+
 def gained(label: str, **of_clients: float) -> gain.Gain:
     """Of a run on some split."""
     split = pa.table({"client": list("abc")})

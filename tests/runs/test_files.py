@@ -49,8 +49,13 @@ def test_reading_a_table_starts_no_thread_that_may_outlive_python(tmp_path: Path
 def test_a_place_that_cannot_be_written_is_the_users_matter(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     for path in (tmp_path / "thesis.txt" / "file", tmp_path / "not" / "there" / "file"):
-        with pytest.raises(UserError, match=r"cannot be used.*--out"):
+        with pytest.raises(UserError, match=r"cannot be used.*another place"):
             files.write(path, lambda file: file.write(b"new"))
+
+
+def test_what_cannot_be_read_is_not_told_to_be_written_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"it is a folder.*\. It must be a file that this user may read"):
+        files.read(tmp_path)
 
 
 def test_tables_come_back_or_are_named(tmp_path: Path) -> None:

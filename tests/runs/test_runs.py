@@ -264,7 +264,7 @@ def test_directories_that_are_refused(tmp_path: Path, whole: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="not the directory of a run"):
         runs.run(resolved(), tmp_path, Quiet(), resume=True)
-    with pytest.raises(UserError, match="--out"):
+    with pytest.raises(UserError, match="another place"):
         runs.run(resolved(), tmp_path / "thesis.txt" / "run", Quiet())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

@@ -27,10 +27,11 @@ from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, re
 from fedweave.deploy.sites.caps import ending
 from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found
 from fedweave.deploy.sites.project import Project
-from fedweave.errors import FedweaveError
+from fedweave.errors import FedweaveError, UserError
 
 SOON = 30  # days that a certificate should still last
 SECONDS = 2.0  # for the server to take a connection
+ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
 PACKAGES = ("fedweave", "torch", "nvflare", "numpy", "pyarrow")
 
 
@@ -68,11 +69,21 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         told.attempt(ADMIN, partial(_certificate, directory / ADMIN, "client", told))
     if "server" not in names:
         told.attempt("server", partial(_reach, project, told))
-    if config is not None and capabilities(config.algorithm.kind).pooled:
-        why = f"{config.algorithm.name} pools all data at one place, which no site allows; choose another."
-        told.faults.append(("experiment", why))
+    if config is not None:
+        told.attempt("experiment", partial(check_experiment, config))
     _compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
     return told
+
+
+def check_experiment(config: Config) -> None:
+    """Refuse settings that no site could run, whatever its data.
+
+    Raises:
+        ConfigError: the model or the algorithm refuses them. UserError: the algorithm is none of sites.
+    """
+    if capabilities(config.algorithm.kind).pooled:
+        raise UserError(f"{config.algorithm.name} pools all data at one place, which no site allows; choose another.")
+    config.algorithm.make(config.model.make().build(ANY_FEATURES, ANY_CLASSES))
 
 
 def versions() -> str:

@@ -177,6 +177,7 @@ def run(
 ) -> None:
     """Run an experiment at the sites and bring its files back."""
     from fedweave.config import read
+    from fedweave.deploy.sites.checking import check_experiment
     from fedweave.deploy.sites.observing import Observed
     from fedweave.deploy.sites.processes import own_reasons
     from fedweave.deploy.sites.running import for_sites, with_engine
@@ -189,6 +190,7 @@ def run(
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
     chosen, _ = read(config, with_engine(settings or []), algorithm)
     chosen = for_sites(chosen.plain())
+    check_experiment(chosen)
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()
     tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)

@@ -219,18 +219,20 @@ def _job(
     """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
     job = admin.submit(number, about.sites, config.plain(), predict)
     _keep(directory, _kept(directory) | {"job": job})
-    stop, began = False, time.monotonic()
+    stop, began, heard = False, time.monotonic(), dict[str, Any]()
     try:
         while (ended := admin.over(job)) is None:
             if (now := admin.progress(job, stop)) is not None:
+                heard = now
                 told(now)
                 due = time.monotonic() - began >= config.engine.values["rejoin_seconds"]
                 stop = stop or (_is_back(admin, now["lost"] or {}, here) and due)
             time.sleep(_POLL)
     except KeyboardInterrupt:
-        told({"status": "stopping"})
+        told({**heard, "status": "stopping"})
         _end(admin, job)
-        admin.fetch(job, lambda found: bring(found, directory))
+        if (reached := admin.fetch(job, lambda found: bring(found, directory))) is not None:
+            told(reached)
         raise
     last = admin.fetch(job, lambda found: bring(found, directory))
     if last is None:

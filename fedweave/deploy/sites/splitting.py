@@ -27,9 +27,10 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
     partition = cut(config.partition.make(), data, seed)
     if len(partition.parts) != len(sites):
+        more = f"add --set partition.clients={len(sites)}, or " if "clients" in config.partition.values else ""
+        as_many = f"--sites {','.join(partition.names)}" if partition.names else "as many sites"
         raise UserError(
-            f"the partition makes {len(partition.parts)} clients for {len(sites)} sites; add "
-            f"--set partition.clients={len(sites)}, or name as many sites."
+            f"the partition makes {len(partition.parts)} clients for {len(sites)} sites; {more}give {as_many}."
         )
     names = partition.names or sites
     if wrong := [f"{site} that of {name}" for site, name in zip(sites, names, strict=True) if site != name in sites]:

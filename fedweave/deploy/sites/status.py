@@ -106,6 +106,8 @@ def progress(now: dict[str, Any]) -> str:
     rounds = f"{now.get('round')} of {now.get('rounds')} rounds done" if now.get("rounds") else "before its first round"
     unheard = now.get("status") == "running" and ago > UNHEARD
     again = "; nobody follows it here: `fedweave sites run … --resume` does" if unheard else ""
-    if now.get("status") == "stopped" and now.get("lost"):
-        again = f"; `fedweave sites run` goes on with {', '.join(now['lost'])} as another job"
+    if now.get("status") == "stopped":
+        again = "; `fedweave sites run … --resume` goes on"
+        if now.get("lost"):
+            again = f"; `fedweave sites run` goes on with {', '.join(now['lost'])} as another job"
     return printable(f"run {now.get('out')}: {now.get('status')}, {rounds}{shown}{owed} ({ago:.0f} s ago){again}")
