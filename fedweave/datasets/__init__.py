@@ -55,9 +55,10 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Da
         raise ConfigError(f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}.")
     root = None if path is None else Path(path).expanduser()
     if root is not None and not root.exists():
+        where = "" if root.is_absolute() else f" in {Path.cwd()}, where the command runs"
         raise DataError(
-            f"[data] path: {root} does not exist. Name an existing folder or file; a data set with a name of its own "
-            "needs no path."
+            f"[data] path: {root} does not exist{where}. Name an existing folder or file; a data set with a name of its "
+            "own needs no path."
         )
     if root is None:
         return kind(**params).load(None, seed)

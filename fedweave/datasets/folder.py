@@ -117,11 +117,11 @@ class Folder(Classified):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for column, names in (
-            (self.categories or {}) | ({"groups": self.groups} if self.groups is not None else {})
-        ).items():
+        named = {f"categories.{column}": names for column, names in (self.categories or {}).items()}
+        named |= {"groups": self.groups} if self.groups is not None else {}
+        for key, names in named.items():
             if not 0 < len(names) == len(set(names)):
-                raise ConfigError(f"folder: {column} = {list(names)} is empty or names a value twice.")
+                raise ConfigError(f"folder: {key} = {list(names)} is empty or names a value twice.")
         if self.owner in NODES:
             raise ConfigError(f"folder: owner = {self.owner!r} already means something else; name another column.")
 

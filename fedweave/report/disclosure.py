@@ -75,7 +75,9 @@ def disclose(run: Run) -> Disclosure:
     sentences += _declared(sent + shown)
     clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
     keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
-    sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}.")
+    framing = sum(one.bytes for one in kinds if one.direction == "down" and one.key == FRAMING)
+    calls = f", of which {decimal(framing)} are calls without content" if 2 * framing > total["down"] else ""
+    sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}{calls}.")
     if again := _again(run.ledger):
         said = f"round{'s' * (len(again) > 1)} {', '.join(map(str, again))}"
         why = "because the run was continued; all of it is counted"
