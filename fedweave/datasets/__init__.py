@@ -57,8 +57,8 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Da
     if root is not None and not root.exists():
         where = "" if root.is_absolute() else f" in {Path.cwd()}, where the command runs"
         raise DataError(
-            f"[data] path: {root} does not exist{where}. Name an existing folder or file; a data set with a name of its "
-            "own needs no path."
+            f"[data] path: {root} does not exist{where}. Name an existing folder or file; a data set with a name of "
+            "its own needs no path."
         )
     if root is None:
         return kind(**params).load(None, seed)
