@@ -16,11 +16,12 @@ from fedweave.partition.splits import check_clients, check_ratios, divide, per_c
 
 @dataclass(frozen=True)
 class Vertical:
-    """Contiguous blocks of feature columns, and a uniform sample of the edges at every client, as in GLASU (Zhang et
-    al. 2023, appendix D.1).
+    """Blocks of feature columns that do not overlap, and a uniform sample of the edges at every client, as in GLASU
+    (Zhang et al. 2023, appendix D.1).
 
     clients:          how many, M.
-    widths:           relative widths of the M blocks, in column order; empty makes them as equal as possible.
+    widths:           relative widths of the M blocks; empty makes them as equal as possible.
+    blocks:           "random" draws which columns are in which block; without it they are contiguous, in order.
     edges:            share of the undirected edges that each client keeps, rounded to whole edges, independently of the
                       others.
     labels:           "all" clients see the labels, or only the "first".
@@ -32,6 +33,7 @@ class Vertical:
 
     clients: int = 3
     widths: tuple[float, ...] = ()
+    blocks: Literal["random"] | None = None
     edges: float = 0.8
     labels: Literal["all", "first"] = "all"
     train: float = 0.2
@@ -50,6 +52,8 @@ class Vertical:
                 f"[partition] train_per_class = {self.train_per_class} with public_split = {self.public_split}: it is "
                 "a whole number >= 0, and 0 with public_split = true."
             )
+        if self.blocks not in ("random", None):
+            raise ConfigError(f"[partition] blocks = {self.blocks!r}: must be 'random', or be left out.")
         if self.labels not in ("all", "first"):
             raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'first'.")
         if not 0 <= self.edges <= 1:
@@ -72,14 +76,17 @@ class Vertical:
         whole = every_node(data, ratios, self.public_split, self.train_rest, seed)
         if self.train_per_class:
             whole = replace(whole, masks=per_class(data, self.train_per_class, self.val, self.test, seed))
+        order = np.arange(data.features)
+        if self.blocks == "random":
+            order = generator(seed, "partition/vertical/columns").permutation(order)
         parts = [
             replace(
                 whole,
-                columns=columns,
+                columns=np.sort(order[places]),
                 edges=_sample(data.edges, self.edges, generator(seed, f"partition/vertical/{client}")),
                 labels=self.labels == "all" or client == 0,
             )
-            for client, columns in enumerate(_blocks(data.features, self.widths or (1.0,) * self.clients))
+            for client, places in enumerate(_blocks(data.features, self.widths or (1.0,) * self.clients))
         ]
         return Partition(tuple(parts))
 
@@ -151,7 +158,7 @@ def every_node(
 
 
 def _blocks(features: int, widths: Sequence[float]) -> list[np.ndarray]:
-    """Contiguous column numbers 0..d-1, each block within one column of its share."""
+    """Contiguous places 0..d-1, each block within one place of its share."""
     ends = np.rint(np.cumsum(widths) / np.sum(widths) * features).astype(np.int64)
     blocks = np.split(np.arange(features), ends[:-1])
     if any(len(block) == 0 for block in blocks):

@@ -1,5 +1,7 @@
 """Vertical cuts: laws on random graphs, cases worked by hand, and Cora."""
 
+import functools
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,18 @@ def test_widths_by_hand() -> None:
         Vertical(clients=2, widths=(99.0, 1.0)).cut(square(), 0)
     with pytest.raises(ConfigError, match="5 feature columns cannot be cut into 6"):
         Vertical(clients=6).cut(square(), 0)
+
+
+def test_random_blocks_hold_every_column_once_and_are_the_seeds() -> None:
+    data = random_data(8, 30, 0)
+    first, again, other = (Vertical(blocks="random").cut(data, seed).parts for seed in (0, 0, 1))
+    columns = [part.columns.tolist() for part in first]  # type: ignore[union-attr]
+    assert sorted(functools.reduce(operator.iadd, columns, [])) == list(range(30))
+    assert all(own == sorted(own) for own in columns)
+    assert columns[0] != list(range(10))
+    assert columns == [part.columns.tolist() for part in again] != [part.columns.tolist() for part in other]  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match=r"blocks = 'mixed': must be 'random'"):
+        Vertical(blocks="mixed")  # type: ignore[arg-type]
 
 
 def test_labels_only_at_the_first() -> None:

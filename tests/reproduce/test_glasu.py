@@ -159,7 +159,8 @@ def test_the_scripts_protocol_by_method() -> None:
         resolved.algorithm.make(resolved.model.make().build(facts.features, facts.classes))
         rounds = 2048 if dataset == "PubMed" else 1024
         assert it.document["rounds"] == rounds  # whatever Q
-        assert it.document["algorithm"]["decay_every"] == rounds * 3 // 8
+        assert it.document["algorithm"]["decay_every"] == rounds * (8 if column == "StAl." else 12) // 32
+        assert (it.document["partition"].get("blocks") == "random") == (it.document["partition"]["name"] == "vertical")
         exchanged = it.document["algorithm"].get("backward") == "exchanged"
         assert exchanged == (column in ("Sim.", "GLASU-1"))
         assert (it.document["algorithm"]["lr"] == 0.8) == (exchanged and dataset == "Cora")
