@@ -24,6 +24,7 @@ def check(
     """Load and cut the data, build model and algorithm, and say what is odd; no client trains, nothing is written."""
     from fedweave.build import build
     from fedweave.config import read
+    from fedweave.core.text import printable
     from fedweave.report.terminal import Terminal, screen
 
     console = screen()
@@ -32,9 +33,10 @@ def check(
     begun(chosen, built)
     Terminal(console).header(chosen, built)
     for line in (*facts(chosen, built), *(f"note: {text}" for text in oddities(chosen, built))):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
     if dropped:
-        console.print(f"note: {chosen.algorithm.label} does not take {', '.join(dropped)}", highlight=False)
+        said = f"note: {chosen.algorithm.label} does not take {', '.join(dropped)}"
+        console.print(said, highlight=False, markup=False)
     console.print("no fault found", highlight=False)
 
 

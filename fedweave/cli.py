@@ -143,12 +143,13 @@ def run(
     from fedweave.runs.files import is_used
 
     console = screen(quiet)
+    runs.recover(directory)
     if resume and (done := runs.examine(chosen, directory, resume)):
         console.print(f"this run is finished: all its {done['rounds']} rounds are done", highlight=False)
         show_result(console, done, directory)
         return
     if resume and not is_used(directory):
-        console.print(f"note: {directory} holds nothing to continue; beginning anew", highlight=False)
+        console.print(f"note: {directory} holds nothing to continue; beginning anew", highlight=False, markup=False)
     from fedweave.report.tracking import Observers, tracked
 
     observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
@@ -225,8 +226,7 @@ def _described(name: str) -> str:
 
 
 def _escaped(text: object) -> str:
-    from rich.markup import escape
+    """Of several lines, each by itself."""
+    from fedweave.report.markup import unmarked
 
-    from fedweave.core.text import printable
-
-    return escape("\n".join(map(printable, str(text).split("\n"))))
+    return "\n".join(map(unmarked, str(text).split("\n")))

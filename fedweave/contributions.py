@@ -6,6 +6,7 @@ to data valuation for federated learning", definition 2).
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,18 +36,20 @@ def contributions(
     from rich.table import Table
 
     from fedweave.incentives.coalitions import MEASURED_ON
+    from fedweave.report.markup import unmarked
     from fedweave.report.terminal import screen
-    from fedweave.runs.files import CONTRIBUTIONS, write_table
+    from fedweave.runs.files import CONTRIBUTIONS, locked, write_table
 
-    table = measured(directory, rounds, metric, permutations)
+    with locked(directory) if directory.is_dir() else nullcontext():  # so that no other run takes its place meanwhile
+        table = measured(directory, rounds, metric, permutations)
+        write_table(directory / CONTRIBUTIONS, table)
     where = table.schema.metadata[MEASURED_ON].decode()
-    write_table(directory / CONTRIBUTIONS, table)
     shown = Table(box=None, header_style="dim")
     summed = totals(table)
     for name in summed.column_names:
         shown.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
     for row in summed.to_pylist():
-        shown.add_row(*(value if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
+        shown.add_row(*(unmarked(value) if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
     console = screen()
     console.print(shown)
     numbers = sorted(set(table["round"].to_pylist()))
@@ -55,6 +58,7 @@ def contributions(
         f"{f'{count} rounds' if count > 1 else f'round {numbers[0]}'}, gains in {metric} on {where}"
         f"{', summed; shares are of the sums, cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
         highlight=False,
+        markup=False,
     )
     if any(value != value for row in summed.to_pylist() for value in row.values()):  # as NaN alone
         console.print("nan: these gains sum to nothing or less, so that no budget can be divided by them")

@@ -179,6 +179,11 @@ def test_another_algorithm_drops_values_that_it_cannot_have(small: Path) -> None
     [
         (["small.toml", "--set", "algorithm.local_step=3"], "Did you mean 'local_steps'?"),
         (["small.toml", "--set", "algorithm.local_steps=0"], "local_steps is 0"),
+        (
+            ["small.toml", "--set", "partition.name=zzz", "--set", "model.name=gcn"],
+            "--set partition.name=zzz: partition",
+        ),
+        (["small.toml", "--set", "rounds=0", "--set", "engine.threads=3"], "--set rounds=0: rounds"),
         (["small.toml", "--set", "algorithm.lr=-1"], "algorithm: lr is -1.0"),
         (["small.toml", "--set", "algorithm.lr=inf"], "algorithm: lr is inf"),
         (["small.toml", "--set", "algorithm.lr=nan"], "algorithm.lr: must be a number, got nan"),
@@ -192,7 +197,7 @@ def test_another_algorithm_drops_values_that_it_cannot_have(small: Path) -> None
         (["small.toml", "--set", "data={name = 'cora', path = '.'}"], ". holds small.toml. Name another path"),
         (["small.toml", "--algorithm", "fedavgg"], "Did you mean 'fedavg'?"),
         (["smal.toml"], "Did you mean 'small.toml'?"),
-        (["small.toml", "--out", "small.toml/run"], "--out"),
+        (["small.toml", "--out", "small.toml/run"], "another place"),
         (["small.toml", "--rounds", "3"], "No such option"),
     ],
 )

@@ -81,7 +81,7 @@ def _flagged(fault: str, overrides: Sequence[str]) -> str:
     """What is wrong, with the override that it is about, if it is about one: of several the last, which counts."""
     about = re.findall(r"\w+", fault)[:3]  # every message begins with section and key
     for text in reversed(overrides):
-        if re.split(r"\W+", text.partition("=")[0].strip())[-1] in about:
+        if set(re.split(r"\W+", text.partition("=")[0].strip())) <= set(about):
             return f"--set {text}: {fault}"
     return fault
 

@@ -16,6 +16,8 @@ from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.table import Table
 from fedweave.errors import DataError
 
+_MEANINGS = ("id", "label", "sens", "split")
+_RENAME = "Give it another name, or list in `features` those that are."
 _FRAMES = "Give a pandas or polars frame, or an Arrow table."
 
 
@@ -56,7 +58,10 @@ def from_networkx(
         ConfigError, DataError: see `from_frames`.
     """
     known = dict(graph.nodes(data=True))
-    chosen = features or sorted({key for own in known.values() for key in own} - {label, "sens", "split"})
+    held = {key for own in known.values() for key in own}
+    chosen = sorted(held - {label, "sens", "split"}) if features is None else list(features)
+    if taken := sorted(set(chosen) & set(_MEANINGS)):
+        refuse(name, f"the attribute {taken[0]!r} would be a feature, but is a column with a meaning", _RENAME)
     columns: dict[str, list[Any]] = {"id": [str(node) for node in known]}
     for attribute, column in ((label, "label"), *((key, key) for key in ("sens", "split", *chosen))):
         if column in ("label", *chosen) or any(attribute in own for own in known.values()):
@@ -77,8 +82,15 @@ def from_pyg(data: Any, name: str = "pyg") -> Dataset:
     """
     if missing := [key for key in ("x", "edge_index", "y") if getattr(data, key, None) is None]:
         refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and y.")
-    x, y = (np.asarray(getattr(data, key).cpu()) for key in ("x", "y"))
-    source, target = np.asarray(data.edge_index.cpu())
+    x, y, pairs = (_array(getattr(data, key)) for key in ("x", "y", "edge_index"))
+    if x.ndim != 2 or pairs.ndim != 2 or len(pairs) != 2 or y.shape not in ((len(x),), (len(x), 1)):
+        shapes = ", ".join(f"{key} {list(it.shape)}" for key, it in (("x", x), ("edge_index", pairs), ("y", y)))
+        refuse(
+            name, f"the shapes do not fit: {shapes}", "Give x [n, d], edge_index [2, E] and a class per node, y [n]."
+        )
+    if not (y == y.astype(np.int64)).all():
+        refuse(name, "y holds numbers that are not whole", "Number the classes from 0; -1 is unlabelled.")
+    source, target = pairs
     apart = source != target
     masks = [getattr(data, f"{split}_mask", None) for split in ("train", "val", "test")]
     sens = getattr(data, "sens", None)
@@ -89,10 +101,16 @@ def from_pyg(data: Any, name: str = "pyg") -> Dataset:
         edges=undirected(source[apart], target[apart], len(x)),
         y=whole,
         classes=int(whole.max(initial=-1)) + 1,
-        sens=None if sens is None else np.asarray(sens.cpu()).astype(np.int64),
-        public=None if any(m is None for m in masks) else np.stack([np.asarray(m.cpu()) for m in masks]),  # type: ignore[union-attr]
+        sens=None if sens is None else _array(sens).astype(np.int64),
+        public=None if any(m is None for m in masks) else np.stack([_array(m) for m in masks]),
     )
     return check(made, name)
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """A tensor's numbers, of a sparse one with its zeros."""
+    dense = tensor.to_dense() if hasattr(tensor, "to_dense") else tensor
+    return np.asarray(dense.detach().cpu() if hasattr(dense, "detach") else dense)
 
 
 def _columns(columns: dict[str, list[Any]]) -> pa.Table:
@@ -113,11 +131,22 @@ def _tables(root: Path, **frames: Any) -> list[Table]:
 def _table(kind: str, frame: Any) -> pa.Table:
     try:
         if isinstance(frame, pa.Table):
-            return frame
+            return _plain(frame)
         if hasattr(frame, "__arrow_c_stream__"):
-            made = pa.table(frame)
+            made = _plain(pa.table(frame))
         else:
             made = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise DataError(f"{kind}: {type(frame).__name__} cannot be read as a table ({error}). {_FRAMES}") from error
     return made.drop_columns([name for name in made.column_names if name.startswith("__index_level_")])
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """The table with text as Arrow's usual strings, which polars hands over as views."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type) and pa.types.is_string_view(field.type.value_type):
+            own = table.column(at).unify_dictionaries().combine_chunks()
+            table = table.set_column(at, field.name, own.dictionary.cast(pa.string()).take(own.indices))
+        elif pa.types.is_string_view(field.type):
+            table = table.set_column(at, field.name, table.column(at).cast(pa.string()))
+    return table

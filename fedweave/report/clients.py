@@ -8,6 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from fedweave.report.markup import unmarked
+
 _ROWS = 20
 _NAMES = 60  # letters of all classes' names that a heading has room for
 _SPLITS = {"train": "train", "val": "val", "test": "test"}
@@ -36,7 +38,7 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int], classes:
             f"\nno test node of some group at {whole['without_sp']} of {clients:,} clients: no SP there, and no EO"
         )
     if (more := whole.get("without_eo", 0)) > whole.get("without_sp", 0):
-        name = classes[1] if classes else 1
+        name = unmarked(classes[1]) if classes else 1
         caption += f"\nno test node of class {name} of some group at {more} of {clients:,} clients: no EO there"
     if clients > _ROWS:
         caption = f"the first {_ROWS} of {clients:,} clients, and the mean of all\n{caption}"
@@ -44,11 +46,11 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int], classes:
     for name, heading in headings.items():
         shown.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
     what = "graphs" if "graphs" in columns else "nodes"
-    names = f":\n{', '.join(classes)}" if classes and len(", ".join(classes)) <= _NAMES else ""
+    names = f":\n{unmarked(', '.join(classes))}" if classes and len(", ".join(classes)) <= _NAMES else ""
     shown.add_column(f"{what} of each class{names}")
     numbers = [columns[name] for name in headings if name != "client"]
     counts = [
-        [str(columns["client"][row]), *(_number(column[row]) for column in numbers)]
+        [unmarked(columns["client"][row]), *(_number(column[row]) for column in numbers)]
         for row in range(min(clients, _ROWS))
     ]
     labels = [[str(count) for count in row] for row in columns["labels"][:_ROWS]]

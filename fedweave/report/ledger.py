@@ -9,14 +9,14 @@ import pyarrow as pa
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.table import Table
 
 from fedweave.core.mechanism import Account
 from fedweave.core.purposes import FRAMING
-from fedweave.core.text import cell, printable
+from fedweave.core.text import cell
 from fedweave.privacy.spent import Bound, of_members, remarks
 from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, unbounded, who
+from fedweave.report.markup import unmarked
 
 DELTA = 1e-5  # of the ε of Gaussian noise
 
@@ -53,7 +53,9 @@ def flow_table(found: Sequence[Flow], everyone: int, delta: float = DELTA) -> Ta
         ends = f"{who(one.senders, everyone)} → {who(one.receivers, everyone)}"
         words = (one.purpose or "not said", ends, called(one), told(one), protected(one, delta))
         counts = (f"{one.messages:,}", decimal(one.bytes))
-        table.add_row(*map(_safe, (*words, *counts, f"{stamp(one.first)}, {stamp(one.last, one.first)}".strip(", "))))
+        table.add_row(
+            *map(unmarked, (*words, *counts, f"{stamp(one.first)}, {stamp(one.last, one.first)}".strip(", ")))
+        )
     return table
 
 
@@ -85,7 +87,7 @@ def spelt(account: Account, delta: float = DELTA) -> str:
 
 def say(console: Console, line: str) -> None:
     """A line of text, as it is."""
-    console.print(_safe(line), highlight=False, soft_wrap=True)
+    console.print(unmarked(line), highlight=False, soft_wrap=True)
 
 
 def as_rows(ledger: pa.Table, member: str = "") -> list[dict[str, Any]]:
@@ -155,7 +157,3 @@ def _priced(bound: Bound) -> str:
     remark = f", which {bound.remark}" if bound.remark else ""
     messages = "1 message" if bound.messages == 1 else f"{bound.messages:,} messages"
     return f"ε = {bound.epsilon:.4g}{at} per {bound.per} after {messages}{remark}"
-
-
-def _safe(text: str) -> str:
-    return escape(printable(text))

@@ -14,9 +14,9 @@ from fedweave.errors import FedweaveError
 from fedweave.report import figures, traffic
 from fedweave.report.html import drawn
 from fedweave.report.reading import Run, grouped, read_run
-from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, SUMMARY
+from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, RUN, SUMMARY
 
-RUN, PROJECT_RUNS = "run.json", "server/runs"  # of a run of sites: its number, and where the server keeps it
+PROJECT_RUNS = "server/runs"  # where the server keeps a run of sites
 FAULTS = ("missing", "refused", "late")
 _FILES = (CONFIG, METRICS, LEDGER, SUMMARY)
 

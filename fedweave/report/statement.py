@@ -41,10 +41,10 @@ def statement(
 
 def _show(totals: "pa.Table") -> None:
     """What each member is paid and fined over all rounds."""
-    from rich.markup import escape
     from rich.table import Table
 
     from fedweave.report.account_page import money
+    from fedweave.report.markup import unmarked
     from fedweave.report.terminal import screen
 
     shown = Table(box=None, header_style="dim")
@@ -52,7 +52,7 @@ def _show(totals: "pa.Table") -> None:
         shown.add_column(name, justify="left" if name == "member" else "right")
     for row in totals.to_pylist():
         amounts = (money(row["paid"]), money(row["fined"]), f"{money(row['pay'])} {row['currency']}")
-        shown.add_row(escape(row["member"]), str(row["rounds"]), *amounts)
+        shown.add_row(unmarked(row["member"]), str(row["rounds"]), *amounts)
     screen().print(shown)
 
 

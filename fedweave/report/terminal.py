@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.config import Config
+from fedweave.report.markup import unmarked
 from fedweave.report.notes import fallen_back, notes, of_fairest
 
 # Where the output is not a terminal:
@@ -59,10 +60,10 @@ class Terminal:
         engine = config.engine.plain()
         graphs = f"{built.data.examples:,} graphs, " if built.data.example == "graph" else ""
         parts = [
-            f"[bold]{built.data.name}[/] ({graphs}{built.data.nodes:,} nodes)",
-            f"{len(built.fed.clients):,} clients by {config.partition.label}",
-            f"[bold]{config.algorithm.label}[/]",
-            config.model.label,
+            f"[bold]{unmarked(built.data.name)}[/] ({graphs}{built.data.nodes:,} nodes)",
+            f"{len(built.fed.clients):,} clients by {unmarked(config.partition.label)}",
+            f"[bold]{unmarked(config.algorithm.label)}[/]",
+            unmarked(config.model.label),
             f"{engine['name']} ({engine['mode']}, {engine['dtype']})",
             f"seed {config.general.seed}",
         ]
@@ -71,7 +72,7 @@ class Terminal:
         named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
         self._console.print(clients_table(statistics(*cut) | named, totals(*cut), built.data.labels))
         for note in unused(config.partition.make(), *cut):
-            self._console.print(f"note: {note}", highlight=False, soft_wrap=True)
+            self._console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
 
     def step(self, reached: Any) -> None:
         """One more round."""
@@ -119,7 +120,7 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
             tables[1].add_row(name, _number(value))
     console.print(Columns(tables))
     for note in notes(metrics).values():
-        console.print(f"[bold yellow]note: {note}[/]", highlight=False, soft_wrap=True)
+        console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
         console.print(_between_groups(metrics))
     cost = f"{summary['rounds']} rounds in {summary['seconds']:.1f} s ({summary['seconds_per_round']:.3g} s each)"
@@ -141,7 +142,7 @@ def _show_fairest(console: Console, metrics: Mapping[str, Any]) -> None:
     by = "best by validation accuracy" if fallen_back(metrics) else "fairest by validation"
     console.print(f"{by}: {words}", highlight=False)
     for note in of_fairest(metrics).values():
-        console.print(f"[bold yellow]note: {note}[/]", highlight=False, soft_wrap=True)
+        console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
 
 
 def _for_evaluation(summary: Mapping[str, Any]) -> str:
@@ -170,7 +171,7 @@ def show_cells(console: Console, found: Any) -> None:
     for at, head in enumerate(found.head):
         table.add_column(head, justify="left" if at < found.words else "right")
     for row in found.rows:
-        table.add_row(*(f"{cell.text} {cell.note}".strip() for cell in row))
+        table.add_row(*(unmarked(f"{cell.text} {cell.note}".strip()) for cell in row))
     console.print(table)
 
 

@@ -28,7 +28,8 @@ PREDICTIONS, NEW_PREDICTIONS = "predictions.parquet", "new-predictions.parquet" 
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
-OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY)
+RUN = "run.json"  # of a run between sites: which run of the project it is
+OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
 OF_COMMANDS = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)
 
 _NUMBER = (int, float, type(None))

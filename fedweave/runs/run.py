@@ -37,6 +37,7 @@ from fedweave.runs.files import (
     METRICS,
     MOTIFS,
     PARTITION,
+    PREDICTIONS,
     SUMMARY,
     damaged,
     locked,
@@ -179,7 +180,8 @@ def _prepare(
         metrics = _cut(directory, METRICS, start.metrics)
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
-    (directory / SUMMARY).unlink(missing_ok=True)  # of fewer rounds than are wanted now
+    for name in (SUMMARY, PREDICTIONS):  # of fewer rounds than are wanted now
+        (directory / name).unlink(missing_ok=True)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(here.held(built)))
     if motifs := getattr(built, "motifs", None):

@@ -41,11 +41,12 @@ def sweep(
     from fedweave.report.terminal import screen, show_cells
     from fedweave.reproduce.workers import Stopped
     from fedweave.runs.files import write
-    from fedweave.sweep.plan import planned
+    from fedweave.sweep.plan import check_unchanged, planned
     from fedweave.sweep.table import NOTES, markdown, results
 
     folder, console = out or Path("sweeps") / config.stem, screen()
     runs = planned(config, folder, seeds, algorithms, settings or [], grid or [])
+    check_unchanged(runs)
     try:
         failed = _execute(console, runs, jobs)
     except Stopped as error:
@@ -58,7 +59,7 @@ def sweep(
     found = results(grouped(read))
     show_cells(console, found)
     for note in NOTES:
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, markup=False)
     page = render(read)
     write(folder / "report.html", lambda file: file.write(page.encode()))
     write(folder / "sweep.md", lambda file: file.write(markdown(found).encode()))

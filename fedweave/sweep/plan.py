@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 
+from fedweave import datasets
 from fedweave.config import Document, load, override, parameters, registry, with_algorithm
 from fedweave.config.plugins import lookup
+from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import ConfigError, UserError
 from fedweave.reproduce.grid import PlannedRun, planned_run
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import CHECKPOINT
 
 MOST = 10_000  # runs
 
@@ -25,6 +29,8 @@ def planned(
     Raises:
         ConfigError: a name, key or value is not valid. UserError: nothing or too much is asked for.
     """
+    if seeded := [text for text in (*settings, *grid) if text.partition("=")[0].strip() == "seed"]:
+        raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
     base = load(config)
     documents: list[Document] = []
     for name in algorithms.split(",") if algorithms else [None]:
@@ -84,3 +90,21 @@ def _seeds(text: str) -> list[int]:
             raise ConfigError(f"--seeds {text}: write seeds such as 0-4 or 0,3,7.")
         found += range(first, last + 1)
     return list(dict.fromkeys(found))
+
+
+def check_unchanged(runs: Sequence[PlannedRun]) -> None:
+    """Refuse finished runs of tables of one's own that have changed since: they would stand beside runs of the new.
+
+    Raises:
+        UserError: names the run and what has changed.
+    """
+    known: dict[str, dict[str, str]] = {}
+    for run in runs:
+        data = run.config.data
+        if run.config.folder is None or not run.finished():
+            continue
+        key = repr((data.plain(), run.config.folder))
+        if key not in known:
+            known[key] = digests(datasets.load(data.name, path=run.config.folder, **data.values))
+        before = Checkpoint.load(run.directory / CHECKPOINT).source
+        check_same(before, known[key], run.directory, "Sweep the new data into another directory with --out.")

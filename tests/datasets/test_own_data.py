@@ -192,6 +192,53 @@ class Data:
         self.__dict__ = own
 
 
+@pytest.mark.parametrize("key", ["id", "label"])
+def test_attributes_that_have_the_name_of_a_column_are_not_taken_for_it(key: str) -> None:
+    """Names and classes are what the caller says, whatever else nodes carry."""
+    graph = nx.Graph([("a", "b"), ("b", "c")])
+    for at, node in enumerate(graph):
+        graph.nodes[node].update({"club": "xy"[at % 2], "age": at + 1.0, key: 2 - at})
+    with pytest.raises(DataError, match=rf"the attribute '{key}' would be a feature.*list in `features`"):
+        datasets.from_networkx(graph, label="club")
+    data = datasets.from_networkx(graph, label="club", features=["age"])
+    assert (data.labels, data.y.tolist(), data.ids) == (("x", "y"), [0, 1, 0], ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("categorical", [False, True])
+def test_text_as_polars_hands_it_over(categorical: bool) -> None:
+    """Arrow's views, plain or in a dictionary."""
+    label = pa.array(["x", "y", "x"], pa.string_view())
+    if categorical:
+        label = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int32()), pa.array(["x", "y"], pa.string_view()))
+    nodes = pa.table({"id": pa.array(["a", "b", "c"], pa.string_view()), "label": label, "f": [1.0, 2.0, 3.0]})
+    edges = pa.table({name: pa.array([end], pa.string_view()) for name, end in (("source", "a"), ("target", "c"))})
+    data = datasets.from_frames(nodes, edges)
+    assert (data.labels, data.y.tolist(), data.edges.tolist()) == (("x", "y"), [0, 1, 0], [[0, 2], [2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"y": torch.tensor([0.7, 1.2, 0.0])}, "y holds numbers that are not whole"),
+        ({"y": torch.eye(3)}, r"the shapes do not fit: .*y \[3, 3\]"),
+        ({"y": torch.tensor([0, 1])}, r"y \[2\]"),
+        ({"edge_index": torch.tensor([0, 1])}, r"edge_index \[2\]"),
+    ],
+)
+def test_a_data_that_does_not_fit_is_refused(changed: dict[str, torch.Tensor], what: str) -> None:
+    whole = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 1], [1, 2]])}
+    with pytest.raises(DataError, match=what):
+        datasets.from_pyg(Data(**(whole | changed)))
+
+
+def test_features_that_are_sparse_or_trained_are_numbers_like_others() -> None:
+    x, ends, y = torch.eye(3), torch.tensor([[0, 1], [1, 2]]), torch.tensor([[0], [1], [1]])
+    for form in (x.to_sparse(), torch.nn.Parameter(x)):
+        data = datasets.from_pyg(Data(x=form, edge_index=ends, y=y))
+        held = data.x if isinstance(data.x, np.ndarray) else data.x.toarray()
+        assert held.tolist() == x.tolist()
+
+
 def test_a_data_of_pytorch_geometric() -> None:
     ends = torch.tensor([[0, 1, 1, 2], [1, 0, 1, 0]])
     masks = {f"{split}_mask": torch.arange(3) == i for i, split in enumerate(("train", "val", "test"))}

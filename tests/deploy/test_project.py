@@ -6,8 +6,10 @@ import socket
 import ssl
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,10 +34,11 @@ from fedweave.deploy.flare.job import write_job
 from fedweave.deploy.flare.provision import USER, check_names, limit_classes, provision
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.sitefile import read_site_file
+from fedweave.deploy.sites import running as running_module
 from fedweave.deploy.sites.processes import SiteProcess, check_certificate, members
-from fedweave.deploy.sites.project import read_project
-from fedweave.deploy.sites.running import run
-from fedweave.errors import ConfigError, UserError
+from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.running import for_sites, run
+from fedweave.errors import ConfigError, FedweaveError, UserError
 from tests.deploy.projects import SITES, Ran, Refused, experiment, make_project, processes, until
 from tests.deploy.test_in_process import simulated
 
@@ -357,3 +360,31 @@ def test_each_folder_says_how_its_process_is_started(tmp_path: Path) -> None:
         told = (tmp_path / "bank" / name / "readme.txt").read_text()
         assert f"fedweave sites start bank --only {name}" in told
         assert "start.sh" not in told
+
+
+def test_a_run_is_there_again_if_the_one_that_was_to_replace_it_reached_no_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nobody:
+        """A server without sites."""
+
+        def listed(self) -> list[str]:
+            return []
+
+        def wait_for(self, sites: Any, seconds: float) -> list[str]:
+            return []
+
+        def over(self, job: str) -> str:
+            return "over"
+
+    monkeypatch.setattr(running_module, "administer", lambda project: nullcontext(Nobody()))
+    project, out = tmp_path / "project", tmp_path / "run"
+    project.mkdir()
+    Project(("a", "b"), "localhost", 1).save(project)
+    held = {"config.toml": "old", "metrics.parquet": "old", "run.json": '{"run": "1", "project": "p", "job": "j"}'}
+    out.mkdir()
+    for name, text in held.items():
+        (out / name).write_text(text)
+    with pytest.raises(FedweaveError, match="no site of .* is connected"):
+        run(for_sites({"data": {"name": "digits"}}), project, out, False, lambda now: None, overwrite=True)
+    assert {path.name: path.read_text() for path in out.iterdir() if path.name != ".lock"} == held

@@ -90,3 +90,11 @@ def test_classes_are_called_by_their_names_where_there_is_room() -> None:
     assert "no test node of class paid of some group at 1 of 2 clients" in named
     assert "no test node of class 1 of some group at 1 of 2" in " ".join(lines(columns, **groups))
     assert "default" not in lines(columns, classes=("default", "p" * 60))[1]
+
+
+def test_names_of_clients_and_classes_are_words_whatever_they_hold() -> None:
+    columns = cut(2, np.array([[1, 2], [3, 4]])) | {"client": ["[red]north", "sou\x1b[2Jth"]}
+    shown = lines(columns, 160, classes=("[/x]", "b"), without_eo=1, without_sp=0, edges=5)
+    assert any("[/x], b" in line for line in shown)
+    assert any(line.startswith("[red]north") for line in shown)
+    assert any(line.startswith(r"sou\x1b[2Jth") for line in shown)

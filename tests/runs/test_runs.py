@@ -258,6 +258,16 @@ def test_extending_a_finished_run(tmp_path: Path) -> None:
     assert final_numbers(tmp_path / "run") == final_numbers(tmp_path / "whole")
 
 
+def test_predictions_of_fewer_rounds_go_when_a_run_goes_on(tmp_path: Path) -> None:
+    """A page would show them as the new models'."""
+    runs.run(resolved(rounds=1), tmp_path / "run", Quiet())
+    (tmp_path / "run/predictions.parquet").write_bytes(b"of one round")
+    runs.run(resolved(rounds=1), tmp_path / "run", Quiet(), resume=True)
+    assert (tmp_path / "run/predictions.parquet").exists()
+    runs.run(resolved(rounds=2), tmp_path / "run", Quiet(), resume=True)
+    assert not (tmp_path / "run/predictions.parquet").exists()
+
+
 def test_directories_that_are_refused(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(UserError, match="--resume"):
         runs.run(resolved(), whole, Quiet())

@@ -63,6 +63,8 @@ def test_every_combination_that_an_algorithm_takes_is_planned_once(config: Path,
         ({"grid": ["algorithm.moon=1"]}, "no algorithm has the setting 'moon'"),
         ({"grid": ["model.hidden=3,x"]}, "model.hidden"),
         ({"algorithms": "fedavg,fedavgg"}, "Did you mean 'fedavg"),
+        ({"settings": ["seed=7"]}, "seed=7: give the seeds of a sweep with --seeds"),
+        ({"grid": ["seed=5,6"]}, "seed=5,6: give the seeds of a sweep with --seeds"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(options: dict[str, object], said: str, config: Path) -> None:
@@ -104,3 +106,22 @@ def test_a_sweep_ends_in_one_table_and_one_page_and_goes_on_where_it_was(
     assert line.split(" | ")[1] == "2"
     assert f"{mean:.4f} ± " in line
     assert 'id="differences"' in (tmp_path / "out/report.html").read_text()
+
+
+def test_runs_of_tables_that_have_changed_are_not_mixed_with_new_ones(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "execute", in_process)
+    rows = "".join(f"{at},{at % 2},{at}.5\n" for at in range(24))
+    (tmp_path / "nodes.csv").write_text(f"id,label,f\n{rows}")
+    (tmp_path / "edges.csv").write_text("source,target\n0,1\n2,3\n")
+    own = SMALL.replace('name = "synthetic"\nnodes = 60\nclasses = 2\nfeatures = 4', 'name = "folder"')
+    config.write_text(own.replace('"folder"', f'"folder"\npath = "{tmp_path}"'))
+    words = ["sweep", str(config), "--out", str(tmp_path / "out"), "--seeds"]
+    assert CliRunner().invoke(app, [*words, "0"]).exit_code == 0
+    assert CliRunner().invoke(app, [*words, "0"]).exit_code == 0
+    (tmp_path / "nodes.csv").write_text(f"id,label,f\n{rows.replace('7.5', '8.5')}")
+    changed = CliRunner().invoke(app, [*words, "0-1"])
+    assert changed.exit_code == 2
+    assert "has changed since it was begun: features. Sweep the new data into another" in changed.stderr
+    assert len(list((tmp_path / "out/runs").glob("*/summary.json"))) == 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedweave.errors import UserError
+from fedweave.report.markup import unmarked
 
 if TYPE_CHECKING:
     from fedweave.deploy.flare.audit import Audit, Run
@@ -47,11 +48,11 @@ def _show(found: "Audit") -> None:
 
     console = screen()
     for run in found.runs:
-        console.print(f"[bold]{_safe(run.heading)}[/]", highlight=False)
+        console.print(f"[bold]{unmarked(run.heading)}[/]", highlight=False)
         for line in _told(run):
-            console.print(_safe(line), highlight=False, soft_wrap=True)
+            console.print(unmarked(line), highlight=False, soft_wrap=True)
         for line in _warnings(run):
-            console.print(f"[red]{_safe(line)}[/]", highlight=False, soft_wrap=True)
+            console.print(f"[red]{unmarked(line)}[/]", highlight=False, soft_wrap=True)
         if run.flows:
             console.print(flow_table(run.flows, 1, found.delta))
     console.print(_in_all(found), highlight=False, soft_wrap=True)
@@ -70,8 +71,8 @@ def _write(directory: Path, found: "Audit", out: Path) -> None:
 def _compare(directory: Path, run: Path) -> None:
     """Say where a site's journal and a run's ledger differ."""
     from fedweave.deploy.flare.audit import compare
-    from fedweave.deploy.sites.running import RUN, number_of
-    from fedweave.runs.files import LEDGER, read_table
+    from fedweave.deploy.sites.running import number_of
+    from fedweave.runs.files import LEDGER, RUN, read_table
 
     if not (run / RUN).exists():
         raise UserError(
@@ -125,11 +126,3 @@ def _warnings(run: "Run") -> list[str]:
     if run.damaged:
         told.append(f"{run.damaged} damaged lines: what they say has left is counted nowhere")
     return told
-
-
-def _safe(text: object) -> str:
-    from rich.markup import escape
-
-    from fedweave.core.text import printable
-
-    return escape(printable(str(text)))

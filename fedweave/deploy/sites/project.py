@@ -36,8 +36,11 @@ def read_project(directory: Path) -> Project:
         port = int(told["port"])
         if not 0 < port < 1 << 16:
             raise ValueError(f"{port} is no port")
+        names = [*told["sites"], told["host"]]
+        if not isinstance(told["sites"], list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("sites is a list of names, host a name")
         return Project(tuple(told["sites"]), told["host"], port)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{directory} is not a project: it has no readable {FILE}. Make one with `fedweave sites init`."
         ) from error

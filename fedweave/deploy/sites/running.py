@@ -6,7 +6,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,16 @@ from fedweave.runs.files import (
     METRICS,
     PARTITION,
     PREDICTIONS,
+    RUN,
     SUMMARY,
     damaged,
     locked,
-    remove_run,
     write,
 )
+from fedweave.runs.replacing import recover, replacing
 from fedweave.runs.resuming import check_replaceable, examine
 from fedweave.runs.trained import finished
 
-RUN = "run.json"  # which run of the project a directory is of
 FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
 _POLL = 0.5
 
@@ -75,12 +75,13 @@ def run(
     """Run `config` at the sites of `project` and bring the run's files into `directory`; returns its summary.
 
     told: hears of progress, of sites that are missing, and of a job's end. patience: seconds to wait for sites.
-    overwrite: remove the run that `directory` holds.
+    overwrite: replace the run that `directory` holds; if the new one ends before it has saved a round, it is put back.
 
     Raises:
         UserError: `directory` holds something else; FedweaveError: no site is there, or the run failed.
     """
-    about = read_project(project)
+    read_project(project)
+    recover(directory)
     if overwrite:
         check_replaceable(directory)
     elif finished := examine(config, directory, resume):
@@ -88,31 +89,42 @@ def run(
     with administer(project) as admin, locked(directory):
         if resume or overwrite:
             _end_earlier(admin, directory, told)
-        if overwrite:
-            remove_run(directory)
-        number, lost = _number(project, directory, resume), set[str]()
-        write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
-        while True:
-            listed = admin.listed()
-            if missing := [site for site in about.sites if site not in listed]:
-                told({"status": "waiting", "sites": missing, "seconds": patience})
-            here = admin.wait_for(about.sites, patience)
-            if back := lost.intersection(here):
-                told({"status": "rejoined", "sites": sorted(back)})
-            if absent := [site for site in about.sites if site not in here]:
-                told({"status": "absent", "sites": absent})
-            if not here:
-                raise FedweaveError(f"no site of {project} is connected. Start them with `fedweave sites start`.")
-            told({"status": "submitted", "sites": here})
-            noting = partial(_noting, project, directory, told)
-            last = _job(admin, config, about, set(here), number, directory, noting)
-            noting(last)
-            if last["status"] == "done":
-                return dict(json.loads((directory / SUMMARY).read_text()))
-            if last["status"] != "stopped":
-                said = (last["error"] or "the job was ended") + _reached(last)
-                raise (UserError if last["mistake"] else FedweaveError)(said)
-            lost = set(last["lost"] or {})
+        with replacing(directory) if overwrite else nullcontext():
+            return _jobs(admin, config, project, directory, resume, told, patience)
+
+
+def _jobs(
+    admin: Admin, config: Config, project: Path, directory: Path, resume: bool, told: Told, patience: float
+) -> dict[str, Any]:
+    """One job after the other until the run is done; its summary.
+
+    Raises:
+        UserError, FedweaveError: no site is there, or the run failed.
+    """
+    about = read_project(project)
+    number, lost = _number(project, directory, resume), set[str]()
+    write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
+    while True:
+        listed = admin.listed()
+        if missing := [site for site in about.sites if site not in listed]:
+            told({"status": "waiting", "sites": missing, "seconds": patience})
+        here = admin.wait_for(about.sites, patience)
+        if back := lost.intersection(here):
+            told({"status": "rejoined", "sites": sorted(back)})
+        if absent := [site for site in about.sites if site not in here]:
+            told({"status": "absent", "sites": absent})
+        if not here:
+            raise FedweaveError(f"no site of {project} is connected. Start them with `fedweave sites start`.")
+        told({"status": "submitted", "sites": here})
+        noting = partial(_noting, project, directory, told)
+        last = _job(admin, config, about, set(here), number, directory, noting)
+        noting(last)
+        if last["status"] == "done":
+            return dict(json.loads((directory / SUMMARY).read_text()))
+        if last["status"] != "stopped":
+            said = (last["error"] or "the job was ended") + _reached(last)
+            raise (UserError if last["mistake"] else FedweaveError)(said)
+        lost = set(last["lost"] or {})
 
 
 def _reached(last: dict[str, Any]) -> str:
