@@ -1,14 +1,88 @@
-"""Small files that would fill the memory."""
+"""Small files that would fill the memory, and what reading a damaged archive raises."""
 
-from typing import Any
+import lzma
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 MOST, RATIO = 1 << 31, 2000  # bytes of a table in a file that is smaller by more than this factor
+MOST_UNPACKED, RATIO_UNPACKED = 1 << 30, 200  # of an archive
+LONG = 4096  # bytes of a word that a table should not hold many times
+ARCHIVE_FAULTS = (
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, SyntaxError, NotImplementedError),
+    *(MemoryError, RuntimeError, TypeError, KeyError, ValueError),
+)
+TABLE_FAULTS = (pa.ArrowException, OSError, UnicodeError, MemoryError)
 
 
-def swollen(held: Any, size: int) -> str:
+class Swollen(Exception):
+    """Says why a file would fill the memory."""
+
+
+def read_parquet(source: Any, size: int) -> pa.Table:
+    """The table in a Parquet file of `size` bytes, in this thread alone: another one that still has `source` in hand
+    when Python ends aborts the process.
+
+    A word that stands there once and is meant a million times is counted before it is written out as often.
+
+    Raises:
+        Swollen: see `fault`, or a column holds text in lists. One of `TABLE_FAULTS`: the file is damaged.
+    """
+    held = pq.ParquetFile(source, pre_buffer=False)
+    schema = held.schema_arrow
+    if why := fault(held.metadata, size):
+        raise Swollen(why)
+    for column in schema:
+        if pa.types.is_nested(column.type) and any(word in str(column.type) for word in ("string", "binary", "struct")):
+            raise Swollen(f"column {column.name!r} holds {column.type}")
+    words = [column.name for column in schema if _is_text(column.type)]
+    table = pq.ParquetFile(source, pre_buffer=False, read_dictionary=words).read(use_threads=False)
+    table.validate(full=True)
+    much = sum(map(_written_out, table.columns))
+    if much > MOST and much > RATIO * size:
+        raise Swollen(f"its {size:,} bytes hold {much:,} bytes of text")
+    return table.cast(pa.schema(list(schema), table.schema.metadata))
+
+
+def fault(held: Any, size: int) -> str:
     """Why a Parquet file of `size` bytes, of which `held` are the metadata, would fill the memory; "" if it would not.
 
     Ledgers of honest runs shrink by a factor of several hundred.
     """
-    much = 8 * held.num_rows * held.num_columns
+    groups = [held.row_group(at) for at in range(held.num_row_groups)]
+    unpacked = sum(group.total_byte_size for group in groups)
+    much = max(8 * held.num_rows * held.num_columns, unpacked)
     return f"its {size:,} bytes hold {held.num_rows:,} rows" if much > MOST and much > RATIO * size else ""
+
+
+def check_archive(source: Path | BinaryIO, size: int) -> None:
+    """Raise Swollen if a zip archive of `size` bytes would fill the memory."""
+    if not zipfile.is_zipfile(source):
+        return
+    with zipfile.ZipFile(source) as held:
+        unpacked = sum(entry.file_size for entry in held.infolist())
+    if unpacked > most_of(size):
+        raise Swollen(f"its {size:,} bytes would unpack to {unpacked:,}")
+
+
+def most_of(size: int) -> int:
+    """How many bytes a compressed file of `size` may unpack to."""
+    return max(MOST_UNPACKED, RATIO_UNPACKED * size)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary))
+
+
+def _written_out(column: pa.ChunkedArray) -> int:
+    """Bytes of the words of a column if each row had its own; 0 where they are short."""
+    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
+        return 0
+    lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+    longest = max((pc.max(each).as_py() or 0 for each in lengths), default=0)
+    return sum(pc.sum(each).as_py() or 0 for each in lengths) if longest > LONG else 0

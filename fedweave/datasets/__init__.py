@@ -53,7 +53,10 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Da
     unknown = [key for key in params if key not in known]
     if unknown:
         raise ConfigError(f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}.")
-    root = None if path is None else Path(path).expanduser()
+    try:
+        root = None if path is None else Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"[data] path: {path}: {error}; name the folder in full.") from error
     if root is not None and not root.exists():
         where = "" if root.is_absolute() else f" in {Path.cwd()}, where the command runs"
         raise DataError(

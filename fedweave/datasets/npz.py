@@ -7,13 +7,12 @@ and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph
 of small graphs.
 """
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.swollen import ARCHIVE_FAULTS, Swollen, check_archive
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_array, first, refuse
 
@@ -22,8 +21,6 @@ SPLIT = ("train_idx", "val_idx", "test_idx")
 KEPT = ("sens", "graph_of", "node_labels", "edge_labels")  # as they are
 IDS = "ids"
 OPTIONAL = (*SPLIT, *KEPT, IDS)
-
-_MOST_UNPACKED, _MOST_RATIO = 1 << 30, 200  # bytes of arrays in a file that is smaller by more than this factor
 
 
 def read(path: Path, name: str, labelled: bool = True) -> Dataset:
@@ -72,35 +69,26 @@ def write(dataset: Dataset, path: Path) -> None:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
-def _check_unpacked(path: Path) -> None:
-    """Refuse a small file that would fill the memory."""
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as held:
-        size = sum(entry.file_size for entry in held.infolist())
-    if size > _MOST_UNPACKED and size > _MOST_RATIO * path.stat().st_size:
-        much = f"its {path.stat().st_size:,} bytes would unpack to {size:,}"
-        refuse(path, much, "Write it with numpy.savez, without compression, if that is meant.")
-
-
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     again = "Get the file again, or write it anew with numpy.savez_compressed."
     if not path.is_file():
         refuse(path, "this is not a file", "Name the .npz file itself.")
     try:
-        _check_unpacked(path)
+        check_archive(path, path.stat().st_size)
         held = np.load(path, allow_pickle=False)
         if not isinstance(held, np.lib.npyio.NpzFile):
             refuse(path, "this is a single array, not an .npz archive", again)
         with held as file:
             _check_names(file.files, path)
             return {key: file[key] for key in file.files}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, SyntaxError, NotImplementedError, MemoryError) as error:
-        refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", again)
+    except Swollen as error:
+        refuse(path, str(error), "Write it with numpy.savez, without compression, if that is meant.")
     except ValueError as error:
         if "pickle" not in str(error).lower():
             refuse(path, f"the file is truncated or damaged ({error})", again)
         refuse(path, f"the file holds pickled objects or is no archive ({error})", "fedweave never unpickles. " + again)
+    except ARCHIVE_FAULTS as error:
+        refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", again)
 
 
 def _check_names(names: list[str], path: Path) -> None:

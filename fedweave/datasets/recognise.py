@@ -1,11 +1,11 @@
 """What a user's path holds, in words, for the refusal of a path that does not hold the named data."""
 
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
+from fedweave.core.swollen import ARCHIVE_FAULTS, Swollen, check_archive
 from fedweave.datasets import tu
 
 TABLES = (".csv", ".parquet")
@@ -18,6 +18,8 @@ def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     known = set(names)
     if root.is_file():
         return f"is {_file(root)}", (root.stem,) if root.suffix == ".npz" and root.stem in known else ()
+    if not root.is_dir():
+        return "is a pipe or a device", ()
     inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
     if tables := _tables(root):
         return f"is a folder with {' and '.join(tables)}", ("graphs" if len(tables) == 3 else "folder",)
@@ -34,10 +36,11 @@ def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
 def _file(path: Path) -> str:
     """An archive by its counts, any other file by its kind."""
     try:
+        check_archive(path, path.stat().st_size)
         with np.load(path, allow_pickle=False) as held:
             nodes, (_, features) = len(held["y"]), held["x_shape"]
             return f"an .npz of {nodes:,} nodes with {features:,} features"
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile):
+    except (*ARCHIVE_FAULTS, AttributeError, Swollen):
         return f"a file of kind {path.suffix!r}" if path.suffix else "a file without an extension"
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedweave.core.swollen import swollen
+from fedweave.core.swollen import TABLE_FAULTS, Swollen, read_parquet
 from fedweave.datasets.check import refuse, refuse_rows
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
@@ -204,7 +204,7 @@ def read(path: Path) -> Table:
         _refuse_encoding(path, error)
     except PermissionError:
         refuse(path, "it may not be read", "Give this user the right to read it (chmod u+r).")
-    except (pa.ArrowException, OSError, csv.Error, MemoryError) as error:
+    except (*TABLE_FAULTS, csv.Error) as error:
         if path.suffix == ".csv" and "UTF8" in str(error):
             _refuse_encoding(path, error)
         why = " ".join(str(error).split())  # Arrow breaks lines
@@ -217,9 +217,10 @@ def read(path: Path) -> Table:
 
 
 def _parquet(path: Path) -> pa.Table:
-    if fault := swollen(pa.parquet.read_metadata(path), path.stat().st_size):
-        refuse(path, fault, "Write it with another compression, or as CSV, if that is meant.")
-    return pa.parquet.read_table(path, partitioning=None)
+    try:
+        return read_parquet(path, path.stat().st_size)
+    except Swollen as error:
+        refuse(path, str(error), "Write it with another compression, or as CSV, if that is meant.")
 
 
 def _refuse_encoding(path: Path, error: Exception) -> NoReturn:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import scipy.sparse as sp
 
+from fedweave.core.swollen import most_of
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import compact, one_hot
@@ -193,10 +194,13 @@ def _optional(folder: Path, stem: str, kind: pa.DataType | None = None, columns:
         refuse(folder, f"both {path.name} and {more[0].name} are there", "Keep the one that counts.")
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-            text = file.read().rstrip()
+            most = most_of(path.stat().st_size)
+            text = file.read(most + 1)
     except (OSError, EOFError, lzma.LZMAError) as error:
         refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", AGAIN)
-    return Lines(path, _parsed(path, text, kind or pa.int64(), columns))
+    if len(text) > most:
+        refuse(path, f"its {path.stat().st_size:,} bytes unpack to more than {most:,}", "Unpack it, if that is meant.")
+    return Lines(path, _parsed(path, text.rstrip(), kind or pa.int64(), columns))
 
 
 def _parsed(path: Path, text: bytes, kind: pa.DataType, columns: int | None) -> np.ndarray:

@@ -12,13 +12,12 @@ from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
-from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedweave.core.swollen import swollen
+from fedweave.core.swollen import ARCHIVE_FAULTS, TABLE_FAULTS, Swollen, check_archive, read_parquet
 from fedweave.core.text import cell
 from fedweave.errors import FedweaveError, UserError
 
@@ -124,10 +123,12 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """
     if not path.exists():
         return {}
+    blob = read(path)
     try:
-        with np.load(BytesIO(read(path)), allow_pickle=False) as found:
+        check_archive(BytesIO(blob), len(blob))
+        with np.load(BytesIO(blob), allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
-    except (ValueError, OSError, BadZipFile) as error:
+    except (*ARCHIVE_FAULTS, Swollen) as error:
         raise damaged(path, str(error)) from error
 
 
@@ -154,12 +155,8 @@ def read_table(directory: Path, name: str) -> pa.Table:
         raise UserError(f"there is no {path}; give the directory of a run (the --out of `fedweave run`).")
     blob = read(path)
     try:
-        # In this thread alone: another one that still has `blob` in hand when Python ends aborts the process.
-        held = pq.ParquetFile(pa.BufferReader(blob), pre_buffer=False)
-        if fault := swollen(held.metadata, len(blob)):
-            raise damaged(path, fault)
-        table = held.read(use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+        table = read_parquet(pa.BufferReader(blob), len(blob))
+    except (*TABLE_FAULTS, Swollen) as error:
         raise damaged(path, str(error)) from error
     for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
         table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))

@@ -385,6 +385,6 @@ def test_a_run_is_there_again_if_the_one_that_was_to_replace_it_reached_no_site(
     out.mkdir()
     for name, text in held.items():
         (out / name).write_text(text)
-    with pytest.raises(FedweaveError, match="no site of .* is connected"):
+    with pytest.raises(FedweaveError, match=r"no site of .* is connected"):
         run(for_sites({"data": {"name": "digits"}}), project, out, False, lambda now: None, overwrite=True)
     assert {path.name: path.read_text() for path in out.iterdir() if path.name != ".lock"} == held

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import logging
+import lzma
 import os
 import re
 import socket
@@ -24,8 +25,9 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
 from fedweave.config import load, resolve
+from fedweave.core import swollen
 from fedweave.core.text import printable
-from fedweave.datasets import npz, table
+from fedweave.datasets import npz, table, tu
 from fedweave.deploy.flare.keys import known, read_checked
 from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.sites import processes
@@ -280,11 +282,35 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: P
 
 
 def test_a_small_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(npz, "_MOST_UNPACKED", 1 << 20)  # of a GiB, which takes long to write
+    monkeypatch.setattr(swollen, "MOST_UNPACKED", 1 << 20)  # of a GiB, which takes long to write
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as held:
         held.writestr("y.npy", bytes(2 << 20))
     with pytest.raises(DataError, match=r"would unpack to 2,097,152"):
         npz.read(tmp_path / "bomb.npz", "bomb")
+    with pytest.raises(FedweaveError, match=r"is damaged: its .* would unpack to 2,097,152"):
+        files.read_arrays(tmp_path / "bomb.npz")
+    (tmp_path / "DS_graph_indicator.txt").write_text("1\n")
+    (tmp_path / "DS_graph_labels.txt").write_text("0\n")
+    (tmp_path / "DS_A.txt.xz").write_bytes(lzma.compress(b" " * (2 << 20)))
+    with pytest.raises(DataError, match=r"bytes unpack to more than 1,048,576"):
+        tu.read(tmp_path, "DS")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_long_word_that_stands_once_and_is_meant_often_is_refused(
+    nested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 kB that would be 100 MB of text; in lists no such file is read at all."""
+    monkeypatch.setattr(swollen, "MOST", 1 << 24)
+    often = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1000, np.int32)), ["x" * 100_000]).cast(pa.string())
+    words = pa.array([[word] for word in often.to_pylist()]) if nested else often
+    pq.write_table(pa.table({"step": words}), tmp_path / "ledger.parquet", compression="zstd", store_schema=False)
+    assert (tmp_path / "ledger.parquet").stat().st_size < 5000
+    said = r"column 'step' holds list<" if nested else r"bytes hold 100,000,000 bytes of text"
+    with pytest.raises(FedweaveError, match=said):
+        files.read_table(tmp_path, "ledger.parquet")
+    with pytest.raises(DataError, match=said):
+        table.read(tmp_path / "ledger.parquet")
 
 
 def test_a_page_replaces_files_alone(tmp_path: Path) -> None:
