@@ -65,6 +65,15 @@ def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
     assert [line.split()[0] for line in tried.output.splitlines()] == ["holds", "declared"]
 
 
+def test_the_data_and_the_partition_of_the_extending_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(code("docs/extending.md", 2))
+    Path("own.toml").write_text('rounds = 2\n[data]\nname = "own.py:Shops"\n[partition]\nname = "own.py:Halves"\n')
+    tried = CliRunner().invoke(app, ["run", "own.toml", "--out", "run", "-q"])
+    assert tried.exit_code == 0, tried.output
+    assert json.loads(Path("run/summary.json").read_text())["clients"] == 2
+
+
 def test_the_second_part_of_the_extending_page_weighs_by_roots_of_nodes() -> None:
     """Of 21, 40, 33, 57 and 12 nodes; the ledger says that their number leaves."""
     space: dict[str, Any] = {}

@@ -7,6 +7,7 @@ from typing import Any
 from fedweave import outside
 from fedweave.datasets.archive import Archive
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check
 from fedweave.datasets.digits import Digits
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx, from_pyg
@@ -20,7 +21,7 @@ from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.recognise import found
 from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic
-from fedweave.errors import ConfigError, DataError
+from fedweave.errors import ConfigError, DataError, FedweaveError
 
 __all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_graph_frames", "from_networkx", "from_pyg", "load"]
 
@@ -63,6 +64,8 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Da
             f"[data] path: {root} does not exist{where}. Name an existing folder or file; a data set with a name of "
             "its own needs no path."
         )
+    if name not in DATASETS:
+        return _from_outside(kind(**params), name, root, seed)
     if root is None:
         return kind(**params).load(None, seed)
     try:
@@ -72,6 +75,23 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Da
         use = f"set name = {' or '.join(map(repr, names))} to use that, " if names else ""
         remedy = f"{use}name another path, or leave path out."
         raise DataError(f"[data] path: {error}; {root} {what}. {remedy[0].upper()}{remedy[1:]}") from None
+
+
+def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Dataset:
+    """What a data set from outside the package loads, if it keeps every promise of `Dataset`.
+
+    Raises:
+        DataError: it does not, or the loader fails.
+    """
+    try:
+        data = loader.load(root, seed)
+    except FedweaveError:
+        raise
+    except Exception as error:
+        raise DataError(f"dataset {name!r} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(data, Dataset):
+        raise DataError(f"dataset {name!r}: load returned {type(data).__name__}, not a Dataset.")
+    return check(data, name)
 
 
 def _same(data: Dataset, name: str, root: Path) -> Dataset:

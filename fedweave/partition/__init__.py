@@ -9,8 +9,9 @@ from typing import Any
 
 from fedweave.core.graph import TRAIN
 from fedweave.datasets.base import Dataset
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, FedweaveError
 from fedweave.partition.base import Part, Partition
+from fedweave.partition.check import check
 from fedweave.partition.dirichlet import Dirichlet
 from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graphs import GraphsIID, Perturbed
@@ -66,7 +67,8 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
     """`partition.cut(data, seed)`, if it can cut such data.
 
     Raises:
-        ConfigError: it cuts nodes and the examples are small graphs, or the other way round; names those that fit.
+        ConfigError: it cuts nodes and the examples are small graphs, or the other way round; names those that fit. It
+            comes from outside the package and fails, or what it returns is no cut of `data`.
     """
     fits = [name for name, kind in PARTITIONS.items() if data.example in _examples(kind)]
     if data.example not in _examples(type(partition)):
@@ -75,7 +77,16 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
             f"partition.name = {own!r} cuts {' and '.join(_examples(type(partition)))}s, but the examples of "
             f"{data.name!r} are {data.example}s; choose one of {', '.join(fits)}."
         )
-    return partition.cut(data, seed)
+    if type(partition) in PARTITIONS.values():
+        return partition.cut(data, seed)  # type: ignore[no-any-return]
+    name = type(partition).__name__
+    try:
+        found = partition.cut(data, seed)
+    except FedweaveError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"partition {name!r} failed: {type(error).__name__}: {error}") from error
+    return check(found, data, name)
 
 
 def unused(partition: Any, data: Dataset, found: Partition) -> list[str]:

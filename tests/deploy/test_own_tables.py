@@ -76,6 +76,26 @@ def test_sites_that_declare_other_categories_are_refused_by_name(project: Path, 
             agreed(replies, "features")
 
 
+@pytest.mark.parametrize("header", ["id,age,income,label,split", "id,income,years,label,split"])
+def test_sites_whose_columns_stand_in_another_order_or_are_others_are_refused(project: Path, header: str) -> None:
+    """They would train one model of income at some and of age at others; a site without tables has no names to say."""
+    rows = "".join(f"{at},{at}.5,{90 - at},{at % 2},{('train', 'val', 'test')[at % 3]}\n" for at in range(60))
+    for site in SITES[:2]:
+        folder = project / site / "data"
+        folder.mkdir()
+        named = header if site == SITES[1] else "id,income,age,label,split"
+        (folder / "nodes.csv").write_text(f"{named}\n{rows}")
+        (folder / "edges.csv").write_text("source,target\n1,2\n")
+        (project / site / SITE_FILE).write_text('[data]\npath = "data"\nclasses = 2\n')
+    replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
+    assert replies[SITES[2]]["columns"] == 0
+    said = (
+        r"the features of bank-b have other names.* than those of bank-a; give the tables the same columns in the same"
+    )
+    with pytest.raises(UserError, match=said):
+        check_names(replies)
+
+
 @pytest.mark.parametrize("more", ['groups = ["f", "m"]', f"labels = {list('abcdefghij')}"])
 def test_keys_of_another_kind_of_data_and_classes_said_twice_are_refused(project: Path, more: str) -> None:
     """Nothing that an owner declared is passed over in silence."""

@@ -1,7 +1,7 @@
 """Plug-ins as users write them in a file of their own."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -209,3 +209,46 @@ class Inheriting(FedAvg):
     """A setting that is none, for the class is no dataclass of its own."""
 
     beta: float = 0.5
+
+
+@dataclass(frozen=True)
+class OddPath(Path):
+    """A path that breaks one promise.
+
+    how: which.
+    """
+
+    how: str = "one way"
+
+    def load(self, root: str | None, seed: int) -> Any:
+        data = super().load(root, seed)
+        if self.how == "one way":
+            return replace(data, edges=data.edges[:, data.edges[0] < data.edges[1]])
+        if self.how == "infinite":
+            return replace(data, x=np.full_like(data.x, np.nan))
+        if self.how == "pair":
+            return data.x, data.y
+        raise KeyError("income")
+
+
+@dataclass(frozen=True)
+class Careless(Thirds):
+    """A cut that breaks one promise.
+
+    how: which.
+    """
+
+    how: str = "twice"
+
+    def cut(self, data: Dataset, seed: int) -> Any:
+        [one, *others] = super().cut(data, seed).parts
+        wrong = {
+            "twice": lambda: replace(one, masks=np.ones_like(one.masks)),
+            "short": lambda: replace(one, masks=one.masks[:, 1:]),
+            "beyond": lambda: replace(one, nodes=one.nodes + data.nodes),
+            "falling": lambda: replace(one, nodes=one.nodes[::-1]),
+            "tuple": lambda: (one.nodes, one.masks),
+        }
+        if self.how == "test":
+            return Partition((one, *others), test=one.nodes)
+        return Partition((wrong[self.how](), *others))

@@ -66,6 +66,31 @@ def test_everything_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert "FedAvgM on path" in (folder / "report.html").read_text() if run("report", str(folder)) else False
 
 
+@pytest.mark.parametrize(
+    ("plugin", "how", "said"),
+    [
+        ("data.name=OddPath", "one way", "edge_index"),
+        ("data.name=OddPath", "infinite", "not finite"),
+        ("data.name=OddPath", "pair", "load returned tuple, not a Dataset"),
+        ("data.name=OddPath", "raises", "failed: KeyError: 'income'"),
+        ("partition.name=Careless", "twice", "client 0: an example is in two of train, val and test"),
+        ("partition.name=Careless", "short", "client 0: masks are bool [3, 7], not bool [3, 8]"),
+        ("partition.name=Careless", "beyond", "client 0: nodes are not all in 0..23"),
+        ("partition.name=Careless", "falling", "client 0: nodes are not rising"),
+        ("partition.name=Careless", "tuple", "client 0: it is tuple, not a Part"),
+        ("partition.name=Careless", "test", "a client trains on the global test"),
+        ("partition.name=Careless", "raises", "failed: KeyError: 'raises'"),
+    ],
+)
+def test_data_and_partitions_of_ones_own_keep_their_promises_or_are_refused(
+    plugin: str, how: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.toml").write_text(DOCUMENT)
+    key, _, name = plugin.partition("=")
+    words = ["--set", f"{key}={PLUGINS}:{name}", "--set", f"{key.partition('.')[0]}.how={how}"]
+    assert said in run("check", str(tmp_path / "own.toml"), *words, code=2)
+
+
 def test_a_strangers_run_runs_no_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks at a run has not named the files that its configuration names."""
     (tmp_path / "own.toml").write_text(DOCUMENT)

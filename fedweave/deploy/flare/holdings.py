@@ -35,6 +35,7 @@ JOINING: Declaration = {
     "features": Sends("how many features the data has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
     "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
+    "columns": "a fingerprint of the features' names in their order; 0 if they are numbers",
     "kinds": "a fingerprint of the names of categories, groups, and nodes' and edges' labels; 0 if there are none",
     "nodes": Sends("how many nodes the site holds", within=Whole(-1)),
     "edges": Sends("how many edges the site holds", within=Whole(-1)),
@@ -42,7 +43,7 @@ JOINING: Declaration = {
     "labels": Sends("how many examples of each class it has", within=Whole()),
     SIZES: TELLS,
 }
-FORM = ("features", "classes", "names", "kinds")  # says what the data is like, and nothing of a record in it
+FORM = ("features", "classes", "names", "columns", "kinds")  # says what the data is like, and nothing of a record in it
 
 # What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
 ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
@@ -214,6 +215,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "features": data.features,
         "classes": data.classes,
         "names": fingerprint(holdings.labels),
+        "columns": fingerprint(data.columns),
         "kinds": fingerprint(holdings.kinds),
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,

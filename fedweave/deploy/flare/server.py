@@ -230,7 +230,12 @@ def agreed(replies: Any, key: str) -> int:
         UserError: they say different ones, or one keeps it back; names each.
     """
     found = {site: replies[site][key] for site in replies.clients}
-    if len(set(found.values())) > 1 or -1 in found.values():
+    if silent := [site for site, value in found.items() if value == -1]:
+        raise UserError(
+            f"{', '.join(silent)} keeps back the number of {key} (see [policy] in site.toml), without which no model "
+            "can be built."
+        )
+    if len(set(found.values())) > 1:
         each = ", ".join(f"{site}: {value}" for site, value in found.items())
         raise UserError(
             f"the sites hold data with different numbers of {key} ({each}); they must agree (see site.toml)."
@@ -239,18 +244,19 @@ def agreed(replies: Any, key: str) -> int:
 
 
 def check_names(replies: Any) -> None:
-    """Refuse sites whose classes, or nodes' and edges' kinds, have names, but not the same in the same order: class 0
-    would be another at each."""
+    """Refuse sites whose classes, features, or nodes' and edges' kinds, have names, but not the same in the same order:
+    class 0 would be another at each."""
     for key, what, remedy in (
-        ("names", "classes", "labels = [...]"),
-        ("kinds", "categories, groups, or labels of nodes and edges", "lists"),
+        ("names", "classes", "write the same labels = [...] into every site.toml"),
+        ("kinds", "categories, groups, or labels of nodes and edges", "write the same lists into every site.toml"),
+        ("columns", "features", "give the tables the same columns in the same order"),  # categories are among them
     ):
         names = {site: replies[site][key] for site in replies.clients if replies[site][key] > 0}
         first = next(iter(names), "")
         if odd := [site for site in names if names[site] != names[first]]:
             raise UserError(
                 f"the {what} of {', '.join(odd)} have other names, or another order of them, than those of {first}; "
-                f"write the same {remedy} into every site.toml."
+                f"{remedy}."
             )
 
 
