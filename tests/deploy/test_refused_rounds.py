@@ -21,6 +21,7 @@ from fedweave.deploy.flare.server import Progress, Server, backend
 from fedweave.deploy.sites.command import Teller
 from fedweave.deploy.sites.running import run as run_at_sites
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.privacy.gaussian import epsilon
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, METRICS, read_table
 from fedweave.runs.run import run
@@ -152,6 +153,22 @@ def test_a_cap_that_ends_a_run_is_found_before(project: Path, tmp_path: Path, ca
         assert "has replied" not in before
         said = "train has replied 3 times and may 3 times, so that a run that begins now would lose the site in round 1"
         assert said in checked()
+
+
+@pytest.mark.parametrize("fit", [3, 2])
+def test_a_cap_on_epsilon_that_ends_a_run_is_found_before(project: Path, tmp_path: Path, fit: int) -> None:
+    """What `sites check` says of three noisy rounds is what becomes of them; at σ = 8 one has μ = 1/4."""
+    config = experiment("dp_fedavg", rounds=3, algorithm_settings={"clip": 0.5, "sigma": 8.0})
+    (tmp_path / "config.toml").write_text(dumps(config.plain()))
+    deny(project, f'epsilon = {epsilon(fit**0.5 / 4, 1e-5) + 1e-9}\nunbounded = ["own", "trained"]')
+    said = CliRunner().invoke(app, ["sites", "check", str(project), str(tmp_path / "config.toml")]).output
+    ends = "so that a run that begins now would lose the site in round 3 of 3"
+    assert (ends in " ".join(said.split())) == (fit == 2)
+    if fit == 2:
+        with pytest.raises(ClientsMissing, match=r"policy\.epsilon"):
+            job(project, tmp_path / "out", config)
+    else:
+        assert job(project, tmp_path / "out", config).round == 3
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The command `fedweave audit`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,8 +99,10 @@ def _in_all(found: "Audit") -> str:
     told = f"all runs: {found.spent.bytes:,} bytes have left"
     if cost.unbounded and not (cost.epsilon or cost.squared_mu):
         return f"{told}; no ε follows: it {without}"
-    told += f"; their ε is {spelt(found.spent.account, found.delta) or '0'} at δ = {found.delta:g}"
-    return f"{told}: some of it {without}" if cost.unbounded else told
+    bounded = spelt(replace(found.spent.account, cost=replace(cost, unbounded=0)), found.delta) or "0"
+    if cost.unbounded:
+        return f"{told}; of what had noise ε is {bounded} at δ = {found.delta:g}; the rest {without}"
+    return f"{told}; their ε is {bounded} at δ = {found.delta:g}"
 
 
 def _told(run: "Run") -> list[str]:

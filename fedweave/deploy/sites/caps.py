@@ -1,19 +1,28 @@
-"""Whether the replies that a site's policy still allows last for a whole run of an experiment."""
+"""Whether the replies and the ε that a site's policy still allows last for a whole run of an experiment."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 
 from fedweave.config import General
 from fedweave.core.algorithm import Calls
-from fedweave.core.federation import step_name
+from fedweave.core.federation import Step, step_info, step_name
+from fedweave.core.mechanism import Applied
 from fedweave.deploy.flare.policy import Spent, is_of, replies_of
 from fedweave.deploy.flare.sitefile import Rules
 
 
 def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
-    """A sentence for each cap of `policy.calls` that the run would reach.
+    """A sentence for each cap of `policy.calls`, and for that on ε, that the run would reach.
 
     spent: what the site's journals come to, those of a run that is to be continued included, which asks for less.
     """
+    yield from _of_replies(rules, spent, calls, general)
+    if rules.epsilon is not None:
+        yield from _of_epsilon(rules, rules.epsilon, spent, calls, general)
+
+
+def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
     for name, most in rules.calls.items():
         begin, each, judged = (
             sum(is_of(step_name(step), name) for step in steps)
@@ -21,11 +30,39 @@ def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterat
         )
         done, wanted = replies_of(spent, name), begin
         for round in range(1, general.rounds + 1):
-            last = round == general.rounds
-            wanted += each + judged * (last or (bool(general.eval_every) and round % general.eval_every == 0))
+            wanted += each + judged * _judged(round, general)
             if done + wanted > most:
                 yield (
                     f"policy.calls: {name} has replied {done:,} times and may {most:,} times, so that a run that "
                     f"begins now would lose the site in round {round:,} of {general.rounds:,}"
                 )
                 break
+
+
+def _of_epsilon(rules: Rules, cap: float, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
+    """By what the steps declare; a key without a bound is refused apart from this."""
+    rounds = range(1, general.rounds + 1)
+    steps = [(*calls.round, *(calls.evaluation if _judged(round, general) else ())) for round in rounds]
+    steps[0] = (*calls.setup, *steps[0])
+    reached = list(accumulate(steps, lambda before, each: _after(before, each), initial=spent))[1:]
+
+    def cost(one: Spent) -> float:
+        return one.epsilon(rules.delta)
+
+    if cost(reached[-1]) > cap:
+        round = bisect_right(reached, cap, key=cost) + 1
+        yield (
+            f"policy.epsilon: ε = {cost(spent):.4g} of {cap:g} is spent at δ = {rules.delta:g}, so that a run that "
+            f"begins now would lose the site in round {round:,} of {general.rounds:,}"
+        )
+
+
+def _after(before: Spent, steps: tuple[Step, ...]) -> Spent:
+    for step in steps:
+        declared = step_info(step).sends.items()
+        before = before.after(0, [Applied(key, own.mechanisms) for key, own in declared if own.mechanisms])
+    return before
+
+
+def _judged(round: int, general: General) -> bool:
+    return round == general.rounds or (bool(general.eval_every) and round % general.eval_every == 0)
