@@ -87,9 +87,12 @@ SETTINGS = {
 }
 SCRIPT_NOTES = (
     "Protocol of the paper's released script. Not as it has it: a client with fewer nodes makes smaller mini-batches "
-    "here, fewer there; scores are of all neighbours here, of six sampled ones there; label distributions are of train "
-    "nodes and centres here, of all nodes and positions there; local tests are stratified here; runs there may end "
-    "after round 100. Methods without ego-graphs share partition, data and rounds with the script, not its training.",
+    "here, fewer there; all clients begin alike here, each with weights of its own there; the server takes the "
+    "children of a mashed ego-graph as they are here, draws among them there; a classifier has a bias here, and a node "
+    "without neighbours is its own; scores are of all neighbours here, of six sampled ones there; label distributions "
+    "are of train nodes and centres here, of all nodes and positions there; local tests are stratified here; runs "
+    "there may end after round 100. Methods without ego-graphs share partition, data and rounds with the script, not "
+    "its training.",
 )
 
 

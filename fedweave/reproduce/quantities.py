@@ -16,7 +16,7 @@ from fedweave.reproduce.duration import EVALUATION, duration
 from fedweave.reproduce.paper import Quantity
 from fedweave.runs.files import LEDGER, METRICS, SUMMARY, damaged, read, read_table
 
-MB = 2**20  # bytes; FedEgo's Table 9 counts so: 2 · 367,104 floats · 5 clients · 200 rounds are its 2,801 "MB"
+MB = 2**20  # bytes; FedEgo's Table 9 counts so: 734,208 floats · 5 clients · 200 rounds are its 2,801 "MB"
 NOT_REACHED = "not reached"
 
 

@@ -125,8 +125,17 @@ def _bounded(parts: Parts) -> None:
 def _complete(parts: Parts) -> None:
     decided = {hook for part in parts.values() for hook in DECIDES if has(part, hook)}
     for name, part in parts.items():
-        if missing := [DECIDES[hook] for hook in part.requires if hook not in decided]:
-            raise ValueError(f"parts: {name} needs another part that decides {missing[0]}; add one")
+        if missing := [hook for hook in part.requires if hook not in decided]:
+            decides = DECIDES[missing[0]]
+            raise ValueError(f"parts: {name} needs another part that decides {decides}; {_those(missing[0])}")
+
+
+def _those(hook: str) -> str:
+    """Which parts have a hook, as what to do."""
+    from fedweave.algorithms import PARTS  # which imports this module
+
+    named = [name for name, kind in PARTS.items() if getattr(kind, hook) is not getattr(Part, hook)]
+    return f"add one, such as {', '.join(named)}" if named else "add one"
 
 
 def mechanisms(part: Part) -> tuple[Mechanism, ...]:
