@@ -19,6 +19,7 @@ from fedweave.config import resolve
 from fedweave.core.mechanism import Clipped, SecureSum
 from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.audit import compare
 from fedweave.deploy.flare.journal import journal_path, read
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.partition.base import Partition
@@ -160,6 +161,7 @@ def test_fedavg_has_the_simulations_numbers_and_the_server_sees_noise(project: P
     expected, sim = simulated(config)
     assert distance(last.state, expected.state) == 0
     assert metered(fed) == metered(sim)
+    assert [compare(project / site, "r1", fed.ledger.table()) for site in SITES] == [([], [])] * len(SITES)
     assert len(heard) == 3
     bits = torch.cat([update["0"]["weight"].view(-1) for update in heard])[:, None] >> torch.arange(32) & 1
     assert float(bits.double().mean()) == pytest.approx(0.5, abs=6 * 0.5 / bits.numel() ** 0.5)

@@ -14,7 +14,7 @@ import torch
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
-from fedweave.core.purposes import PREDICTION, SETUP
+from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.admission import admitted
@@ -201,6 +201,8 @@ class Member:
 
     def _prepare(self, job: Participation, asked: Agree | Open, told: Tree) -> bytes:
         """What secure sums need besides the terms; no policy speaks of it."""
+        if asked.round and job.ledger.purpose == SETUP:  # before the first step of training
+            job.ledger.purpose = TRAINING
         info, reply = INFO[asked.kind], job.prepare_sum(asked, told)
         return self._send(asked.round, f"({asked.kind})", reply, info, job.rules.freed(info.sends))
 
