@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
 from fedweave.algorithms.parts import BySize, Clip, Context, MixedStart, Part, Round, TrainedModel, Uniform, composition
+from fedweave.algorithms.parts.fitting import SUCH
+from fedweave.algorithms.parts.part import has
 from fedweave.algorithms.preset import Preset
 from fedweave.core import model as models
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel
@@ -217,8 +219,12 @@ def test_parts_of_a_preset_are_a_tuple() -> None:
 
 
 def test_a_part_that_needs_another_is_refused_without_it() -> None:
-    with pytest.raises(ValueError, match="SparseReward needs another part that decides what an update is worth"):
+    said = "SparseReward needs another part that decides what an update is worth; add one, such as cosine_value"
+    with pytest.raises(ValueError, match=said):
         FedAvg(model(), parts=(PARTS["sparse_reward"](),))
+    for hook, named in SUCH.items():
+        for name in named.removeprefix(", such as ").replace(" or ", ", ").split(", "):
+            assert has(PARTS[name](), hook)
 
 
 def test_a_server_step_needs_one_model() -> None:

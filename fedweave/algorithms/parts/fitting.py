@@ -19,6 +19,7 @@ DECIDES = {
     "start": "where training starts",
     "judged": "which model a client uses",
 }
+SUCH = {"value": ", such as cosine_value, size_value or agent_value"}  # parts that decide what others need
 LOOKS = ("observe", "limit", "value")  # hooks of the server that see single clients; others are decided by one part
 
 Parts = Mapping[str, Part]  # in their order
@@ -127,15 +128,9 @@ def _complete(parts: Parts) -> None:
     for name, part in parts.items():
         if missing := [hook for hook in part.requires if hook not in decided]:
             decides = DECIDES[missing[0]]
-            raise ValueError(f"parts: {name} needs another part that decides {decides}; {_those(missing[0])}")
-
-
-def _those(hook: str) -> str:
-    """Which parts have a hook, as what to do."""
-    from fedweave.algorithms import PARTS  # which imports this module
-
-    named = [name for name, kind in PARTS.items() if getattr(kind, hook) is not getattr(Part, hook)]
-    return f"add one, such as {', '.join(named)}" if named else "add one"
+            raise ValueError(
+                f"parts: {name} needs another part that decides {decides}; add one{SUCH.get(missing[0], '')}"
+            )
 
 
 def mechanisms(part: Part) -> tuple[Mechanism, ...]:
