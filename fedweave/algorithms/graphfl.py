@@ -25,12 +25,14 @@ from fedweave.learn import cross_entropy
 @dataclass(frozen=True)
 class MetaGradient(Part):
     """Clients train on a support set of their training examples, and send the negative gradient of the loss on a query
-    set at the weights that this leads to, w − ∇F_support(w) lr after one step. For use, they train as much once more.
+    set at the weights that this leads to, w − ∇F_support(w) lr after one step. For use, they train as much once more,
+    also on the global test: what is shared is a start, and predicts little by itself.
 
     examples: of each of the two sets at most.
     """
 
     examples: int = 100
+    judged_apart = True
     releases = "negative gradient of the loss on a query set of training examples, at weights trained on a support set"
 
     def __post_init__(self) -> None:
