@@ -16,6 +16,7 @@ from fedweave.core import random
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.tree import ravel, unravel
 from fedweave.learn import cross_entropy
+from fedweave.rounds import train
 from tests.contract.federations import arrays, federation, graphs, model
 
 INNER, OUTER = 0.4, 0.7
@@ -95,6 +96,16 @@ def test_clients_use_what_they_trained_further(mode: str) -> None:
         scores = tried.evaluate({"w": state["w"]}, fed).clients
         losses[name] = sum(float(reply["own"]["loss"][TRAIN, 0]) for reply in scores)
     assert losses["further"] < losses["received"]
+
+
+def test_the_global_test_judges_what_clients_use_not_what_they_share() -> None:
+    """A start from which each comes far with one step may predict one class alone."""
+    fed, made = federation(dtype=torch.float64, mode="loop"), ALGORITHMS["graphfl"](model(0.0), lr=0.5)
+    *_, last = train(made, fed, 2)
+    told = last.of_clients("global_test/accuracy")
+    assert sorted(told) == sorted(fed.clients)
+    assert last.summary["global/accuracy"] == pytest.approx(sum(told.values()) / len(told))
+    assert made.global_model(last.state) is not None
 
 
 def test_the_ledger_says_that_a_gradient_leaves() -> None:
