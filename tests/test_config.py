@@ -337,3 +337,11 @@ def test_a_run_of_sites_says_which_sections_they_did_not_use() -> None:
     assert remark + "[partition]\n" in text
     assert resolved(text) == chosen
     assert "#" not in config.written(resolved(GRID).plain())
+
+
+@pytest.mark.parametrize(("raw", "value"), [(".05", 0.05), ("-.5", -0.5), ("+.5", 0.5), ("9" * 5000, "9" * 5000)])
+def test_numbers_as_people_write_them(raw: str, value: object) -> None:
+    """Thousands of digits are no number that TOML has."""
+    document: config.Document = {}
+    config.override(document, f"algorithm.lr={raw}")
+    assert document == {"algorithm": {"lr": value}}

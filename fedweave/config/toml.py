@@ -28,7 +28,7 @@ def load(path: Path) -> Document:
         raise ConfigError(f"there is no file {path}.{near}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{path} cannot be read: it is nested too deeply") from error
@@ -96,10 +96,15 @@ def dumps(document: Document, remarks: Mapping[str, str] | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def decimal(raw: str) -> str:
+    """A number with the zero before its point that TOML wants: ".05" as "0.05"."""
+    return re.sub(r"^([+-]?)\.(\d)", r"\g<1>0.\2", raw)
+
+
 def _value(raw: str) -> Any:
     try:
-        parsed = tomllib.loads(f"value = {raw}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+        parsed = tomllib.loads(f"value = {decimal(raw.strip())}")
+    except (ValueError, RecursionError):
         return raw
     return parsed["value"] if len(parsed) == 1 else raw
 

@@ -56,15 +56,16 @@ def refuse_rows(table: Any, bad: np.ndarray, what: Callable[[int], str], remedy:
     """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` says what is wrong in it.
 
     Raises:
-        Refused: names the first of all rows in which the same is wrong.
+        Refused: names the first of all rows of a file in which the same is wrong.
     """
-    alike, faults, rows = dict[str, list[int]](), Faults(), np.flatnonzero(bad)
+    alike, faults, rows = dict[tuple[Path, str], list[int]](), Faults(), np.flatnonzero(bad)
     for row in rows[:_LOOKED].tolist():
-        alike.setdefault(what(row), []).append(row)
+        alike.setdefault((table.place(row)[0], what(row)), []).append(row)
     beyond = f" or more; only {_LOOKED:,} were looked at" if len(rows) > _LOOKED else ""
-    for text, same in list(alike.items())[:MOST_FAULTS]:
+    for (_, text), same in list(alike.items())[:MOST_FAULTS]:
         with faults:
-            more = f" (and so in {len(same) - 1:,} more rows{beyond})" if len(same) > 1 else ""
+            rows_more = "1 more row" if len(same) == 2 else f"{len(same) - 1:,} more rows"
+            more = f" (and so in {rows_more}{beyond})" if len(same) > 1 else ""
             table.refuse_at(same[0], text + more, remedy)
     faults.refuse(max(0, len(alike) - MOST_FAULTS))
 

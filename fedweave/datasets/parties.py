@@ -181,10 +181,9 @@ class _Joined(Table):
     which: np.ndarray
     rows_there: np.ndarray
 
-    def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
-        """As `Table.refuse_at`."""
-        if row is not None:
-            self.sources[self.which[row]].refuse_at(int(self.rows_there[row]), what, remedy)
+    def place(self, row: int) -> tuple[Path, int]:
+        """See `Table.place`."""
+        return self.sources[self.which[row]].place(int(self.rows_there[row]))
 
 
 def _folders(root: Path) -> list[Path]:

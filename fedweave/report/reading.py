@@ -289,6 +289,10 @@ def _between(whole: dict[str, float], of_clients: dict[str, list[float]], client
     return found
 
 
+_ENGINE = "engine.name"
+_WHERE = {"simulation": ", simulated", "flare": ", between sites"}
+
+
 def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
     """The algorithm's name, and as much more as it takes to tell the groups apart."""
     datasets = {found[0].summary["dataset"] for found in groups}
@@ -297,9 +301,12 @@ def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
     for label in [label for label, count in Counter(labels).items() if count > 1]:
         same = [at for at, other in enumerate(labels) if other == label]
         flat = [_flat(groups[at][0].config) for at in same]
-        apart = sorted({key for one in flat for key in differences(flat[0], one) if key != "seed"})
+        where = len({config.get(_ENGINE) for config in flat}) > 1  # then no other key of the engine says more
+        apart = {key for one in flat for key in differences(flat[0], one) if key != "seed"}
+        shown = sorted(key for key in apart if not (where and key.startswith("engine.")))
         for at, config in zip(same, flat, strict=True):
-            labels[at] += "".join(f", {key}={config.get(key)}" for key in apart)
+            labels[at] += _WHERE.get(str(config.get(_ENGINE)), "") if where else ""
+            labels[at] += "".join(f", {key}={config.get(key)}" for key in shown)
     clash = Counter(labels)
     return [
         f"{label} ({found[0].directory})" if clash[label] > 1 else label

@@ -150,7 +150,8 @@ def _backbones() -> PaperTable:
 
 def _table(title: str, cells: list[PaperCell], *notes: str, **more: Any) -> PaperTable:
     named = (f"{' '.join(key)} {rate:g}".strip() for key, rate in RATES.items())
-    common = f"A whole run makes {UPDATES:,} updates. Learning rates: {', '.join(named)}; {CHOSEN}."
+    clean = f"In the clean protocol a whole run makes {UPDATES:,} updates."
+    common = f"{clean} Learning rates: {', '.join(named)}; {CHOSEN}."
     return PaperTable(title, tuple(cells), SEEDS, (common, *notes), **more)
 
 

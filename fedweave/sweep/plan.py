@@ -9,6 +9,7 @@ from pathlib import Path
 from fedweave import datasets
 from fedweave.config import Document, load, override, parameters, registry, with_algorithm
 from fedweave.config.plugins import lookup
+from fedweave.config.toml import decimal
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import ConfigError, UserError
 from fedweave.reproduce.grid import PlannedRun, planned_run
@@ -74,7 +75,7 @@ def _takes(document: Document, key: str) -> bool:
 def _values(text: str) -> tuple[str, list[str]]:
     """ "algorithm.lr=.01,.003" as the key and TOML values."""
     key, equals, values = text.partition("=")
-    found = [re.sub(r"^([+-]?)\.(\d)", r"\g<1>0.\2", value.strip()) for value in values.split(",")]
+    found = [decimal(value.strip()) for value in values.split(",")]
     if not equals or not key.strip() or not all(found):
         raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
     return key.strip(), found

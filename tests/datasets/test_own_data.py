@@ -257,3 +257,16 @@ def test_named_values_survive_in_the_config_of_a_run() -> None:
     assert config.resolve(written) == one
     with pytest.raises(TypeError, match="has no form in TOML"):
         config.dumps({"x": None})
+
+
+def test_faults_of_members_are_told_by_file(tmp_path: Path) -> None:
+    for member, ages in (("north", ["", "", "30"]), ("south", ["20", "", "40"])):
+        (tmp_path / member).mkdir()
+        rows = "".join(f"{at},{at % 2},{age}\n" for at, age in enumerate(ages))
+        (tmp_path / member / "nodes.csv").write_text(f"id,label,age\n{rows}")
+        (tmp_path / member / "edges.csv").write_text("source,target\n0,1\n")
+    with pytest.raises(DataError) as refused:
+        load("members", str(tmp_path))
+    north, south = str(refused.value).splitlines()
+    assert "north/nodes.csv: row 2: feature 'age' is empty (and so in 1 more row)" in north
+    assert "south/nodes.csv: row 3: feature 'age' is empty." in south

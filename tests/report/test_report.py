@@ -266,6 +266,13 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
     assert reference.directory == runs["alone"]
 
 
+def test_a_run_between_sites_is_told_from_its_simulation_by_a_word(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = read_run(runs["s0"])
+    flare = {"name": "flare", "timeout": 60.0, "quorum": 1.0}
+    labels = [group.label for group in grouped([run, replace(run, config=run.config | {"engine": flare})])]
+    assert labels == ["fedavg, simulated", "fedavg, between sites"]
+
+
 @pytest.mark.parametrize(("partition", "missing"), [("louvain", "local"), ("vertical", "standalone")])
 def test_what_to_run_to_see_what_joining_brings(page: str, runs: dict[str, Path], partition: str, missing: str) -> None:
     run = read_run(runs["s0"])
