@@ -44,15 +44,22 @@ def contract(
 
 
 def verdict(subject: Any, law: str) -> str:
-    """ "holds", "declared: why" or "BROKEN: why", for one law."""
+    """ "holds", "declared: why" or "BROKEN: why", for one law.
+
+    Raises:
+        ConfigError: the algorithm refuses its own settings, whatever the law.
+    """
     from fedweave.contract.laws import LAWS, Broken
 
     if law in subject.not_owed:
         return f"declared : does not hold, {subject.not_owed[law]}"
     try:
         LAWS[law](subject)
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        subject.made()
+        return (
+            f"BROKEN : the law is tried with settings of its own, and {error}; does_not_owe says why it does not hold"
+        )
     except Broken as error:
         return f"BROKEN : {error}"
     except Exception as error:  # whatever an algorithm from outside does wrong

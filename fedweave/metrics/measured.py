@@ -40,7 +40,7 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     training left. "global" is the global test set (the mean over clients where each has its own model) or, without one,
     all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
     training examples, for "local" of the client's own. "scores/coarse" counts the clients, if there are any, whose
-    losses and hits are rounded, and who are in no metric by class; "scores/missing" those that sent none.
+    hits are rounded, and who are in no loss and no metric by class; "scores/missing" those that sent none.
 
     Raises:
         FedweaveError: a client's loss is not finite; names it.

@@ -19,7 +19,8 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
     for kind, words in _REFERENCES.items():
         reached, constant = metrics.get(f"{kind}/accuracy"), metrics.get(f"{kind}/majority")
-        if reached is not None and constant is not None and reached < constant:
+        alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
+        if alike and reached is not None and constant is not None and reached < constant:
             found[kind] = words.format(reached, constant)
     if missing := metrics.get("scores/missing"):
         found["missing"] = (
@@ -29,9 +30,9 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left rounded and without counts by class "
-            "(policy.round_scores): losses and accuracies include them, rounded; F1, AUC, the constant prediction and "
-            "all else that is counted by class or group of members' own examples are of the others alone. "
-            "metrics.parquet names the sites (scores/coarse)."
+            "(policy.round_scores): accuracies include them, rounded; losses, F1, AUC, the constant prediction and all "
+            "else that is counted by class or group of members' own examples are of the others alone, if there are "
+            "any. metrics.parquet names the sites (scores/coarse)."
         )
     return found
 

@@ -69,3 +69,10 @@ def test_notes_say_what_is_no_better_than_a_constant() -> None:
     assert "0.260, is below 0.400" in below
     [alone] = notes(fine | {"local/majority": 0.9}).values()
     assert "0.800, is below 0.900" in alone
+
+
+def test_an_accuracy_is_not_held_against_the_constant_prediction_of_other_members() -> None:
+    """Sites that round their scores count no classes, so that the constant prediction leaves them out."""
+    below = {"local/accuracy": 0.6, "local/majority": 0.64}
+    assert set(notes(below)) == {"local"}
+    assert set(notes(below | {"scores/coarse": 1.0})) == {"coarse"}

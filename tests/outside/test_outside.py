@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -286,3 +287,26 @@ def test_the_contract_has_data_for_every_kind_of_algorithm() -> None:
     said = run("contract", "glasu", "--law", "a_quorum_carries_the_round", "--law", "a_missing_client_is_named")
     assert [line.split()[0] for line in said.splitlines()] == ["declared", "holds"]
     assert run("contract", "fedstar", "--law", "a_missing_client_is_named").startswith("holds")
+
+
+def test_a_law_whose_settings_an_algorithm_refuses_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its own settings refused none can be tried."""
+
+    def refused(subject: Subject) -> None:
+        raise ConfigError("the algorithm refuses its settings: it needs sgd")
+
+    class OfOwn:
+        not_owed: ClassVar[dict[str, str]] = {}
+        refuses = False
+
+        def made(self) -> None:
+            if self.refuses:
+                raise ConfigError("lr is -1")
+
+    monkeypatch.setitem(LAWS, "one_client_is_ordinary_training", refused)
+    subject = OfOwn()
+    said = verdict(subject, "one_client_is_ordinary_training")
+    assert said.startswith("BROKEN : the law is tried with settings of its own, and the algorithm refuses")
+    subject.refuses = True
+    with pytest.raises(ConfigError, match="lr is -1"):
+        verdict(subject, "one_client_is_ordinary_training")
