@@ -7,13 +7,13 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import ConfigError, FedweaveError, UserError
 
 GROUPS = {
     "algorithm": "fedweave.algorithms",
@@ -88,6 +88,20 @@ def load(name: str) -> Any:
 def _origin(value: Any) -> str:
     """The module that a class, a function or the class behind a preset is from."""
     return getattr(getattr(value, "paper", value), "__module__", "")
+
+
+def called(plugin: str, call: Callable[[], Any], refusal: type[UserError]) -> Any:
+    """What `call` of a plug-in returns.
+
+    Raises:
+        UserError: it raises what is no message for a user; a `refusal` that names the plug-in.
+    """
+    try:
+        return call()
+    except FedweaveError:
+        raise
+    except Exception as error:
+        raise refusal(f"{plugin} failed: {type(error).__name__}: {error}") from error
 
 
 @cache

@@ -21,7 +21,7 @@ from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.recognise import found
 from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic
-from fedweave.errors import ConfigError, DataError, FedweaveError
+from fedweave.errors import ConfigError, DataError
 
 __all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_graph_frames", "from_networkx", "from_pyg", "load"]
 
@@ -83,12 +83,7 @@ def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Datas
     Raises:
         DataError: it does not, or the loader fails.
     """
-    try:
-        data = loader.load(root, seed)
-    except FedweaveError:
-        raise
-    except Exception as error:
-        raise DataError(f"dataset {name!r} failed: {type(error).__name__}: {error}") from error
+    data = outside.called(f"dataset {name!r}", lambda: loader.load(root, seed), DataError)
     if not isinstance(data, Dataset):
         raise DataError(f"dataset {name!r}: load returned {type(data).__name__}, not a Dataset.")
     return check(data, name)

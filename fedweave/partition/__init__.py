@@ -9,7 +9,8 @@ from typing import Any
 
 from fedweave.core.graph import TRAIN
 from fedweave.datasets.base import Dataset
-from fedweave.errors import ConfigError, FedweaveError
+from fedweave.errors import ConfigError
+from fedweave.outside import called
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.check import check
 from fedweave.partition.dirichlet import Dirichlet
@@ -80,13 +81,7 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
     if type(partition) in PARTITIONS.values():
         return partition.cut(data, seed)  # type: ignore[no-any-return]
     name = type(partition).__name__
-    try:
-        found = partition.cut(data, seed)
-    except FedweaveError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"partition {name!r} failed: {type(error).__name__}: {error}") from error
-    return check(found, data, name)
+    return check(called(f"partition {name!r}", lambda: partition.cut(data, seed), ConfigError), data, name)
 
 
 def unused(partition: Any, data: Dataset, found: Partition) -> list[str]:
