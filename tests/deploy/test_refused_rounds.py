@@ -97,6 +97,15 @@ def test_a_refusal_in_the_first_round_begins_anew_and_says_so(
     assert "beginning again with round 1" in capsys.readouterr().out
 
 
+def test_a_job_that_is_over_before_it_is_heard_of_says_where_it_went_on(capsys: pytest.CaptureFixture[str]) -> None:
+    tell, done = Teller(), Progress("done", 6, 6, after=3, again=1).plain() | {"summary": {}}
+    tell({"status": "submitted", "sites": ["a"]})
+    tell(done)
+    told = capsys.readouterr().out
+    assert "continuing after round 3 of 6" in told
+    assert "round 6/6" in told
+
+
 def test_what_leaves_again_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     for after, again, said in (
         (3, 0, ["continuing after round 3 of 6"]),

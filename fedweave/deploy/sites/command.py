@@ -271,9 +271,9 @@ class Teller:
             self._waited = waiting
 
     def _continued(self, now: dict[str, Any]) -> None:
-        """Say from where a job goes on, once."""
+        """Say from where a job goes on, once; a quick one may be over before it is heard of."""
         before = (self._last or {}).get("status")
-        if now["status"] == "running" and before not in ("running", "stopping"):
+        if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
             after, again = now.get("after", 0), now.get("again", 0)
             if after:
                 typer.echo(f"continuing after round {after} of {now['rounds']}")
