@@ -99,7 +99,7 @@ def train(
         fed.begin(number)
         state = algorithm.round(state, fed)
         metrics, found = of_server(number, algorithm, state, fed), Summary(number)
-        if number == rounds or (eval_every and number % eval_every == 0):
+        if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = purposes.EVALUATION
             _refuse_divergence(number, state)
             rows, measured = measure(number, algorithm.evaluate(state, fed))
@@ -109,6 +109,11 @@ def train(
             found = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
         yield RoundResult(number, state, metrics, found)
+
+
+def evaluated(number: int, rounds: int, eval_every: int) -> bool:
+    """Whether a round is evaluated: every `eval_every`-th of `rounds` (0: none), and the last."""
+    return number == rounds or (eval_every > 0 and number % eval_every == 0)
 
 
 def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Any) -> pa.Table | None:

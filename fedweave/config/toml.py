@@ -96,14 +96,14 @@ def dumps(document: Document, remarks: Mapping[str, str] | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def decimal(raw: str) -> str:
+def _decimal(raw: str) -> str:
     """A number with the zero before its point that TOML wants: ".05" as "0.05"."""
     return re.sub(r"^([+-]?)\.(\d)", r"\g<1>0.\2", raw)
 
 
 def _value(raw: str) -> Any:
     try:
-        parsed = tomllib.loads(f"value = {decimal(raw.strip())}")
+        parsed = tomllib.loads(f"value = {_decimal(raw.strip())}")
     except (ValueError, RecursionError):
         return raw
     return parsed["value"] if len(parsed) == 1 else raw

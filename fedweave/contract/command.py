@@ -57,9 +57,7 @@ def verdict(subject: Any, law: str) -> str:
         LAWS[law](subject)
     except ConfigError as error:
         subject.made()
-        return (
-            f"BROKEN : the law is tried with settings of its own, and {error}; does_not_owe says why it does not hold"
-        )
+        return f"BROKEN : the law is tried with settings of its own, and {error}; say why in does_not_owe"
     except Broken as error:
         return f"BROKEN : {error}"
     except Exception as error:  # whatever an algorithm from outside does wrong

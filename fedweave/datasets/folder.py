@@ -70,9 +70,9 @@ class Classified:
         if len(present) == 0:
             refuse(table.path, "column label is empty in every row", "Label at least one row.")
         whole = pc.match_substring_regex(present, WHOLE)
-        if self.labels is None and pc.all(whole).as_py():
-            return self._numbered(table)
         if self.labels is None:
+            if pc.all(whole).as_py():
+                return self._numbered(table)
             table.refuse_gaps("label", "labels")
         if self.classes is not None:
             table.whole("label", empty="unlabelled")  # says which label is no number

@@ -11,12 +11,11 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact
-from fedweave.datasets.folder import Folder
+from fedweave.datasets.folder import NODES, Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.table import Table
 from fedweave.errors import DataError
 
-_MEANINGS = ("id", "label", "sens", "split")
 _RENAME = "Give it another name, or list in `features` those that are."
 _FRAMES = "Give a pandas or polars frame, or an Arrow table."
 
@@ -60,7 +59,7 @@ def from_networkx(
     known = dict(graph.nodes(data=True))
     held = {key for own in known.values() for key in own}
     chosen = sorted(held - {label, "sens", "split"}) if features is None else list(features)
-    if taken := sorted(set(chosen) & set(_MEANINGS)):
+    if taken := sorted(set(chosen) & set(NODES)):
         refuse(name, f"the attribute {taken[0]!r} would be a feature, but is a column with a meaning", _RENAME)
     columns: dict[str, list[Any]] = {"id": [str(node) for node in known]}
     for attribute, column in ((label, "label"), *((key, key) for key in ("sens", "split", *chosen))):

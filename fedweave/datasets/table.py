@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet
 
 from fedweave.core.swollen import TABLE_FAULTS, Swollen, read_parquet
 from fedweave.datasets.check import refuse, refuse_rows

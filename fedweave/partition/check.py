@@ -11,7 +11,8 @@ from fedweave.partition.base import Part, Partition
 
 
 def check(found: Any, data: Dataset, name: str) -> Partition:
-    """Return `found` if it keeps every promise of `Partition` about `data`; `name` is the plug-in's.
+    """Return `found` if the parts' examples and masks and the global test are as `Partition` has them; `name` is the
+    plug-in's.
 
     Raises:
         ConfigError: it does not; names the client and what is wrong.
@@ -33,8 +34,7 @@ def check(found: Any, data: Dataset, name: str) -> Partition:
 def _fault(part: Any, data: Dataset) -> str:
     if not isinstance(part, Part):
         return f"it is {type(part).__name__}, not a Part"
-    examples = data.examples if part.graphs is not None else data.nodes
-    for what, numbers, most in (("nodes", part.nodes, data.nodes), ("graphs", part.graphs, examples)):
+    for what, numbers, most in (("nodes", part.nodes, data.nodes), ("graphs", part.graphs, data.examples)):
         if numbers is not None and (fault := _of_numbers(numbers, most)):
             return f"{what} {fault}"
     masks, size = np.asarray(part.masks), len(part.examples)

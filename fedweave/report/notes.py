@@ -17,9 +17,9 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     accuracy = metrics.get("global/accuracy")
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
         found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
+    alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
     for kind, words in _REFERENCES.items():
         reached, constant = metrics.get(f"{kind}/accuracy"), metrics.get(f"{kind}/majority")
-        alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
         if alike and reached is not None and constant is not None and reached < constant:
             found[kind] = words.format(reached, constant)
     if missing := metrics.get("scores/missing"):

@@ -9,7 +9,6 @@ from pathlib import Path
 from fedweave import datasets
 from fedweave.config import Document, load, override, parameters, registry, with_algorithm
 from fedweave.config.plugins import lookup
-from fedweave.config.toml import decimal
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import ConfigError, UserError
 from fedweave.reproduce.grid import PlannedRun, planned_run
@@ -75,7 +74,7 @@ def _takes(document: Document, key: str) -> bool:
 def _values(text: str) -> tuple[str, list[str]]:
     """ "algorithm.lr=.01,.003" as the key and TOML values."""
     key, equals, values = text.partition("=")
-    found = [decimal(value.strip()) for value in values.split(",")]
+    found = [value.strip() for value in values.split(",")]
     if not equals or not key.strip() or not all(found):
         raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
     return key.strip(), found
@@ -101,11 +100,11 @@ def check_unchanged(runs: Sequence[PlannedRun]) -> None:
     """
     known: dict[str, dict[str, str]] = {}
     for run in runs:
-        data = run.config.data
-        if run.config.folder is None or not run.finished():
+        data, folder, seed = run.config.data, run.config.folder, run.config.general.seed
+        if folder is None or not run.finished():
             continue
-        key = repr((data.plain(), run.config.folder))
+        key = repr((data.plain(), folder, seed))
         if key not in known:
-            known[key] = digests(datasets.load(data.name, path=run.config.folder, **data.values))
+            known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values))
         before = Checkpoint.load(run.directory / CHECKPOINT).source
         check_same(before, known[key], run.directory, "Sweep the new data into another directory with --out.")

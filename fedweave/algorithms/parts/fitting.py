@@ -19,7 +19,7 @@ DECIDES = {
     "start": "where training starts",
     "judged": "which model a client uses",
 }
-SUCH = {"value": ", such as cosine_value, size_value or agent_value"}  # parts that decide what others need
+SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # parts that decide what others need
 LOOKS = ("observe", "limit", "value")  # hooks of the server that see single clients; others are decided by one part
 
 Parts = Mapping[str, Part]  # in their order
@@ -127,10 +127,8 @@ def _complete(parts: Parts) -> None:
     decided = {hook for part in parts.values() for hook in DECIDES if has(part, hook)}
     for name, part in parts.items():
         if missing := [hook for hook in part.requires if hook not in decided]:
-            decides = DECIDES[missing[0]]
-            raise ValueError(
-                f"parts: {name} needs another part that decides {decides}; add one{SUCH.get(missing[0], '')}"
-            )
+            such = f", such as {', '.join(SUCH[missing[0]])}" if missing[0] in SUCH else ""
+            raise ValueError(f"parts: {name} needs another part that decides {DECIDES[missing[0]]}; add one{such}")
 
 
 def mechanisms(part: Part) -> tuple[Mechanism, ...]:

@@ -1,6 +1,5 @@
 """The command `fedweave audit`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,13 +92,11 @@ def _compare(directory: Path, run: Path) -> None:
 
 
 def _in_all(found: "Audit") -> str:
-    from fedweave.report.ledger import spelt
-
     cost, without = found.spent.account.cost, "left without noise, and nothing limits what it tells"
     told = f"all runs: {found.spent.bytes:,} bytes have left"
     if cost.unbounded and not (cost.epsilon or cost.squared_mu):
         return f"{told}; no ε follows: it {without}"
-    bounded = spelt(replace(found.spent.account, cost=replace(cost, unbounded=0)), found.delta) or "0"
+    bounded = f"{found.spent.epsilon(found.delta):.4g}"
     if cost.unbounded:
         return f"{told}; of what had noise ε is {bounded} at δ = {found.delta:g}; the rest {without}"
     return f"{told}; their ε is {bounded} at δ = {found.delta:g}"

@@ -10,6 +10,7 @@ from fedweave.core.federation import Step, step_info, step_name
 from fedweave.core.mechanism import Applied
 from fedweave.deploy.flare.policy import Spent, is_of, replies_of
 from fedweave.deploy.flare.sitefile import Rules
+from fedweave.rounds import evaluated
 
 
 def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
@@ -30,7 +31,7 @@ def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> I
         )
         done, wanted = replies_of(spent, name), begin
         for round in range(1, general.rounds + 1):
-            wanted += each + judged * _judged(round, general)
+            wanted += each + judged * evaluated(round, general.rounds, general.eval_every)
             if done + wanted > most:
                 yield (
                     f"policy.calls: {name} has replied {done:,} times and may {most:,} times, so that a run that "
@@ -41,10 +42,10 @@ def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> I
 
 def _of_epsilon(rules: Rules, cap: float, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
     """By what the steps declare; a key without a bound is refused apart from this."""
-    rounds = range(1, general.rounds + 1)
-    steps = [(*calls.round, *(calls.evaluation if _judged(round, general) else ())) for round in rounds]
+    judged = [evaluated(round, general.rounds, general.eval_every) for round in range(1, general.rounds + 1)]
+    steps = [(*calls.round, *(calls.evaluation if due else ())) for due in judged]
     steps[0] = (*calls.setup, *steps[0])
-    reached = list(accumulate(steps, lambda before, each: _after(before, each), initial=spent))[1:]
+    reached = list(accumulate(steps, _after, initial=spent))[1:]
 
     def cost(one: Spent) -> float:
         return one.epsilon(rules.delta)
@@ -62,7 +63,3 @@ def _after(before: Spent, steps: tuple[Step, ...]) -> Spent:
         declared = step_info(step).sends.items()
         before = before.after(0, [Applied(key, own.mechanisms) for key, own in declared if own.mechanisms])
     return before
-
-
-def _judged(round: int, general: General) -> bool:
-    return round == general.rounds or (bool(general.eval_every) and round % general.eval_every == 0)

@@ -80,7 +80,7 @@ def run(
     Raises:
         UserError: `directory` holds something else; FedweaveError: no site is there, or the run failed.
     """
-    read_project(project)
+    about = read_project(project)
     recover(directory)
     if overwrite:
         check_replaceable(directory)
@@ -90,19 +90,26 @@ def run(
         if resume or overwrite:
             _end_earlier(admin, directory, told)
         with replacing(directory) if overwrite else nullcontext():
-            return _jobs(admin, config, project, directory, resume, told, patience)
+            number = _number(project, directory, resume)
+            return _jobs(admin, config, about, number, project, directory, told, patience)
 
 
 def _jobs(
-    admin: Admin, config: Config, project: Path, directory: Path, resume: bool, told: Told, patience: float
+    admin: Admin,
+    config: Config,
+    about: Project,
+    number: str,
+    project: Path,
+    directory: Path,
+    told: Told,
+    patience: float,
 ) -> dict[str, Any]:
     """One job after the other until the run is done; its summary.
 
     Raises:
         UserError, FedweaveError: no site is there, or the run failed.
     """
-    about = read_project(project)
-    number, lost = _number(project, directory, resume), set[str]()
+    lost = set[str]()
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     while True:
         listed = admin.listed()
