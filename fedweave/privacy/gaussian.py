@@ -15,6 +15,16 @@ from fedweave.privacy.ldp import uniform
 _MOST = 1e12  # μ² beyond which ε is of no use and of no accuracy
 
 
+def check_clip(clip: float) -> None:
+    """Refuse a norm whose square, or that of what is longer, a float64 cannot hold: nothing would be clipped to it.
+
+    Raises:
+        ValueError: says between which norms it must be.
+    """
+    if not 1e-100 <= clip <= 1e100:
+        raise ValueError(f"clip is {clip}; it must be a positive norm, from 1e-100 to 1e100")
+
+
 @dataclass(frozen=True)
 class GaussianRows:
     """Every row is scaled down to the norm `clip` at most and gets noise of standard deviation sigma · clip per column;
@@ -34,17 +44,21 @@ class GaussianRows:
     def __post_init__(self) -> None:
         if not 0 <= self.sigma < math.inf:
             raise ValueError(f"sigma is {self.sigma}; it must be a number of at least 0 (0 adds no noise)")
-        if not 0 < self.clip < math.inf:
-            raise ValueError(f"clip is {self.clip}; it must be a positive norm")
+        check_clip(self.clip)
         if not 0 < self.delta < 1:
             raise ValueError(f"delta is {self.delta}; it must lie between 0 and 1, such as 1e-5")
 
     def apply(self, h: Tensor, key: Tensor) -> Tensor:
-        """The rows of h [n, k] as they may leave."""
+        """The rows of h [n, k] as they may leave.
+
+        Norms are of float64, where the square of nothing that is longer than `clip` vanishes. A row that is not finite
+        counts as 0: the message of another may make it so, and as such it would leave without noise.
+        """
         if self.sigma == 0:
             return h
-        norm = torch.linalg.vector_norm(h, dim=1, keepdim=True)
-        clipped = h.double() * (self.clip / norm.clamp(min=self.clip).double())
+        wide = h.double()
+        norm = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+        clipped = torch.where(norm.isfinite(), wide * (self.clip / norm.clamp(min=self.clip)), torch.zeros_like(wide))
         return (clipped + self.sigma * self.clip * noise(key, tuple(h.shape))).to(h.dtype)
 
     @property

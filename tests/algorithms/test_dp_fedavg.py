@@ -96,9 +96,17 @@ def test_two_updates_are_two_clips_apart_at_most(kind: str) -> None:
         assert float(norm(part.clipped(strange))) == 0
 
 
+@pytest.mark.parametrize("clip", [2.0**-149, 1e-40, 1e-30, 3e38])
+@pytest.mark.parametrize("value", [2.0**-149, 1e-38, 1e-20, 0.5000001, 3e38])
+def test_no_clip_that_a_server_may_name_is_too_small_for_the_arithmetic(clip: float, value: float) -> None:
+    """In float32 squares vanish below 1e-23, and factors below 1e-38 are rounded to several times themselves."""
+    found = MemberNoise(clip=clip).clipped(tree(lambda shape: torch.full(shape, value)))
+    assert float(norm(found)) <= clip * (1 + 1e-12)
+
+
 def test_short_updates_are_as_they_were_before_noise() -> None:
     short = tree(lambda shape: torch.full(shape, 1e-3))
-    assert torch.equal(ravel(MemberNoise(clip=1.0).clipped(short)), ravel(short))
+    assert torch.equal(ravel(MemberNoise(clip=1.0).clipped(short)), ravel(short).double())
 
 
 def test_noise_has_its_standard_deviation_and_is_drawn_anew() -> None:

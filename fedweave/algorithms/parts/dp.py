@@ -11,7 +11,8 @@ from fedweave.algorithms.parts.part import Context, Part
 from fedweave.core import random
 from fedweave.core.mechanism import Clipped, Gaussian, Mechanism
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, norm, scale
-from fedweave.privacy.gaussian import noise, noise_multiplier
+from fedweave.ops.touched import materialize
+from fedweave.privacy.gaussian import check_clip, noise, noise_multiplier
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class MemberNoise(Part):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}; it must be a positive number")
+        check_clip(self.clip)
         if not 0 < self.delta < 1:
             raise ValueError(f"delta is {self.delta}; it must lie between 0 and 1, such as 1e-5")
         if self.sigma is not None and self.epsilon is not None:
@@ -89,11 +91,13 @@ class MemberNoise(Part):
         return nest({path: with_noise(path, leaf) for path, leaf in leaves(tree)})
 
     def clipped(self, update: Tree) -> Tree:
-        """What noise is added to: of norm `clip` at most, whatever the update.
+        """What noise is added to, float64: of norm `clip` at most, whatever the update.
 
         Training that diverges with some data and not with other would tell them apart, so that it counts as none.
         """
-        length = norm(update)
+        wide = map_leaves(lambda leaf: materialize(leaf).double(), update)
+        length = norm(wide)
         factor = (self.clip / length.clamp(min=1e-12)).clamp(max=1.0)
-        none = torch.zeros((), dtype=torch.float64)
-        return map_leaves(lambda leaf: torch.where(length.isfinite(), leaf, none.to(leaf.dtype)), scale(update, factor))
+        return map_leaves(
+            lambda leaf: torch.where(length.isfinite(), leaf, torch.zeros_like(leaf)), scale(wide, factor)
+        )

@@ -80,10 +80,10 @@ class ExampleNoise(MemberNoise):
         return map_leaves(lambda leaf, like: (step * leaf).to(like.dtype), noised, update)
 
     def clipped_sum(self, w: Tree, model: Model, graph: Graph) -> Tree:
-        """Σ_i g_i · min(1, clip / ‖g_i‖₂) over the training examples, without dropout."""
+        """Σ_i g_i · min(1, clip / ‖g_i‖₂) over the training examples, without dropout; float64."""
         loss, items = _examples(model, graph)
         gradient = vmap(lambda item: self.clipped(grad(loss)(w, item)))
-        total = map_leaves(torch.zeros_like, w)
+        total = map_leaves(lambda leaf: torch.zeros_like(leaf, dtype=torch.float64), w)
         for start in range(0, len(items["weight"]), _AT_ONCE):
             some = gradient(map_leaves(partial(_some, start), items))
             total = add(total, map_leaves(lambda each: each.sum(0), some))
