@@ -7,6 +7,7 @@ examples reach), and losses are rounded to `GRID` so that their sums are exact t
 padding changes a bit.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedweave.ops.batched import Operation
 from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
+_SURE = math.log(0.9)
 GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
 
 
@@ -32,7 +34,7 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     "accuracy" [S, 2]: correct, examples.
     "f1" [S, 2, c]:    per class 2 tp, predicted + true.
     "classes" [S, 2, c]: how often each class is predicted, and how often it is the label.
-    "auc" [S, 2, c]:   per class against the rest: pairs (positive, negative) that log-probability of the class orders
+    "auc" [S, 2, c]:   per class against the rest: pairs (positive, negative) that the probability of the class orders
                        correctly, ties counted half, and all such pairs.
 
     The last two are left out with `whole=False` (the AUC costs most).
@@ -52,7 +54,20 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
         "accuracy": _pair((masks & (predicted == y)).sum(-1), examples),
         "f1": _pair(2 * hit, held + guessed),
     }
-    return out | {"classes": _pair(guessed, held), "auc": ordered_pairs(log_p, truth, masks)} if whole else out
+    if not whole:
+        return out
+    return out | {"classes": _pair(guessed, held), "auc": ordered_pairs(_order(logits), truth, masks)}
+
+
+def _order(logits: Tensor) -> Tensor:
+    """A score of each class [n, c] that orders examples as its probability p does. That is 1 in single precision
+    wherever a model is sure, and such examples would tie: where p > 0.9, the score is the logarithm of its odds."""
+    if logits.shape[-1] == 2:
+        return logits - logits.flip(-1)
+    log_p = torch.log_softmax(logits, -1)
+    first = torch.arange(logits.shape[-1], device=logits.device) == logits.argmax(-1, keepdim=True)
+    others = torch.logsumexp(torch.where(first, -torch.inf, logits), -1, keepdim=True)
+    return torch.where(first & (log_p > _SURE), logits - others, log_p)
 
 
 def _pair(total: Tensor, count: Tensor) -> Tensor:

@@ -67,6 +67,22 @@ def test_equal_scikit_learn(seed: int, n: int, classes: int, coarse: bool) -> No
         assert got["auc"][row] == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
+@pytest.mark.parametrize("classes", [2, 4])
+def test_examples_that_a_model_is_sure_of_do_not_tie(classes: int) -> None:
+    """In single precision the log-probability of a class is 0 beyond a margin of 17; its order is that of doubles."""
+    rng = random.generator(0, "sure")
+    logits = torch.from_numpy(20 * rng.standard_normal((400, classes)))
+    y = torch.from_numpy(rng.integers(0, classes, 400))
+    found = values(counts(logits.float(), y, torch.ones(1, 400, dtype=torch.bool)))["auc"][0]
+    odds = logits - torch.stack(
+        [logits[:, [j for j in range(classes) if j != k]].logsumexp(1) for k in range(classes)], 1
+    )
+    each = [roc_auc_score(y == k, odds[:, k]) for k in ((1,) if classes == 2 else range(classes))]
+    assert found == pytest.approx(np.mean(each), abs=1e-4)
+    ties = [roc_auc_score(y == k, logits.float().log_softmax(1)[:, k]) for k in range(classes)]
+    assert abs(np.mean(ties[1:2] if classes == 2 else ties) - np.mean(each)) > 5e-4, "what ties would make of it"
+
+
 def test_multiclass_auc_is_scikit_learns_one_vs_rest() -> None:
     logits, y, masks = drawn(1, 300, 4)
     chosen = masks[0]
