@@ -15,6 +15,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import Faults, check, first, refuse, refuse_rows
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import check_normalise, compact, normalise, one_hot
+from fedweave.datasets.naming import check_naming, named
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import NUMERIC, WHOLE, Table, find, read
 from fedweave.errors import ConfigError
@@ -32,21 +33,45 @@ class Classified:
     labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
                all give the same `classes` or `labels`, since one site may lack a class.
     sens_feature: allow a feature column that says the same as the column sens.
+    columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
+    ignore:    columns that do not count.
     """
 
     normalise: str = "none"
     classes: int | None = None
     labels: tuple[str, ...] | None = None
     sens_feature: bool = False
+    columns: dict[str, str] | None = None
+    ignore: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
+        check_naming(self.columns or {}, self.ignore or ())
         if self.classes is not None and self.labels is not None:
             raise ConfigError("folder: give classes (labels are numbers) or labels (labels are names), not both.")
         if self.classes is not None and self.classes < 1:
             raise ConfigError(f"folder: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"folder: labels = {list(self.labels)} is empty or names a class twice.")
+
+    def tables(self, folder: Path, *stems: str, lacking: bool = False) -> list[Table]:
+        """The tables `stems` in a folder, columns called by what they mean.
+
+        lacking: whether columns that are named may be in none of the tables.
+
+        Raises:
+            DataError: a file is missing or refused, or a column that is named is in none.
+        """
+        return self.named(folder, *(read(find(folder, stem)) for stem in stems), lacking=lacking)
+
+    def named(self, root: Path, *tables: Table, lacking: bool = False) -> list[Table]:
+        """The tables with columns called by what they mean (`naming.named`)."""
+        columns, ignore = self.columns or {}, self.ignore or ()
+        if lacking:
+            here = {name for table in tables for name in table.columns}
+            columns = {meaning: own for meaning, own in columns.items() if own in here}
+            ignore = tuple(name for name in ignore if name in here)
+        return named(tables, root, columns, ignore)
 
     def names_of(self, table: Table) -> tuple[str, ...]:
         """What the classes are called; () where labels are numbers."""
@@ -141,7 +166,7 @@ class Folder(Classified):
             refuse(root, "this is not a folder", "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
             refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
-        nodes, edges = read(find(root, "nodes")), read(find(root, "edges"))
+        nodes, edges = self.tables(root, "nodes", "edges", lacking=not labelled)
         if "graph" in nodes.columns and any(root.glob("graphs.*")):
             refuse(root, "there is a table graphs, and nodes say which they belong to", 'Set [data] name = "graphs".')
         return self.made(nodes, edges, root, labelled)

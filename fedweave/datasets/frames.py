@@ -29,8 +29,9 @@ def from_frames(nodes: Any, edges: Any, name: str = "frames", **options: Any) ->
         ConfigError, DataError: see `folder.Folder`.
     """
     root = Path(name)
-    of_nodes, of_edges = _tables(root, nodes=nodes, edges=edges)
-    return Folder(**options).made(of_nodes, of_edges, root)
+    kind = Folder(**options)
+    of_nodes, of_edges = kind.named(root, *_tables(root, nodes=nodes, edges=edges))
+    return kind.made(of_nodes, of_edges, root)
 
 
 def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames", **options: Any) -> Dataset:
@@ -42,8 +43,9 @@ def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames",
         ConfigError, DataError: see `graph_folder.GraphFolder`.
     """
     root = Path(name)
-    of_graphs, of_nodes, of_edges = _tables(root, graphs=graphs, nodes=nodes, edges=edges)
-    return GraphFolder(**options).made(of_graphs, of_nodes, of_edges, root)
+    kind = GraphFolder(**options)
+    of_graphs, of_nodes, of_edges = kind.named(root, *_tables(root, graphs=graphs, nodes=nodes, edges=edges))
+    return kind.made(of_graphs, of_nodes, of_edges, root)
 
 
 def from_networkx(

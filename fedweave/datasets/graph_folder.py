@@ -75,7 +75,7 @@ class GraphFolder(Classified):
         """
         if root is None:
             raise ConfigError('The dataset "graphs" needs the folder with graphs, nodes and edges: set [data] path.')
-        graphs, nodes, edges = (read(find(root, stem)) for stem in ("graphs", "nodes", "edges"))
+        graphs, nodes, edges = self.tables(root, "graphs", "nodes", "edges", lacking=not labelled)
         return self.made(graphs, nodes, edges, root, labelled)
 
     def made(self, graphs: Table, nodes: Table, edges: Table, root: Path, labelled: bool = True) -> Dataset:

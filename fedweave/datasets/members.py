@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import Faults, refuse
 from fedweave.datasets.folder import EDGES, NODES, Folder, check_columns
-from fedweave.datasets.table import Table, find, read
+from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
@@ -51,8 +51,9 @@ class Members(Folder):
         faults, nodes, edges = Faults(), list[Table](), list[Table]()
         for folder in folders:
             with faults:
-                nodes.append(_named(read(find(folder, "nodes")), folder.name, NODES[:1]))
-                edges.append(_named(read(find(folder, "edges")), folder.name, EDGES))
+                of_nodes, of_edges = self.tables(folder, "nodes", "edges")
+                nodes.append(_named(of_nodes, folder.name, NODES[:1]))
+                edges.append(_named(of_edges, folder.name, EDGES))
         faults.refuse()
         _check_alike(root, nodes)
         made = self.made(_stacked(root, nodes), _stacked(root, edges), root, labelled)

@@ -1,7 +1,7 @@
 """A vertical dataset: a folder with one sub-folder per party, which share nodes but neither features nor edges."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.folder import (
     EDGES,
     NODES,
-    Categories,
     Folder,
     check_columns,
     edges_of,
@@ -28,7 +27,7 @@ from fedweave.datasets.folder import (
     split_of,
 )
 from fedweave.datasets.sensitive import refuse_repeated
-from fedweave.datasets.table import Table, find, read
+from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -39,8 +38,8 @@ _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes an
 class Parties:
     """Your own folder of parties, each a sub-folder with nodes.csv|parquet and edges.csv|parquet, joined by id.
 
-    normalise, classes, labels, sens_feature, categories, groups: as in `folder.Folder`, over the nodes that all parties
-    have; a column of `categories` is of every party that has it.
+    normalise, classes, labels, sens_feature, categories, groups, columns, ignore: as in `folder.Folder`, over the nodes
+    that all parties have; a column of `categories`, `columns` or `ignore` is of every party that has it.
     """
 
     normalise: str = "none"
@@ -49,6 +48,8 @@ class Parties:
     sens_feature: bool = False
     categories: dict[str, tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
+    columns: dict[str, str] | None = None
+    ignore: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         self._as_folder()
@@ -95,17 +96,15 @@ class Parties:
         return check(dataset, root)
 
     def _given(self, root: Path) -> "list[_Given]":
-        given, declared = (
-            [_read(folder, self.categories, shared=True) for folder in _folders(root)],
-            self.categories or {},
-        )
+        given = [_read(folder, self._as_folder(), shared=True) for folder in _folders(root)]
+        declared = self.categories or {}
         if odd := [name for name in declared if not any(name in party.nodes.columns for party in given)]:
             refuse(root, f"no party has a column {odd[0]!r}, which [data] categories names", "Correct its name.")
         return given
 
     def _as_folder(self) -> Folder:
         """The one-party dataset with the same parameters, which checks them and knows how labels become classes."""
-        return Folder(self.normalise, self.classes, self.labels, self.sens_feature, self.categories, self.groups)
+        return Folder(**{own.name: getattr(self, own.name) for own in fields(self)})
 
 
 def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
@@ -117,7 +116,7 @@ def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
     Raises:
         DataError: a file is missing or refused; the message names file, row (see `table.Table`) and remedy.
     """
-    given = _read(folder, kind.categories)
+    given = _read(folder, kind)
     labelled, classes = "label" in given.nodes.columns, kind.classes or len(kind.labels or ())
     if not labelled and not classes:
         refuse(
@@ -197,15 +196,16 @@ def _folders(root: Path) -> list[Path]:
     return folders
 
 
-def _read(folder: Path, categories: Categories | None, shared: bool = False) -> _Given:
-    """shared: the categories are of all parties, each of which may lack their columns."""
-    nodes, edges = read(find(folder, "nodes")), read(find(folder, "edges"))
+def _read(folder: Path, kind: Folder, shared: bool = False) -> _Given:
+    """shared: the columns that `kind` names are of all parties, each of which may lack them."""
+    nodes, edges = kind.tables(folder, "nodes", "edges", lacking=shared)
+    categories = kind.categories or {}
     check_columns(nodes, required=NODES[:1], known=NODES)
     check_columns(edges, required=EDGES, known=EDGES, closed=True)
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
     if shared:
-        categories = {name: values for name, values in (categories or {}).items() if name in nodes.columns}
+        categories = {name: values for name, values in categories.items() if name in nodes.columns}
     x = features_of(nodes, categories=categories)
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")

@@ -86,6 +86,9 @@ def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
     return run.models(which) if client is None else {client: run.model_of(which, client)}
 
 
+_OF_TABLES = ("categories", "groups", "owner", "columns", "ignore")  # settings by which new tables are read, too
+
+
 def like(config: Config, before: Dataset, folder: Path) -> Dataset:
     """The new nodes or graphs in `folder`, in the form of the data `before` that the run was trained on: the same
     features in the same order, scaled by what they were then.
@@ -96,7 +99,7 @@ def like(config: Config, before: Dataset, folder: Path) -> Dataset:
     try:
         data = _read(config, before, folder)
     except DataError as error:
-        about = "New examples are read by the settings in [data] that the run was trained with; correct the tables."
+        about = "Tables of new examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}") from error
     x = _scaled(config, _matched(data, before, folder))
     return replace(data, x=x, public=np.zeros((3, data.examples), bool))
@@ -105,7 +108,7 @@ def like(config: Config, before: Dataset, folder: Path) -> Dataset:
 def _read(config: Config, before: Dataset, folder: Path) -> Dataset:
     """The tables in `folder`, with the classes, kinds and text columns that were known before."""
     named = {"labels": before.labels} if before.labels else {"classes": before.classes}
-    own = {name: config.data.values[name] for name in ("categories", "groups", "owner") if name in config.data.values}
+    own: dict[str, Any] = {name: config.data.values[name] for name in _OF_TABLES if name in config.data.values}
     if before.graph_of is None:
         return Folder(sens_feature=True, **named, **own).load(folder, 0, labelled=False)
     return GraphFolder(sens_feature=True, **named, **_kinds(before), **own).load(folder, 0, labelled=False)

@@ -255,6 +255,7 @@ def test_a_server_cannot_ask_a_party_for_what_is_not_its_turn(project: Path, tmp
         ("step", {}),
         ("align", {"width": 3, "common": stranger}),
         ("align", {"width": 0, "common": stranger}),
+        ("align", {"width": (1 << 17) + 1, "common": stranger}),
         ("align", {}),
     ):
         link = InProcess(project)

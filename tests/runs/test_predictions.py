@@ -248,7 +248,7 @@ def test_other_classes_models_and_clients_are_refused(trained: Path, tmp_path: P
     new = bank(tmp_path / "new")
     text = (new / "nodes.csv").read_text()
     (new / "nodes.csv").write_text(text.replace("high", "huge"))
-    with pytest.raises(DataError, match=r"(?s)label 'huge' is none of high, low.*that the run was trained with"):
+    with pytest.raises(DataError, match=r"(?s)label 'huge' is none of high, low.*by the \[data\] settings of the run"):
         predictions(trained, new)
     with pytest.raises(UserError, match="no such client; it has client-0, client-1, client-2"):
         predictions(trained, client="client-7")

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.contents import content
 from fedweave.datasets.features import OVER_NODES, compact, normalise
-from fedweave.datasets.folder import Folder
+from fedweave.datasets.folder import Classified, Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.deploy.flare.lengths import SIZES, TELLS
 from fedweave.deploy.flare.sitefile import Rules, SiteData
@@ -121,14 +121,20 @@ def check_meant(path: Path, site: SiteData) -> None:
         )
     of_graphs = ("node_labels", "edge_labels", "degrees")
     kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
-    odd = {"npz": ("categories", "groups", *of_graphs), "graphs": ("groups",), "nodes": of_graphs}[kind]
+    of_tables = ("categories", "groups", "columns", "ignore")
+    odd = {"npz": (*of_tables, *of_graphs), "graphs": ("groups",), "nodes": of_graphs}[kind]
     if given := [key for key in odd if getattr(site, key) is not None]:
         raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
 
 
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
-    return Folder(site.normalise, site.classes, site.labels, site.sens_feature, site.categories, site.groups)
+    return Folder(**_classified(site), categories=site.categories, groups=site.groups)
+
+
+def _classified(site: SiteData) -> dict[str, Any]:
+    """What the site says of tables of any kind."""
+    return {own.name: getattr(site, own.name) for own in fields(Classified)}
 
 
 def marks(data: Dataset, scaling: str) -> dict[str, Any]:
@@ -158,8 +164,8 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         if not is_of_graphs(path):
             return tables(site).load(path, 0)
         check_named(path, site.node_labels, site.edge_labels)
-        named = (site.normalise, site.classes, site.labels, site.sens_feature)
-        return GraphFolder(*named, site.node_labels, site.edge_labels, site.degrees, site.categories).load(path, 0)
+        of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees", "categories")}
+        return GraphFolder(**_classified(site), **of_graphs).load(path, 0)
     data = numbered(path, npz.read(path, path.stem), site.class_count)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
 

@@ -16,6 +16,7 @@ from fedweave.datasets.check import refuse
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.alignment import no_opening, opening_tree
+from fedweave.deploy.flare.holdings import WIDTH as COLUMNS
 from fedweave.deploy.flare.holdings import Holdings, check_meant, check_split, marks, numbered, require, tables
 from fedweave.deploy.flare.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.errors import FedweaveError
@@ -55,6 +56,8 @@ class PartyData:
         """
         if told["width"] < self.data.features:
             raise FedweaveError(f"the server says that no party has more than {told['width']} features; this one has.")
+        if told["width"] > COLUMNS.most:
+            raise FedweaveError(f"the server asks for {told['width']:,} features; {COLUMNS.most:,} are allowed.")
         data = self.data
         if self.meeting is not None:
             rows = self.meeting.rows(told["common"].tolist())
