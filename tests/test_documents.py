@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import Round, Uniform
 from fedweave.cli import app
+from fedweave.core.tree import Tree, leaves, nest
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
@@ -67,11 +68,38 @@ def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
 
 def test_the_data_and_the_partition_of_the_extending_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text(code("docs/extending.md", 2))
+    Path("own.py").write_text(code("docs/extending.md", 3))
     Path("own.toml").write_text('rounds = 2\n[data]\nname = "own.py:Shops"\n[partition]\nname = "own.py:Halves"\n')
     tried = CliRunner().invoke(app, ["run", "own.toml", "--out", "run", "-q"])
     assert tried.exit_code == 0, tried.output
     assert json.loads(Path("run/summary.json").read_text())["clients"] == 2
+
+
+def test_feddyn_of_the_extending_page_takes_the_papers_steps() -> None:
+    """Two rounds of one plain step each, by hand: with U_i(w) = −η ∇F_i(w), g_i = −α U_i(w_0) after the first; h is
+    −α times all mean updates."""
+    space: dict[str, Any] = {"__name__": "feddyn"}
+    exec(code("docs/extending.md", 2), space)
+    alpha, lr = 0.3, 0.1
+    plain: dict[str, Any] = {"local_steps": 1, "optimizer": "sgd", "lr": lr, "weight_decay": 0.0}
+    fed, fedavg = federation(dtype=torch.float64), FedAvg(model(dropout=0.0), parts=(Uniform(),), **plain)
+    first = fedavg.init(fed)
+
+    def updates(w: Tree) -> torch.Tensor:
+        return fed.map(fedavg.train, first | {"w": w}).matrix("update")
+
+    def moved(w: Tree, by: torch.Tensor) -> Tree:
+        at, found = 0, {}
+        for path, leaf in sorted(leaves(w)):
+            found[path], at = leaf + by[at : at + leaf.numel()].view(leaf.shape), at + leaf.numel()
+        return nest(found)
+
+    begun = updates(first["w"])
+    once = moved(first["w"], 2 * begun.mean(0))
+    again = updates(once) - lr * alpha * begun
+    expected = moved(once, 2 * again.mean(0) + begun.mean(0))
+    *_, last = train(space["FedDyn"](model(dropout=0.0), alpha=alpha, **plain), federation(dtype=torch.float64), 2)
+    assert distance(last.state["w"], expected) <= 1e-12
 
 
 def test_the_second_part_of_the_extending_page_weighs_by_roots_of_nodes() -> None:

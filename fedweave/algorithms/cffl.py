@@ -31,6 +31,7 @@ class Credibility(TellsExamples):
     """
 
     a: float = 5.0
+    whole_models = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """All alike.

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Normalised, Part, Round
-from fedweave.algorithms.parts.owed import OwedReward
+from fedweave.algorithms.parts.owed import OwedReward, rewarded
 from fedweave.algorithms.parts.weigh import TellsExamples, by_size
 from fedweave.algorithms.preset import preset
 from fedweave.core.federation import Federation
-from fedweave.core.tree import Tree, add, map_leaves
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.incentives.values import reward
 
 LEAST = 1e-300  # in the place of 0 where it divides
@@ -87,7 +87,7 @@ class SparseUpdates(OwedReward):
 
     def receive(self, ctx: Context) -> Tree:
         """The weights that the client trained, its own update among them, and the reward."""
-        return add(ctx.own, ctx.message["w"])
+        return rewarded(ctx, ctx.own)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """q, and what is owed, after a round; who was not called is owed what it was."""
@@ -119,7 +119,7 @@ class SparseReward(SparseUpdates):
 
     def receive(self, ctx: Context) -> Tree:
         """The weights that training started from, and the reward."""
-        return add(ctx.memory["w"] if ctx.memory else ctx.first, ctx.message["w"])
+        return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def after(self, ctx: Context) -> None:
         """Keep what training started from."""

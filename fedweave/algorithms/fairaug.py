@@ -118,6 +118,7 @@ class FairAugmented(Part):
 
     mask: float = 0.5
     keep: float = 0.8
+    supervised = True
     groups = True
     whole_features = True
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Normalised, Part, Round
-from fedweave.algorithms.parts.owed import OwedReward
+from fedweave.algorithms.parts.owed import OwedReward, rewarded
 from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
 from fedweave.algorithms.preset import preset
 from fedweave.algorithms.prototypes import MOTIFS, Distance, MotifPrototypes, listed
@@ -150,8 +150,7 @@ class ValueReward(OwedReward):
 
     def receive(self, ctx: Context) -> Tree:
         """The base and the reward; what is not shared is the agent's own."""
-        base = dict(leaves(ctx.memory["w"] if ctx.memory else ctx.first))
-        return nest(dict(leaves(ctx.own)) | {path: base[path] + got for path, got in leaves(ctx.message["w"])})
+        return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def after(self, ctx: Context) -> None:
         """Keep the base of the next reward."""

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.parts import Context, Part, Round, Training
 from fedweave.algorithms.preset import preset
+from fedweave.algorithms.qfedavg import check_lipschitz
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
@@ -46,6 +47,10 @@ class ParetoDescent(Part):
                 f"delta, first and lipschitz are {self.delta}, {self.first} and {self.lipschitz}; delta and lipschitz "
                 "must be positive, first not negative"
             )
+
+    def check(self, training: Training) -> None:
+        """Refuse another L than that of the learning rate."""
+        check_lipschitz("pareto_descent", self.lipschitz, training)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The first stage."""

@@ -71,6 +71,9 @@ class FedAvg(Deployable):
             raise ValueError("share is empty, so nothing would be learnt together; choose the algorithm local for that")
         if self.composed.personal and (owner := self.composed.owner("step") or self.composed.owner("aggregate")):
             raise ValueError(f"parts: {owner} makes one global step, but every client has weights of its own")
+        for name, part in self.composed.items():
+            if part.whole_models and (self.share != ("*",) or self.composed.private):
+                raise ValueError(f"parts: {name} has the server judge whole models, of which it gets a share alone")
         check_sum(self.composed, self._remembers, self.participation)
         self.objective, self.vocabulary  # noqa: B018  refuse what cannot be trained, or known
 
@@ -127,10 +130,11 @@ class FedAvg(Deployable):
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
         whole = models.init(self.net, fed.key("init"), fed.dtype)
-        w = self._shared(whole)
-        if whole and not w:
-            paths = ", ".join(path for path, _ in leaves(whole))
-            raise ConfigError(f"share = {list(self.share)} names no weight of the model; it has {paths}.")
+        w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
+        vain = [pattern for pattern in self.share if not any(fnmatchcase(path, pattern) for path in paths)]
+        if whole and (vain or not w):
+            told = vain[0] if vain else list(self.share)
+            raise ConfigError(f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.")
         state: Tree = {"parts": {name: part.init(fed, w) for name, part in self.composed.items()}}
         if self._own_weights:
             state["init"] = fed.key("init")
@@ -250,7 +254,7 @@ class FedAvg(Deployable):
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's model on its own nodes; the global model, or every client's where there is none or a part
         says so, on the global test graph."""
-        w = self.global_model(state) if self._one_judged else None
+        w = self.global_model(state) if self.one_judged else None
         replies = fed.map(self.judging(state), *self.told(state, fed), quorum=self.quorum)
         return Evaluation(replies, None if w is None else on_global_test(self.test_net, w, fed))
 
@@ -263,7 +267,8 @@ class FedAvg(Deployable):
         return not self.composed.personal and not self.composed.private and self.share == ("*",)
 
     @property
-    def _one_judged(self) -> bool:
+    def one_judged(self) -> bool:
+        """Whether the global test judges one global model, and not every client's."""
         return self._one_model and not any(part.judged_apart for part in self.composed.values())
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
@@ -284,7 +289,7 @@ class FedAvg(Deployable):
 
     def judging(self, state: Tree) -> Any:
         """`score` where the global test judges a global model, else `score_personal`."""
-        return self.score if self._one_judged else self.score_personal
+        return self.score if self.one_judged else self.score_personal
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The weights that a part has the client use, else those that its training would start from."""

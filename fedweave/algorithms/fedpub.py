@@ -69,7 +69,8 @@ class FunctionalMix(Part):
             return models.apply(round.model[:cut], w, proxy)[: BLOCKS * SIZE].mean(0)
 
         h = vmap(embedding, chunk_size=32)(w).double()
-        return torch.softmax(self.tau * F.cosine_similarity(h[:, None], h[None], -1), 1)
+        along = F.normalize(h, dim=1)
+        return torch.softmax(self.tau * (along @ along.T), 1)
 
 
 def convolutions(model: Model) -> list[int]:

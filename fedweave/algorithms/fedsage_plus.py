@@ -84,6 +84,7 @@ class MissingNeighbours(Part):
     sample: int = 64
     hidden: tuple[int, ...] = (256, 64)
     rounding: Literal["floor", "nearest", "random"] = "random"
+    trains_on: ClassVar[tuple[str, ...]] = ("sample",)
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 1), ("epochs", 1), ("exchanges", 0), ("peers", 0), ("sample", 1)):

@@ -33,6 +33,7 @@ class MetaGradient(Part):
 
     examples: int = 100
     judged_apart = True
+    supervised = True
     releases = "negative gradient of the loss on a query set of training examples, at weights trained on a support set"
 
     def __post_init__(self) -> None:

@@ -23,6 +23,8 @@ from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 
+_IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "reward", "start", "judged")  # nobody asks for these
+
 
 @dataclass(frozen=True)
 class Local(Deployable):
@@ -58,8 +60,9 @@ class Local(Deployable):
 
     @staticmethod
     def takes_part(kind: type[Part]) -> bool:
-        """Whether a part has something to act on: a term of the training loss."""
-        return any(getattr(kind, hook) is not getattr(Part, hook) for hook in ("loss", "criterion"))
+        """Whether a part has something to act on, a term of the training loss, and no need of anything else."""
+        has = {hook for hook in ("loss", "criterion", *_IN_VAIN) if getattr(kind, hook) is not getattr(Part, hook)}
+        return bool(has & {"loss", "criterion"}) and not has & {*_IN_VAIN}
 
     @property
     def needs(self) -> Capabilities:

@@ -49,6 +49,7 @@ class MotifPrototypes(Part):
     max_ring: int = 7
     keep: float = 0.9
     sends: ClassVar = MOTIFS | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
+    supervised = True
     requires = ("value",)
     hears = "of each motif that it listed, the mean of all members' embeddings of graphs that have it"
 

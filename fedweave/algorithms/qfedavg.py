@@ -4,16 +4,31 @@ Deviations: the local solver is SGD alone, for L = 1 / lr estimates its curvatur
 whose loss is 0, count nothing if q > 0. g_i has the local weight decay in it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.parts import Context, Part, Round, Training
 from fedweave.algorithms.preset import preset
 from fedweave.core.federation import Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
+
+
+def check_lipschitz(part: str, lipschitz: float, training: Training) -> None:
+    """Refuse an L that is not the reciprocal of the learning rate of plain gradient descent. What L is where other
+    optimisers train, nothing says.
+
+    Raises:
+        ValueError: names what it is to be.
+    """
+    if training.optimizer == "sgd" and not math.isclose(lipschitz * training.lr, 1.0, rel_tol=1e-6):
+        raise ValueError(
+            f"parts: {part} needs the reciprocal of the learning rate: set lipschitz = {1 / training.lr:g}, which is "
+            f"{lipschitz:g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,10 @@ class FairByLoss(Part):
     def __post_init__(self) -> None:
         if self.q < 0 or self.lipschitz <= 0:
             raise ValueError(f"q is {self.q} and lipschitz {self.lipschitz}; they must be at least 0, and positive")
+
+    def check(self, training: Training) -> None:
+        """Refuse another L than that of the learning rate."""
+        check_lipschitz("fair_by_loss", self.lipschitz, training)
 
     def report(self, ctx: Context) -> Tree:
         """F_i(w_t)."""

@@ -1,9 +1,12 @@
 """The command `fedweave contract`."""
 
+from pathlib import Path
+from traceback import extract_tb
 from typing import Annotated, Any
 
 import typer
 
+import fedweave
 from fedweave.errors import ConfigError, FedweaveError
 
 
@@ -61,8 +64,16 @@ def verdict(subject: Any, law: str) -> str:
     except Broken as error:
         return f"BROKEN : {error}"
     except Exception as error:  # whatever an algorithm from outside does wrong
-        return f"BROKEN : {type(error).__name__}: {error}"
+        return f"BROKEN : {type(error).__name__}: {error}{_place(error)}"
     return "holds"
+
+
+def _place(error: Exception) -> str:
+    """ " (my_file.py, line 23)", where the algorithm itself comes up last on the way to the error; "" if nowhere."""
+    ours = Path(fedweave.__file__).parent
+    frames = [frame for frame in extract_tb(error.__traceback__) if not Path(frame.filename).is_relative_to(ours)]
+    own = [frame for frame in frames if "site-packages" not in frame.filename and Path(frame.filename).is_file()]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def _chosen(name: str, settings: list[str]) -> tuple[Any, dict[str, Any]]:

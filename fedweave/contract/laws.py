@@ -144,7 +144,10 @@ def training_lowers_the_loss(subject: Subject) -> None:
     losses = [_training_loss(step.metrics) for step in steps if step.evaluated]
     falls = all(later < earlier for earlier, later in pairwise(losses))
     if not (falls and losses[-1] < 0.995 * losses[0]):
-        raise Broken(f"the losses are {', '.join(f'{value:.4f}' for value in losses)}")
+        told = ", ".join(f"{value:.4f}" for value in losses)
+        raise Broken(
+            f"they are to fall, by half a percent at least, but are {told}; `tried_with` may say a larger step"
+        )
 
 
 def one_client_is_ordinary_training(subject: Subject) -> None:

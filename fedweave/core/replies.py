@@ -64,7 +64,11 @@ class Replies:
         Raises:
             FedweaveError: there is no such leaf, or the clients' shapes differ; iterate over the replies instead.
         """
-        self._paths(path)
+        if path not in (below := self._paths(path)):
+            raise FedweaveError(
+                f"{path!r} is a tree of {', '.join(below)}: stack one of these, or take its mean with "
+                f"`weighted_sum({path!r}, weights)`."
+            )
         parts = [_stacked(flat[path], len(at)) for at, flat in self._batches]
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = sorted({str(list(part.shape[1:])) for part in parts})

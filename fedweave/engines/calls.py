@@ -60,8 +60,8 @@ def called(step: str, clients: Sequence[str] | None, known: Sequence[str], quoru
         return tuple(known)
     if not clients:
         raise FedweaveError(f"{step} was called on no client: none is named.")
-    wanted = set(clients)
-    unknown = [client for client in clients if client not in known]
+    wanted, everyone = set(clients), set(known)
+    unknown = [client for client in clients if client not in everyone]
     if unknown or len(wanted) < len(clients):
         raise FedweaveError(f"{step} was called on {unknown or tuple(clients)}: unknown or repeated clients.")
     return tuple(client for client in known if client in wanted)

@@ -20,43 +20,48 @@ class States:
     """{client: its state}, where clients of one batch share stacked tensors."""
 
     def __init__(self) -> None:
-        self._stacks: dict[Group, Tree] = {}
-        self._home: dict[str, tuple[Group, int]] = {}
+        self._stacks: dict[int, tuple[Group, Tree]] = {}
+        self._home: dict[str, tuple[int, int]] = {}  # a number, since a tuple of clients is hashed anew each time
+        self._next = 0
 
     def copy(self) -> "States":
         """A second store that later `put`s do not reach."""
         other = States()
-        other._stacks, other._home = dict(self._stacks), dict(self._home)
+        other._stacks, other._home, other._next = dict(self._stacks), dict(self._home), self._next
         return other
 
     def put(self, group: Group, stacked: Tree) -> None:
         """Store the states of `group`, stacked."""
-        left = {self._home[client][0] for client in group if client in self._home} - {group}
-        self._home.update({client: (group, row) for row, client in enumerate(group)})
-        self._stacks[group] = stacked
+        if self.together(group):
+            self._stacks[self._home[group[0]][0]] = group, stacked
+            return
+        left = {self._home[client][0] for client in group if client in self._home}
+        self._home.update({client: (self._next, row) for row, client in enumerate(group)})
+        self._stacks[self._next], self._next = (group, stacked), self._next + 1
         for old in left:
-            if all(self._home[client][0] != old for client in old):
+            if all(self._home[client][0] != old for client in self._stacks[old][0]):
                 del self._stacks[old]
 
     def one(self, client: str) -> Tree:
         """A copy of one client's state; {} before the first call."""
         if client not in self._home:
             return {}
-        group, row = self._home[client]
-        return clone(nest({path: row_of(leaf, row) for path, leaf in leaves(self._stacks[group])}))
+        stack, row = self._home[client]
+        return clone(nest({path: row_of(leaf, row) for path, leaf in leaves(self._stacks[stack][1])}))
 
     def many(self, group: Group, copy: bool = True) -> Tree:
         """The states of `group`, stacked; they must agree as in `split`. Copied or, where that takes no stacking, as
         they are stored."""
         if self.together(group):  # partly stored leaves cannot be changed in place and need no copy
-            flat = leaves(self._stacks[group])
+            flat = leaves(self._stacks[self._home[group[0]][0]][1])
             return nest({path: leaf.clone() if copy and isinstance(leaf, Tensor) else leaf for path, leaf in flat})
         flats = [dict(leaves(self.one(client))) for client in group]
         return nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
 
     def together(self, group: Group) -> bool:
         """Whether the states of `group` were put together."""
-        return {self._home.get(client, (None, 0))[0] for client in group} == {group}
+        homes = {self._home.get(client, (None, 0))[0] for client in group}
+        return len(homes) == 1 and all(home is not None and self._stacks[home][0] == group for home in homes)
 
     def split(self, group: Group) -> list[Group]:
         """`group` in parts whose clients' states agree in structure, shapes and numbers, so that they can be stacked.
@@ -73,8 +78,8 @@ class States:
     def _kind(self, client: str) -> tuple[Any, ...]:
         if client not in self._home:
             return ()
-        group, row = self._home[client]
-        flat = ((path, row_of(leaf, row)) for path, leaf in leaves(self._stacks[group]))
+        stack, row = self._home[client]
+        flat = ((path, row_of(leaf, row)) for path, leaf in leaves(self._stacks[stack][1]))
         return tuple(
             (path, (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor | TouchedRows) else leaf) for path, leaf in flat
         )

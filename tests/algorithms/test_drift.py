@@ -40,13 +40,13 @@ def context(x: Any, y: list[int], seed: int = 0) -> tuple[Context, GraphArrays]:
 
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
 def test_by_hand(kind: Any) -> None:
-    """Nodes 0 and 3 have one label, node 1 another, and node 2 none."""
-    x = np.arange(1, 161, dtype=np.float32).reshape(4, 40)
-    ctx, before = context(kind(x), [0, 1, -1, 0])
+    """Nodes 0 and 3 have one label, node 1 another, and nodes 2 and 4 none."""
+    x = np.arange(1, 201, dtype=np.float32).reshape(5, 40)
+    ctx, before = context(kind(x), [0, 1, -1, 0, -1])
     after, changed = Drift(1.0).changes(ctx, before)
-    assert changed.all()
+    assert changed.tolist() == [True, True, False, True, False]
     new = after.x if isinstance(after.x, np.ndarray) else after.x.toarray()
-    assert (new[[1, 2]] == x[[1, 2]]).all()  # there is nobody to take anything from
+    assert (new[[1, 2, 4]] == x[[1, 2, 4]]).all()  # there is nobody to take anything from
     for node, other in ((0, 3), (3, 0)):
         own = new[node] == x[node]
         assert (own | (new[node] == x[other])).all()

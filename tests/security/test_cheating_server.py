@@ -469,5 +469,7 @@ def test_a_batch_of_fewer_nodes_than_the_policy_allows_is_trained_on_nowhere(pro
     set_policy(project, "min_nodes = 10")
     answer = Cheat(project, agreed("fedsage", algorithm_settings={"batch": batch})).join()
     assert bool(answer.blob) == (batch == 10)
-    with pytest.raises(PolicyViolation, match=r"policy.min_nodes: GLASU trains on mini-batches of 1 \(batch\)"):
+    with pytest.raises(PolicyViolation, match=r"policy.min_nodes: GLASU trains on 1 examples at a time \(batch\)"):
         check_batches(Rules(min_nodes=10), algorithm("glasu", batch=1))
+    with pytest.raises(PolicyViolation, match=r"MissingNeighbours trains on 1 examples at a time \(sample\)"):
+        check_batches(Rules(min_nodes=10), algorithm("fedsage_plus", batch=16, sample=1))

@@ -33,17 +33,23 @@ class Drift(Part):
         if data.graph_of is not None:
             raise ValueError("drift changes nodes that are examples, and here these are small graphs; leave it out")
         rng = np.random.default_rng(int(random.fold(ctx.client.key, "drift")) & (2**63 - 1))
-        changed = rng.random(len(data.y)) < self.share
+        changed = (rng.random(len(data.y)) < self.share) & (data.y >= 0)  # without a label nothing is alike
         rows = np.flatnonzero(changed)
-        others = np.array([_alike(data.y, row, rng) for row in rows.tolist()], np.int64)
+        others = _alike(data.y, rows, rng)
         own, other = (_dense(data.x[at]) for at in (rows, others))
         return data._replace(x=_with_rows(data.x, rows, np.where(rng.random(own.shape) < 0.5, own, other))), changed
 
 
-def _alike(y: np.ndarray, node: int, rng: np.random.Generator) -> int:
-    """Another node with the label of `node`; itself if there is none."""
-    same = np.flatnonzero((y == y[node]) & (np.arange(len(y)) != node))
-    return int(rng.choice(same)) if len(same) else node
+def _alike(y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """For each of the `nodes` another one with its label; itself if there is none."""
+    same = {label: np.flatnonzero(y == label) for label in np.unique(y[nodes]).tolist()}
+    found = nodes.copy()
+    for place, node in enumerate(nodes.tolist()):
+        members = same[int(y[node])]
+        if len(members) > 1:
+            at = int(rng.integers(0, len(members) - 1))
+            found[place] = members[at + (at >= np.searchsorted(members, node))]
+    return found
 
 
 def _dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:

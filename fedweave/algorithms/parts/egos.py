@@ -30,6 +30,7 @@ class EgoCrossEntropy(Part):
     fan_out: int = 6
     epochs: int = 0
     share: float = 1.0
+    supervised = True
 
     def __post_init__(self) -> None:
         self.egos  # noqa: B018  refuses impossible sizes

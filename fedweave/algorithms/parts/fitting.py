@@ -33,7 +33,7 @@ def check(parts: Parts) -> None:
             different meanings; one changes an update after another has bounded or hidden it, looks at what is hidden,
             or lacks another that it needs; or somebody's own part has a method that nothing calls.
     """
-    for check_one in (_deciding, _reporting, _called, _hidden, _bounded, _complete):
+    for check_one in (_deciding, _reporting, _called, _hidden, _replaced, _steady, _bounded, _complete):
         check_one(parts)
 
 
@@ -41,6 +41,10 @@ def _deciding(parts: Parts) -> None:
     for hook, what in DECIDES.items():
         if len(owners := [name for name, part in parts.items() if has(part, hook)]) > 1:
             raise ValueError(f"parts: {' and '.join(owners)} both decide {what}; keep one of them")
+    if len(owners := [name for name, part in parts.items() if part.supervised]) > 1:
+        raise ValueError(
+            f"parts: {' and '.join(owners)} both train on the examples' classes, which would count twice; keep one"
+        )
     if len(owners := [name for name, part in parts.items() if part.releases]) > 1:
         raise ValueError(f"parts: {' and '.join(owners)} both send something else than an update; keep one of them")
 
@@ -120,6 +124,30 @@ def _bounded(parts: Parts) -> None:
             raise ValueError(
                 f"parts: {changing[at + 1]} would make something else of an update after {name} has protected it; "
                 f"list {name} last"
+            )
+
+
+def _replaced(parts: Parts) -> None:
+    """Refuse a part that changes the update before one that sends something else in its place: it would be in vain, and
+    ledgers would state what it does all the same."""
+    names = list(parts)
+    for at, name in enumerate(names):
+        if parts[name].releases and (before := [one for one in names[:at] if has(parts[one], "release")]):
+            remedy = "leave one of them out" if mechanisms(parts[name]) else f"list {name} first"
+            raise ValueError(
+                f"parts: {name} sends something else in the place of an update, so that {before[0]} before it would do "
+                f"nothing; {remedy}"
+            )
+
+
+def _steady(parts: Parts) -> None:
+    """Refuse data that change under a part that works on them once, before the first round."""
+    changing = next((name for name, part in parts.items() if has(part, "changes")), "")
+    for name, part in parts.items() if changing else ():
+        if any(step_info(step).replaces_data for step in part.setup):
+            raise ValueError(
+                f"parts: {name} makes other data of the clients' before the first round, and {changing} would change "
+                "those in place of what the clients hold; leave out one of them"
             )
 
 

@@ -22,6 +22,7 @@ class GraphCrossEntropy(Part):
     """
 
     batch: int = 128
+    supervised = True
 
     def __post_init__(self) -> None:
         self.sampler  # noqa: B018  refuses impossible sizes

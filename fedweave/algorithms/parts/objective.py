@@ -6,7 +6,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Part, has
+from fedweave.algorithms.parts.part import Context, Part, has
 from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core import random
@@ -23,6 +23,8 @@ _ANCHOR = "received"  # where the loss finds the weights that regularisers compa
 @dataclass(frozen=True)
 class CrossEntropy(Part):
     """Mean cross-entropy over the client's training examples."""
+
+    supervised = True
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
         """Scalar; 0 at a client without training examples."""
@@ -121,6 +123,10 @@ class Objective:
             rows=frozenset() if regularised else self._feature_rows,
             state=state,
         )
+
+    def recalled(self, ctx: Context) -> Tree:
+        """{part: what it recalls at the client}, of the parts that do."""
+        return {name: own for name, part in self.parts.items() if (own := part.recall(ctx.at(name)))}
 
     def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
         """The gradient at `w` of the terms that depend on data, of one mini-batch where they draw some: what a plain

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.part import Context, Part
 from fedweave.core.federation import Federation
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.ops.sparsified import Sparsified
 
 
@@ -22,3 +22,9 @@ class OwedReward(Part):
     def reward(self, state: Tree, at: Tensor) -> Tree:
         """What is owed, leaves [P, …]."""
         return map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
+
+
+def rewarded(ctx: Context, base: Tree) -> Tree:
+    """The client's weights after the reward that it was sent, added to `base`; what is not shared is its own."""
+    before = dict(leaves(base))
+    return nest(dict(leaves(ctx.own)) | {path: before[path] + got for path, got in leaves(ctx.message["w"])})

@@ -48,6 +48,10 @@ class Trainable(Protocol):
         """The gradient at `w`."""
         ...
 
+    def recalled(self, ctx: "Context") -> Tree:
+        """{part: what it recalls at the client}."""
+        ...
+
 
 @dataclass(frozen=True)
 class Context:
@@ -94,9 +98,10 @@ class Context:
 
     @property
     def sent(self) -> Tree:
-        """{part: what its `download` sent to this client}, as `objective.fit` takes it."""
+        """{part: what its `download` sent to this client, and what it recalls}, as `objective.fit` takes it."""
         names = self.message.keys() | self.message.get("each", {}).keys()
-        return {name: self.at(name).given for name in sorted(names - {"w", "init", "each", KEEP})}
+        found = {name: self.at(name).given for name in sorted(names - {"w", "init", "each", KEEP})}
+        return found | {name: found.get(name, {}) | own for name, own in self.objective.recalled(self).items()}
 
     @property
     def own(self) -> Tree:
@@ -194,10 +199,10 @@ class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
     At the server, in the order of a round: `init`, `download` or `reward`, `observe`, `limit`, `weigh`, `aggregate`,
-    `value`, `step`, `update`, `measures` and `pairs`. At a client: `receive`, `start`, `minibatches`, `prepare`,
-    `loss`, `criterion`, `penalty` and `regulariser`, `after`, `release`, `report`; `judged` when models are evaluated;
-    and where data changes from round to round, `changes` and `changed` before all others. `layers` says what model
-    that is. `state` is the part's memory at the server: a tree, saved in checkpoints.
+    `value`, `step`, `update`, `measures` and `pairs`. At a client: `receive`, `start`, `recall`, `minibatches`,
+    `prepare`, `loss`, `criterion`, `penalty` and `regulariser`, `after`, `release`, `report`; `judged` when models are
+    evaluated; and where data changes from round to round, `changes` and `changed` before all others. `layers` says
+    what model that is. `state` is the part's memory at the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
     hears:     what a client learns from `download`, or from its `reward`; "" where it gets neither.
@@ -212,6 +217,9 @@ class Part:
     hides:     True if the server learns no single client's update or report, so that no other part may look at them.
     plain_loss: True if the update is of the cross-entropy alone, whatever other parts add to the loss.
     whole_features: True if `loss` needs all columns of the features, also those that are 0 at a client.
+    supervised: True if `loss` is that of the examples' classes, which one part alone may have.
+    whole_models: True if the server judges clients' models, of which it needs all weights.
+    trains_on: settings that say of how many examples a step of training is, of which sites may want more than a few.
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
@@ -226,6 +234,9 @@ class Part:
     hides: ClassVar[bool] = False
     plain_loss: ClassVar[bool] = False
     whole_features: ClassVar[bool] = False
+    supervised: ClassVar[bool] = False
+    whole_models: ClassVar[bool] = False
+    trains_on: ClassVar[tuple[str, ...]] = ("batch",)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -319,6 +330,11 @@ class Part:
     def start(self, ctx: Context) -> Tree:
         """Where local training starts. Decides it alone."""
         return ctx.received
+
+    def recall(self, ctx: Context) -> Tree:
+        """What the part's terms of the objective find in `given` besides what was sent, such as what it kept at this
+        client; {} if nothing."""
+        return {}
 
     def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """What `loss` wants drawn beforehand, leaves [steps, …]; {} if nothing."""

@@ -59,7 +59,10 @@ class TrimmedMean(Uniform):
             UserError: it is 0, so that nobody would be left out.
         """
         if not (cut := int(self.beta * clients + 1e-9)):
-            raise UserError(f"trimmed_mean: beta = {self.beta:g} of {clients} clients leaves out none; raise beta.")
+            raise UserError(
+                f"trimmed_mean: beta = {self.beta:g} of {clients} clients leaves out none; raise beta, or "
+                "algorithm.quorum where clients are missing."
+            )
         return cut
 
 
@@ -101,7 +104,7 @@ class Krum(Part):
         if clients < least:
             raise UserError(
                 f"krum: malicious = {self.malicious} and keep = {self.keep} need {least} clients in a round; there are "
-                f"{clients}. Lower them, or raise algorithm.participation."
+                f"{clients}. Lower them, or raise algorithm.participation or quorum."
             )
 
 

@@ -25,6 +25,7 @@ class SampledCrossEntropy(Part):
 
     batch: int = 32
     fan_out: int = 5
+    supervised = True
 
     def __post_init__(self) -> None:
         self.sampler  # noqa: B018  refuses impossible sizes

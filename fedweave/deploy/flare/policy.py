@@ -135,11 +135,12 @@ def check_batches(rules: Rules, algorithm: Any) -> None:
         PolicyViolation: names the setting.
     """
     for part in (algorithm, *getattr(algorithm, "parts", ())):
-        if 0 < getattr(part, "batch", 0) < rules.min_nodes:
-            raise PolicyViolation(
-                f"policy.min_nodes: {type(part).__name__} trains on mini-batches of {part.batch} (batch), and "
-                f"{rules.min_nodes} are allowed at least"
-            )
+        for name in getattr(part, "trains_on", ("batch",)):
+            if 0 < getattr(part, name, 0) < rules.min_nodes:
+                raise PolicyViolation(
+                    f"policy.min_nodes: {type(part).__name__} trains on {getattr(part, name)} examples at a time "
+                    f"({name}), and {rules.min_nodes} are allowed at least"
+                )
 
 
 def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepInfo) -> None:

@@ -1,0 +1,84 @@
+"""Parts and settings that would do nothing, or something else than they are named for, are refused; others go together
+as they should."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
+from fedweave.algorithms.parts import Part
+from fedweave.core import model as models
+from fedweave.core.tree import leaves
+from fedweave.errors import ConfigError
+from fedweave.models import MODELS
+from fedweave.rounds import train
+from tests.contract.federations import FEATURES, algorithm, federation, model
+
+MLP = MODELS["mlp"](hidden=4, layers=2, dropout=0.0).build(FEATURES, 3)
+SGD: dict[str, Any] = {"optimizer": "sgd", "weight_decay": 0.0}
+
+
+def made(*names: str, net: Any = None, **settings: Any) -> FedAvg:
+    parts: tuple[Part, ...] = tuple(PARTS[name]() for name in names)
+    return FedAvg(model() if net is None else net, parts=parts, **settings)
+
+
+@pytest.mark.parametrize(
+    ("names", "net", "said"),
+    [
+        (("clip", "meta_gradient"), None, r"Clip before it would do nothing; list MetaGradient first"),
+        (("normalised", "meta_gradient"), None, r"Normalised before it would do nothing"),
+        (("clip", "dp_examples"), MLP, r"Clip before it would do nothing; leave one of them out"),
+        (("drift", "missing_neighbours"), None, r"MissingNeighbours makes other data .* and Drift would change those"),
+        (("cross_entropy", "sampled_cross_entropy"), None, r"CrossEntropy and SampledCrossEntropy both train on"),
+        (("cross_entropy", "meta_gradient"), None, r"CrossEntropy and MetaGradient both train on"),
+    ],
+)
+def test_what_would_be_in_vain_or_count_twice_is_refused(names: tuple[str, ...], net: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made(*names, net=net)
+
+
+def test_what_sends_something_else_may_be_clipped_behind() -> None:
+    assert [type(part).__name__ for part in made("meta_gradient", "clip").parts] == ["MetaGradient", "Clip"]
+
+
+@pytest.mark.parametrize("name", ["local", "dfedgnn"])
+def test_training_alone_takes_no_part_that_needs_a_server(name: str) -> None:
+    assert not ALGORITHMS["local"].takes_part(PARTS["meta_gradient"])
+    assert ALGORITHMS["local"].takes_part(PARTS["sampled_cross_entropy"])
+    with pytest.raises((ValueError, ConfigError), match=r"MetaGradient"):
+        algorithm(name, parts=(PARTS["meta_gradient"](),))
+
+
+@pytest.mark.parametrize("name", ["fair_by_loss", "pareto_descent"])
+def test_the_reciprocal_of_the_learning_rate_is_that_of_the_learning_rate(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} needs the reciprocal .*: set lipschitz = 4, which is"):
+        FedAvg(model(), parts=(PARTS[name](),), lr=0.25, **SGD)
+    FedAvg(model(), parts=(PARTS[name](lipschitz=4.0),), lr=0.25, **SGD)
+
+
+def test_a_pattern_that_names_no_weight_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"share: '9/\*' names no weight of the model; it has"):
+        FedAvg(model(), share=("0/*", "9/*")).init(federation())
+
+
+def test_a_server_that_judges_models_needs_all_their_weights() -> None:
+    with pytest.raises(ConfigError, match=r"Credibility has the server judge whole models"):
+        algorithm("cffl", share=("0/*",))
+
+
+@pytest.mark.parametrize("name", ["cgsv", "dw", "eu", "rffl", "fairgraphfl"])
+def test_rewards_are_of_the_shared_weights_and_the_others_stay_a_clients_own(name: str) -> None:
+    fed = federation(name=name, dtype=torch.float64)
+    own = algorithm(name, dropout=0.0)
+    first = next(path for path, _ in leaves(models.init(own.model, fed.key("init"), fed.dtype)))
+    pattern = f"{first.partition('/')[0]}/*"
+    *_, last = train(algorithm(name, dropout=0.0, share=(pattern,)), fed, 3)
+    assert {path.partition("/")[0] for path, _ in leaves(last.state["parts"])} != set()
+    trained = [dict(leaves(state["w"])) for state in fed.snapshot().values()]
+    assert all(leaf.isfinite().all() for weights in trained for leaf in weights.values())
+    away = [path for path in trained[0] if not path.startswith(pattern[:-1])]
+    assert away
+    assert any((trained[0][path] - trained[1][path]).abs().max() > 1e-6 for path in away)
