@@ -68,8 +68,8 @@ def _of_links(truth: "Tensor", epsilon: float, key: "Tensor") -> list[Row]:
     def share(copies: int, permanent: bool) -> float:
         return repeated_queries(truth, epsilon, copies, key, permanent)
 
-    asked = [("links, asked again", f"{n} answer(s)", share(n, False), share(n, True)) for n in QUERIES]
-    return asked + [("links, majority of holders", f"{n} client(s)", 1.0, share(n, False)) for n in HOLDERS]
+    asked = [("links, asked again", f"{n} answer{'s' * (n > 1)}", share(n, False), share(n, True)) for n in QUERIES]
+    return asked + [("links, majority of holders", f"{n} client{'s' * (n > 1)}", 1.0, share(n, False)) for n in HOLDERS]
 
 
 def _of_codes(built: "Built", part: "OverlapWeights", key: "Tensor") -> list[Row]:

@@ -18,6 +18,9 @@ from fedweave.errors import UserError
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
+    from fedweave.core.tree import Tree
+
+REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
 SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: by what
 
 
@@ -106,6 +109,9 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
 
     from fedweave.algorithms.fedavg import FedAvg
     from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, judging, worth
+    from fedweave.runs.again import check_again
+    from fedweave.runs.checkpoint import Checkpoint
+    from fedweave.runs.files import CHECKPOINT
     from fedweave.runs.run import simulated
     from fedweave.runs.trained import finished
 
@@ -118,19 +124,34 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
     parts = algorithm.composed if isinstance(algorithm, FedAvg) else None
-    other = parts is None or parts.personal or parts.owner("step") or parts.owner("aggregate")
-    if other or algorithm.share != ("*",):
+    if parts is None or not algorithm.one_judged or parts.owner("step") or parts.owner("aggregate"):
         raise UserError(
-            f"{config.algorithm.name} in {directory} has no global model that is a weighted mean of its clients'; "
-            "contributions are measured for such algorithms, for instance fedavg."
+            f"{config.algorithm.name} in {directory} is not judged by a global model that is a weighted mean of its "
+            "clients'; contributions are measured for such algorithms, for instance fedavg."
         )
+    reached = Checkpoint.load(directory / CHECKPOINT)
+    check_again(directory, built, reached)
     where, _ = judging(built)
+    net = algorithm.net if built.fed.test is None else algorithm.test_net
     rows = []
-    for number, round in _heard(built, max(wanted)):
+    for number, round, state in _heard(built, reached.round):  # to the end, whose model tells whether it is the run
+        if number == reached.round:
+            _check_repeated(algorithm.one_model(state), algorithm.one_model(reached.state), directory)
         if number in wanted:
             _, graphs = judging(built)  # of the data as they are now
-            rows += found(number, round, worth(round, algorithm.model, graphs, metric), config.general.seed)
+            rows += found(number, round, worth(round, net, graphs, metric), config.general.seed)
     return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
+
+
+def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:
+    """Refuse a repetition that ends at other weights than the run did."""
+    from fedweave.core.tree import norm, sub
+
+    if not float(norm(sub(w, before))) <= REPEATED * float(norm(before)):
+        raise UserError(
+            f"training {directory} again ends at another model than it holds: its config.toml or checkpoint was "
+            "changed, or it is of another version of fedweave. Nobody can be paid by it; run it again."
+        )
 
 
 def totals(table: "pa.Table") -> "pa.Table":
@@ -166,8 +187,8 @@ def _numbers(text: str, last: int) -> set[int]:
     return set(map(int, words))
 
 
-def _heard(built: Any, rounds: int) -> Iterator[tuple[int, Any]]:
-    """Run again, without evaluation: every round's number, and what the server heard in it."""
+def _heard(built: Any, rounds: int) -> Iterator[tuple[int, Any, Any]]:
+    """Run again, without evaluation: every round's number, what the server heard in it, and its state after it."""
     from fedweave.algorithms.parts import Part, Round
     from fedweave.core.tree import Tree
     from fedweave.rounds import train
@@ -186,7 +207,7 @@ def _heard(built: Any, rounds: int) -> Iterator[tuple[int, Any]]:
     heard: list[Round] = []
     algorithm = replace(built.algorithm, parts=(*built.algorithm.parts, Listener(heard.append)))
     for step in train(algorithm, built.fed, rounds, eval_every=0):
-        yield step.round, heard.pop()
+        yield step.round, heard.pop(), step.state
 
 
 def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int) -> list[dict[str, Any]]:

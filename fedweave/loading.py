@@ -1,6 +1,5 @@
 """A run's directory from Python: its tables, its configuration, and the models that it left."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ import pyarrow as pa
 from fedweave.config import Config, read_saved
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
-from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, damaged, read_table
-from fedweave.runs.files import read as content
+from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
 
 if TYPE_CHECKING:  # looking into a run's tables should start quickly
     from torch import nn
@@ -38,15 +36,18 @@ class SavedRun:
         """The weights of the `model` "global", or of the `client`'s "personal" or "trained" one, as trees of tensors.
 
         Raises:
-            UserError: the run is not finished, was made between sites, or has no such model.
+            UserError: the run is not finished, or has no such model; a run between sites has the global one alone.
         """
-        from fedweave.runs.trained import MODELS, finished, trained
+        from fedweave.runs.trained import MODELS, finished, joint, trained
 
         if model not in MODELS:
             raise UserError(f"there is no model {model!r}; choose one of {', '.join(MODELS)}.")
         if (client is None) != (model == "global"):
             raise UserError("name a client of the run for its personal or trained model, and none for the global one.")
-        run = trained(self.directory, finished(self.directory), "Its models are at the sites.")
+        config = finished(self.directory)
+        if config.engine.name != "simulation" and model == "global":
+            return joint(self.directory, config, int(self.summary["features"]), int(self.summary["class_count"]))[1]
+        run = trained(self.directory, config, "Of such a run the global model alone is here.")
         return run.model_of(model, client or run.built.fed.clients[0])
 
     def module(self, model: str | None = None, client: str | None = None) -> "nn.Module":
@@ -79,13 +80,5 @@ def load_run(directory: str | Path) -> SavedRun:
             f"{folder} is not the directory of a run: it has no {CONFIG}. Give the --out of `fedweave run`."
         )
     tables = (read_table(folder, name) for name in (METRICS, LEDGER, PARTITION))
-    return SavedRun(folder, read_saved(folder / CONFIG), _summary(folder / SUMMARY), *tables)
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        return dict(json.loads(content(path)))
-    except (ValueError, TypeError) as error:
-        raise damaged(path, f"{type(error).__name__} {error}") from error
+    summary = read_summary(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
+    return SavedRun(folder, read_saved(folder / CONFIG), summary, *tables)

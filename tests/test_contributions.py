@@ -68,11 +68,35 @@ def test_shapley_values_of_a_round_add_up_to_what_the_run_measured(finished: Pat
             assert {row["error"] for row in rows} == {0}
 
 
+def test_members_are_paid_by_the_model_that_the_run_was_judged_by(tmp_path: Path) -> None:
+    """FedGCN's clients convolve in advance, so that their layers are others than on the global test. Without one,
+    their own test examples are judged, by their layers."""
+    (tmp_path / "config.toml").write_text(CONFIG.replace('name = "label_skew"', 'name = "louvain"').replace(
+        "majors = 2\ntest_nodes = 10\n", ""
+    ))  # fmt: skip
+    fedweave("run", tmp_path / "config.toml", "--algorithm", "fedgcn", "--out", tmp_path / "run", "--quiet")
+    assert build(config.read(tmp_path / "run" / "config.toml")[0]).fed.test is None
+    table = measured(tmp_path / "run", "2,3", "loss")
+    curve = read_run(tmp_path / "run").curve("loss", "test", pooled=True)
+    for number in (2, 3):
+        gain = sum(row["shapley"] for row in table.to_pylist() if row["round"] == number)
+        assert gain == pytest.approx(curve[number - 1] - curve[number], abs=1e-9)
+
+
+@pytest.mark.parametrize("parts", ['["sparse_masks"]', '["trained_model"]'])
+def test_where_clients_are_judged_by_models_of_their_own_nobody_is_paid_by_another(parts: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(CONFIG)
+    words = ["--set", f"algorithm.parts={parts}", "--out", tmp_path / "run", "--quiet"]
+    fedweave("run", tmp_path / "config.toml", "--algorithm", "fedavg", *words)
+    with pytest.raises(UserError, match="is not judged by a global model"):
+        measured(tmp_path / "run")
+
+
 @pytest.mark.parametrize("total", [0.4, 1.5])
 def test_all_clients_together_make_the_rounds_own_step(finished: Path, total: float) -> None:
     """Weights need not sum to 1 (FairGFL, q-FedAvg)."""
     built = build(config.read(finished / "config.toml")[0])
-    *_, (_, round) = _heard(built, ROUNDS)
+    *_, (_, round, _) = _heard(built, ROUNDS)
     weights = total * round.weights
     w = map_leaves(torch.add, round.w, round.replies.weighted_sum("update", weights))
     test = built.fed.test
@@ -90,7 +114,7 @@ def test_all_clients_together_make_the_rounds_own_step(finished: Path, total: fl
 def test_a_round_by_hand(finished: Path, oracles: ModuleType) -> None:
     """Every coalition's model mixed and judged one by one, and the Shapley values of the reference arithmetic."""
     built = build(config.read(finished / "config.toml")[0])
-    *_, (_, round) = _heard(built, ROUNDS)
+    *_, (_, round, _) = _heard(built, ROUNDS)
     replies, n, test = list(round.replies), round.replies.stack("n").numpy(), built.fed.test
     assert test is not None
     mask = test.masks[2]
@@ -201,7 +225,7 @@ def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> N
         measured(tmp_path)
     settings = finished.parent / "config.toml"
     fedweave("run", settings, "--algorithm", "fedadam", "--set", "rounds=1", "--out", tmp_path / "adam", "--quiet")
-    with pytest.raises(UserError, match="has no global model that is a weighted mean"):
+    with pytest.raises(UserError, match="is not judged by a global model that is a weighted mean"):
         measured(tmp_path / "adam")
 
 
@@ -223,3 +247,17 @@ def test_a_run_between_sites_is_refused_with_what_to_do(finished: Path, tmp_path
         UserError, match=r"was trained between sites, whose single updates nobody keeps.*fedweave run C"
     ):
         measured(run)
+
+
+@pytest.mark.parametrize("changed", ["seed", "lr", "labels"])
+def test_nobody_is_paid_by_another_run_than_the_one_that_is_named(changed: str, finished: Path, tmp_path: Path) -> None:
+    """Its configuration is repeated, which somebody may have changed since."""
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    text = (run / "config.toml").read_text()
+    swap = {"seed": ("seed = 0", "seed = 5"), "lr": ("lr = 0.01", "lr = 0.2"), "labels": ("classes = 3", "classes = 4")}
+    assert swap[changed][0] in text
+    (run / "config.toml").write_text(text.replace(*swap[changed], 1))
+    said = {"seed": "data of .* has changed|clients of .* are not those", "lr": "ends at another model than it holds"}
+    for rounds in ("last", "1"):
+        with pytest.raises(UserError, match=said.get(changed, "has changed since it was begun")):
+            measured(run, rounds)

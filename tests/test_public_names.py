@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import re
+import shutil
 import tomllib
 from importlib.metadata import version
 from itertools import pairwise
@@ -87,6 +88,16 @@ def test_a_run_is_loaded_as_tables_configuration_and_models(saved: Path) -> None
         found.weights("personal")
     with pytest.raises(UserError, match="no model 'best'"):
         found.weights("best")
+
+
+def test_of_a_run_between_sites_the_joint_model_is_loaded_and_no_other(saved: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(saved, tmp_path / "run"))
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(f'{config.partition("[engine]")[0]}[engine]\nname = "flare"\n')
+    found = fedweave.load_run(run)
+    assert torch.equal(found.weights()["0"]["weight"], fedweave.load_run(saved).weights()["0"]["weight"])
+    with pytest.raises(UserError, match="Of such a run the global model alone is here"):
+        found.weights("personal", "client-1")
 
 
 def test_what_is_not_a_run_is_refused_by_name(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """Configuration: from a TOML file and the command line's overrides to checked, resolved settings."""
 
 from fedweave.config.choice import Choice
-from fedweave.config.experiment import Config, read, read_saved, resolve, with_algorithm, written
+from fedweave.config.experiment import Config, load_saved, read, read_saved, resolve, with_algorithm, written
 from fedweave.config.names import check_name, nearest
 from fedweave.config.plugins import Parameter, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import ENGINES, General, SimulationEngine
-from fedweave.config.toml import Document, differences, dumps, load, override
+from fedweave.config.toml import Document, differences, dumps, flat, load, override
 
 __all__ = [
     "ENGINES",
@@ -18,7 +18,9 @@ __all__ = [
     "check_name",
     "differences",
     "dumps",
+    "flat",
     "load",
+    "load_saved",
     "lookup",
     "nearest",
     "override",

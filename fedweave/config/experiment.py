@@ -2,7 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedweave.config.toml import Document, dumps, load, override, section
 from fedweave.errors import ConfigError
 from fedweave.outside import check_trusted
 
+ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
 MOST_OTHERS = 9  # plug-ins that a hint names
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
 
@@ -38,6 +40,17 @@ class Config:
         if self.folder is not None:
             sections["data"]["path"] = self.folder
         return {**dataclasses.asdict(self.general), **sections, "privacy": {}}
+
+    def check_made(self) -> None:
+        """Refuse settings that the model or the algorithm refuses whatever the data.
+
+        Raises:
+            ConfigError: names the algorithm and what it refuses.
+        """
+        try:
+            self.algorithm.make(self.model.make().build(ANY_FEATURES, ANY_CLASSES))
+        except ConfigError as error:
+            raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args)) from error
 
 
 def written(document: Document) -> str:
@@ -72,9 +85,39 @@ def read_saved(path: Path) -> Config:
     Raises:
         UserError: it names a Python file that is not trusted (`outside.check_trusted`). ConfigError: it is not valid.
     """
-    document = load(path)
+    document = load_saved(path)
     check_trusted(document, path)
-    return resolve(document)
+    with _of_a_run(path):
+        return resolve(document)
+
+
+def load_saved(path: Path) -> Document:
+    """The document of a run's folder, checked as far as that needs no plug-in: its algorithm may not be at hand.
+
+    Raises:
+        ConfigError: it is not what a run writes there.
+    """
+    document = load(path)
+    with _of_a_run(path):
+        try:
+            dumps(document)
+        except (TypeError, ValueError) as error:  # a date, a number of thousands of digits
+            raise ConfigError(str(error)) from error
+        checked_values("", document, {key: own for key, own in own_parameters(General).items() if key in document})
+        if odd := [key for key in REGISTRIES if not isinstance(section(document, key).get("name", ""), str)]:
+            raise ConfigError(f"{odd[0]}.name: is no name")
+        if not isinstance(section(document, "data").get("labels") or [], list):
+            raise ConfigError("data.labels: is no list")
+    return document
+
+
+@contextmanager
+def _of_a_run(path: Path) -> Iterator[None]:
+    """Name the file in front of what is wrong with it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path} is not the configuration of a run of this version:", *error.args) from error
 
 
 def _flagged(fault: str, overrides: Sequence[str]) -> str:

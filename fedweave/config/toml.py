@@ -78,6 +78,14 @@ def differences(one: Document, other: Document, prefix: str = "") -> list[str]:
     return found
 
 
+def flat(document: Document, prefix: str = "") -> Document:
+    """{"section.key": value}, of tables in tables too."""
+    found: Document = {}
+    for key, value in document.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
 def dumps(document: Document, remarks: Mapping[str, str] | None = None) -> str:
     """Write scalars and one level of sections as TOML; deeper tables are inline. `tomllib.loads` gives it back.
 

@@ -101,8 +101,8 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
 
 
 def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
-    from fedweave.runs.checkpoint import Checkpoint
-    from fedweave.runs.files import CHECKPOINT, SUMMARY, read_summary
+    from fedweave.runs.files import SUMMARY, read_summary
+    from fedweave.runs.trained import joint
 
     told = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= told.keys():
@@ -115,8 +115,7 @@ def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
             f"the site holds {form.example}s with {form.features} features of {form.classes} classes, the model is for "
             f"{example}s with {features} of {classes}. Name the folder of a site that trained it."
         )
-    algorithm = config.algorithm.make(config.model.make().build(features, classes))
-    w = algorithm.one_model(Checkpoint.load(directory / CHECKPOINT).state)
+    algorithm, w = joint(directory, config, features, classes)
     return Source(config, "global", _weights(config, algorithm, w, form), form)
 
 

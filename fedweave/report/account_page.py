@@ -23,7 +23,7 @@ MEANT = {
     "diversity": "Diversity is a member's share of all known motifs.",
     "value": "Pay is in proportion to value and, where it is positive, to late contribution: value above the member's "
     "own mean in the rounds before.",
-    "leave_one_out": "Leave-one-out is the gain in {gains} that a round's joint model has by the member's update.",
+    "leave_one_out": "Leave-one-out is what the member's update adds to a round's joint model: the gain in {gains}.",
     "density": "Reward is the share of the joint update's entries that a member got.",
 }
 

@@ -17,7 +17,7 @@ from fedweave.errors import UserError
 from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
 from fedweave.incentives.payoffs import Payoffs
 from fedweave.incentives.statement import MEASURES, Round, Terms, reasons, statement
-from fedweave.incentives.statement_digest import Digest, check, digest
+from fedweave.incentives.statement_digest import Digest, check, digest, of_member
 from fedweave.report.reading import Run
 from fedweave.runs.files import CONTRIBUTIONS, read_table
 
@@ -85,9 +85,9 @@ def terms_of(run: Run) -> Terms:
         if "currency" in table:
             return Terms(_amount(table["budget"]), table["currency"])
     name = algorithm.get("name")
+    remedy = "choose fairgraphfl, or add the part 'payoff'" if "parts" in algorithm else "choose one that does"
     raise UserError(
-        f"the algorithm {name!r} of {run.directory} pays nobody, so that there is nothing to state; choose "
-        "fairgraphfl, or add the part 'payoff'."
+        f"the algorithm {name!r} of {run.directory} pays nobody, so that there is nothing to state; {remedy}."
     )
 
 
@@ -148,15 +148,18 @@ def run_hash(config: str, ledgers: dict[str, str]) -> str:
 
 
 def check_own(own: pa.Table, seal: dict[str, Any], member: str, run: Run) -> None:
-    """Check a member's lines of a statement against its seal, and that against the member's own configuration and
-    ledger, which stand in `run`.
+    """Check a member's lines of a statement against its seal, that against the member's own configuration and ledger,
+    and what is paid against the payoffs, all of which stand in `run`.
 
     Raises:
-        UserError: a line was changed, or the statement is about another run; says which part does not agree.
+        UserError: a line was changed or left out, or the statement is about another run; says which part does not
+            agree.
     """
     try:
         terms = Terms(seal["budget"], seal["currency"])
         whole = Digest(seal["start"], tuple(seal["lines"]), seal["digest"])
+        for word in (whole.start, whole.digest, *whole.lines):
+            bytes.fromhex(word)
         config, ledgers, stated = str(seal["config"]), dict(seal["ledgers"]), str(seal["run"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
@@ -174,3 +177,19 @@ def check_own(own: pa.Table, seal: dict[str, Any], member: str, run: Run) -> Non
     if terms != terms_of(run):
         raise UserError("budget or currency are not those of the configuration; ask for the statement again.")
     check(own, member, whole, terms, stated)
+    _check_pay(own, member, run)
+
+
+def _check_pay(own: pa.Table, member: str, run: Run) -> None:
+    """Refuse lines whose rounds or amounts are not those of the run: who writes a statement can seal anything."""
+    told, due = (
+        {row["round"]: row["pay"] for row in table.to_pylist()}
+        for table in (own, of_member(account(run).table, member))
+    )
+    for number in sorted(told.keys() | due.keys()):
+        if told.get(number) != due.get(number):
+            said = "leaves it out" if number not in told else f"says {told[number]}"
+            raise UserError(
+                f"in round {number} {run.directory} has {due.get(number, 'nothing')} for {member}, and the statement "
+                f"{said}; ask for the statement again."
+            )

@@ -1,6 +1,7 @@
 """An axis with round numbers."""
 
 import math
+import sys
 
 
 class Axis:
@@ -8,7 +9,7 @@ class Axis:
     as many as `parts`."""
 
     def __init__(self, low: float, high: float, begin: float, end: float, parts: int = 6) -> None:
-        span = (high - low) or max(1.0, abs(high))
+        span = high - low if high - low > sys.float_info.min * parts else max(1.0, abs(high))
         rough = span / parts
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * by for by in (1, 2, 5, 10) if power * by >= rough * (1 - 1e-9))

@@ -33,17 +33,25 @@ def compare(
     from fedweave.errors import UserError
     from fedweave.report.compare import NOTE, compared
     from fedweave.report.reading import grouped, read_runs
+    from fedweave.report.tables import comparable
     from fedweave.report.terminal import screen, show_cells
+    from fedweave.report.training import unlike
 
     groups = grouped(read_runs(directories))
     if len(groups) < 2:
         raise UserError("these runs differ in the seed alone; give runs of at least two experiments or algorithms.")
+    if not comparable(groups):
+        raise UserError(
+            "these runs are of other data, of another number of clients, or not finished, so that a difference between "
+            "them says nothing of what they were started for; give finished runs on the same data and clients."
+        )
     found = compared(groups)
     if not found.rows:
         raise UserError(f"{groups[0].label} shares no seed with the others; give runs with the same seeds.")
     console = screen()
     show_cells(console, found)
-    console.print(NOTE, highlight=False)
+    for note in (NOTE, *unlike(groups)):
+        console.print(note, highlight=False, markup=False)
 
 
 def watch(

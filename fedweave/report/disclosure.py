@@ -140,6 +140,8 @@ def _sent(row: dict[str, Any], everyone: int, to: str = "") -> str:
     what = f"“{row['reveals']}”" if row["reveals"] else "something that is not described"
     low, high = row["times"]
     often = "once" if low == high == 1 else _between(low, high, "{:,}") + " times"
+    if row["all"] == (0, 0):
+        return f"{_who(row['clients'], everyone)} kept {what} back ({row['step']}: {row['key']} is empty, {often})."
     protected = "" if row["mechanism"] == "none" else f", {row['mechanism']}"
     size = f"{_size(row['each'])} each time" if high > 1 else _size(row["each"])
     whole = f", {_size(row['all'])} per client in all" if high > 1 else ""

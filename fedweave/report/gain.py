@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedweave.config.toml import differences
+from fedweave.metrics.paired import interval
 from fedweave.report.cells import NONE, Cell, Table, signed
 from fedweave.report.colours import of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.panels import Dots, Figure, Panel, legend_of
 from fedweave.report.reading import Group, Run, distinct, spread
+from fedweave.report.training import conditions
 
 ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
 BY_FEATURES = ("vertical", "parties")  # partitions of such parties
@@ -20,13 +22,14 @@ SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
 @dataclass(frozen=True)
 class Gain:
     """Of one run: {client: accuracy less the accuracy alone} of the clients that have both; `beside` is the group that
-    trains alone, where there are several."""
+    trains alone, where there are several, and `apart` in what else than the algorithm that run differs."""
 
     at: int
     group: Group
     run: Run
     of_clients: dict[str, float]
     beside: str = ""
+    apart: str = ""
 
 
 def alone(run: Run, groups: Sequence[Group]) -> Run | None:
@@ -59,7 +62,9 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
             }
             if own:
                 owners = [other.label for other in several if any(each is reference for each in other.runs)]
-                found.append(Gain(at, group, run, own, owners[0] if len(several) > 1 else ""))
+                beside = owners[0] if len(several) > 1 else ""
+                apart = "" if reference is None else conditions(reference, run)
+                found.append(Gain(at, group, run, own, beside, apart))
     return found
 
 
@@ -71,13 +76,24 @@ def sentences(found: Sequence[Gain]) -> list[str]:
         values = [value for gain in group for value in gain.of_clients.values()]
         up, down = [value for value in values if value > 0], [value for value in values if value < 0]
         who = f"pairs of a member and a seed ({len(group)} seeds)" if len(group) > 1 else "members"
-        beside = f" (alone: {group[0].beside})" if group[0].beside else ""
-        words = f"With {group[0].group.label}, joining {_effect(spread(values)[0])} on average{beside}"
+        beside = [f"alone: {told}" for told in (group[0].beside, group[0].apart) if told]
+        about = "; ".join([_over(group), *beside])
+        words = f"With {group[0].group.label}, joining {_effect(spread(values)[0])} on average ({about})"
         words += f"; {len(up)} of {len(values)} {who} {'gains' if len(up) == 1 else 'gain'}"
         words += f", by {spread(up)[0]:.3f} on average" if up else ""
         words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {-spread(down)[0]:.3f}" if down else ""
         said.append(f"{words}.")
     return said
+
+
+def _over(group: Sequence[Gain]) -> str:
+    """The interval of the mean over seeds, or that there is one seed."""
+    if len(group) == 1:
+        return "one seed"
+    low, high = interval([spread(gain.of_clients.values())[0] for gain in group])
+    if low is None or high is None:
+        return f"{len(group)} seeds"
+    return f"95 % interval over seeds {signed(low)} to {signed(high)}"
 
 
 def _effect(mean: float) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedweave.report.cells import Cell, Table, marked, measured, number
+from fedweave.report.cells import Cell, Table, marked, measured, number, signed
 from fedweave.report.reading import Group, spread
 from fedweave.report.tables import comparable, heads
 
@@ -40,8 +40,7 @@ def favourable(groups: Sequence[Group]) -> str:
 
 def named_groups(groups: Sequence[Group]) -> str:
     """A sentence on which group of people is 0 and which 1; "" where they are numbers or runs have different ones."""
-    [names, *others] = dict.fromkeys(tuple(group.first.summary.get("groups") or ()) for group in groups)
-    if others or not names:
+    if not (names := _of_people(groups)):
         return ""
     told = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names[:2]))
     left = f" Gaps compare these two: people of {', '.join(f'“{name}”' for name in names[2:])} are in none."
@@ -50,19 +49,32 @@ def named_groups(groups: Sequence[Group]) -> str:
 
 def between_groups(groups: Sequence[Group]) -> Table:
     """A row per metric and kind of value, a column per group of runs; without rows where nothing was measured."""
-    rows = []
+    rows, names = [], _of_people(groups)
     for family, words in FAMILIES.items():
         for name, title in (GAPS | OTHERS).items():
             found = [group.values(f"{family}/{name}") for group in groups]
             if all(value is None for values in found for value in values):
                 continue
-            cells = [measured(values, number) for values in found]
+            cells = [measured(values, signed if name.endswith("_signed") else number) for values in found]
             if comparable(groups):
                 cells = marked(cells, [group.by_seed(f"{family}/{name}") for group in groups], name)
             cells = [_noted(cell, _aside(group, family, name)) for cell, group in zip(cells, groups, strict=True)]
-            rows.append((Cell(title, note=NOTES.get(name, "")), Cell(words), *cells))
+            rows.append((Cell(_called(title, names), note=_called(NOTES.get(name, ""), names)), Cell(words), *cells))
     head = heads(groups)
     return Table((head[0], "of", *head[1:]), tuple(rows), words=2)
+
+
+def _of_people(groups: Sequence[Group]) -> tuple[str, ...]:
+    """What the groups of people are called, in order; () where they are numbers or runs have different ones."""
+    [names, *others] = dict.fromkeys(tuple(group.first.summary.get("groups") or ()) for group in groups)
+    return () if others else names
+
+
+def _called(words: str, names: Sequence[str]) -> str:
+    """The words with the names of the groups 0 and 1 in place of "group 0" and "group 1"."""
+    for at, name in enumerate(names[:2]):
+        words = words.replace(f"group {at}", f"“{name}”")
+    return words
 
 
 def _aside(group: Group, family: str, name: str) -> str:

@@ -19,6 +19,7 @@ from fedweave.report.notes import notes, of_fairest
 from fedweave.report.panels import Figure
 from fedweave.report.reading import Group, Run, distinct, grouped
 from fedweave.report.template import FIGURE, PAGE, STYLE
+from fedweave.report.training import unlike
 
 Owner = tuple[Group, Run]
 _DRAWING = Environment(autoescape=True, undefined=StrictUndefined)
@@ -39,7 +40,8 @@ def render(runs: Sequence[Run]) -> str:
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [*gain.sentences(gained), *prices],
         warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished]
-        + [warning for group in groups for warning in _noted(group, notes)],
+        + [warning for group in groups for warning in _noted(group, notes)]
+        + unlike(groups),
         style=STYLE,
         version=version("fedweave"),
         facts=tables.facts(groups),
@@ -110,7 +112,8 @@ def _lead(run: Run) -> str:
     if accuracy:
         low, high = min(accuracy.values()), max(accuracy.values())
         worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
-        parts.append(f"from {low:.3f} ({worst}) to {high:.3f} ({best})")
+        alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
+        parts.append(alone)
     result = ", ".join(parts) or "no accuracy was measured"
     return f"After {run.evaluated:,} rounds: {result}."
 

@@ -26,7 +26,7 @@ def followed(directory: Path) -> Path:
     try:
         told = json.loads((directory / RUN).read_text())
         there = Path(told["project"]) / PROJECT_RUNS / str(told["run"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return directory
     return there if not (directory / SUMMARY).exists() and (there / METRICS).exists() else directory
 

@@ -33,8 +33,8 @@ def _sentence(first: Group, other: Group) -> str:
     if not fair:
         return ""
     price = [_difference(words, other.by_seed(name), first.by_seed(name)) for name, words in _ACCURACIES.items()]
-    paid = ", ".join(filter(None, [next(filter(None, price), ""), _traffic(other, first)]))
-    return f"{other.label} against {first.label}: {'; '.join(fair)}. Price: {paid or 'unknown'}."
+    paid = ", ".join(filter(None, [next(filter(None, price), ""), _traffic(other, first)])) or "unknown"
+    return f"{other.label} against {first.label}: {'; '.join(fair)}. At the same time: {paid}."
 
 
 def _told(between: str, name: str, one: Found, other: Found, more: int) -> str:
@@ -82,4 +82,6 @@ def _traffic(one: Group, other: Group) -> str:
     )
     if not theirs:
         return ""
+    if mine / theirs < 0.001:
+        return "less than a thousandth of the bytes"
     return "as many bytes" if 0.99 < mine / theirs < 1.01 else f"{mine / theirs:.3g} times the bytes"

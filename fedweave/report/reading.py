@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave import outside
-from fedweave.config import Document, differences, load
+from fedweave.config import Document, differences, flat, load_saved
 from fedweave.core.purposes import EVALUATION
 from fedweave.errors import UserError
 from fedweave.metrics.best_rounds import best_validated, fairest
@@ -27,11 +27,10 @@ from fedweave.runs.files import (
     LEDGER,
     METRICS,
     MOTIFS,
-    PAIRS,
     PARTITION,
     PREDICTIONS,
     SUMMARY,
-    read_arrays,
+    read_pairs,
     read_summary,
     read_table,
 )
@@ -146,7 +145,7 @@ def read_run(directory: Path) -> Run:
         else:
             state = f"is not the directory of a run: it has no {', no '.join(missing)}"
         raise UserError(f"{directory} {state}. Give the directory that `fedweave run … --out DIR` wrote.")
-    config = load(directory / CONFIG)
+    config = load_saved(directory / CONFIG)
     metrics, ledger = read_table(directory, METRICS), read_table(directory, LEDGER)
     if not len(_evaluations(metrics)):
         raise UserError(f"{directory} has no evaluated round in {METRICS} yet. Continue it with --resume.")
@@ -161,7 +160,7 @@ def read_run(directory: Path) -> Run:
         metrics=metrics,
         ledger=ledger.unify_dictionaries().combine_chunks(),
         partition=read_table(directory, PARTITION) if (directory / PARTITION).is_file() else None,
-        pairs=read_arrays(directory / PAIRS),
+        pairs=read_pairs(directory),
         finished=finished,
         done=done,
         when=(directory / (SUMMARY if finished else METRICS)).stat().st_mtime,
@@ -300,11 +299,11 @@ def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
     labels = [f"{found[0].summary['algorithm']}{where}" for found, where in zip(groups, on, strict=True)]
     for label in [label for label, count in Counter(labels).items() if count > 1]:
         same = [at for at, other in enumerate(labels) if other == label]
-        flat = [_flat(groups[at][0].config) for at in same]
-        where = len({config.get(_ENGINE) for config in flat}) > 1  # then no other key of the engine says more
-        apart = {key for one in flat for key in differences(flat[0], one) if key != "seed"}
+        settings = [flat(groups[at][0].config) for at in same]
+        where = len({config.get(_ENGINE) for config in settings}) > 1  # then no other key of the engine says more
+        apart = {key for one in settings for key in differences(settings[0], one) if key != "seed"}
         shown = sorted(key for key in apart if not (where and key.startswith("engine.")))
-        for at, config in zip(same, flat, strict=True):
+        for at, config in zip(same, settings, strict=True):
             labels[at] += _WHERE.get(str(config.get(_ENGINE)), "") if where else ""
             labels[at] += "".join(f", {key}={config.get(key)}" for key in shown)
     clash = Counter(labels)
@@ -312,10 +311,3 @@ def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
         f"{label} ({found[0].directory})" if clash[label] > 1 else label
         for label, found in zip(labels, groups, strict=True)
     ]
-
-
-def _flat(config: Document, prefix: str = "") -> Document:
-    flat: Document = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat

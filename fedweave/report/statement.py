@@ -103,7 +103,7 @@ def _check(directory: Path, member: str, folder: Path) -> None:
         raise UserError(f"{folder} has no {stem}.parquet or {whole}.parquet, which holds the lines; ask for it.")
     try:
         seal: dict[str, Any] = json.loads(read(folder / SEAL))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{folder / SEAL} is damaged ({error}); ask for the statement again.") from error
     run = read_run(directory)
     for table in tables.values():

@@ -17,6 +17,7 @@ from fedweave.report.flows import stamp, who
 from fedweave.report.gain import alone
 from fedweave.report.ledger import called, protected, told
 from fedweave.report.reading import Group, Run, spread
+from fedweave.report.training import recipe
 
 NOTES = {
     "loss": "mean cross-entropy, nats",
@@ -55,6 +56,7 @@ def facts(groups: Sequence[Group]) -> Table:
             "Model": run.section("model").get("name", NONE),
             "Clients": f"{run.summary['clients']:,}{_cut(run)}",
             "Rounds": rounds(run),
+            "Training": recipe(run),
             "Seeds" if any(len(one.runs) > 1 for one in groups) else "Seed": seeds,
             "Engine": " ".join(str(engine[key]) for key in ("name", "mode", "dtype") if key in engine) or NONE,
             "When": when(max(one.when for one in group.runs)),

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedweave.config import Config, Document
+from fedweave.config import Config, Document, flat
 from fedweave.errors import FedweaveError, UserError
 from fedweave.privacy.spent import bounds
 from fedweave.runs.checkpoint import Checkpoint
@@ -129,7 +129,7 @@ class TensorBoard:
         if not done:
             shutil.rmtree(directory / EVENTS, ignore_errors=True)
         self._writer = SummaryWriter(str(directory / EVENTS), purge_step=done + 1 if done else None)
-        self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in _flat(settings).items()))
+        self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in flat(settings).items()))
 
     def numbers(self, round: int, found: Mapping[str, float]) -> None:
         """See `Tracker`."""
@@ -163,7 +163,7 @@ class MLflow:
         number = experiment.experiment_id if experiment else self._client.create_experiment("fedweave")
         self._run = self._client.create_run(number, run_name=directory.name).info.run_id
         kept.write_text(json.dumps({"uri": where, "run": self._run}))
-        params = [Param(name, str(value)[:500]) for name, value in _flat(settings).items()]
+        params = [Param(name, str(value)[:500]) for name, value in flat(settings).items()]
         self._client.log_batch(self._run, params=params)
 
     def numbers(self, round: int, found: Mapping[str, float]) -> None:
@@ -196,10 +196,3 @@ def tracked(names: Sequence[str]) -> Tracked:
         if find_spec(TRACKERS[name][1]) is None:
             raise UserError(f'--track {name} needs a package that is not installed: pip install "fedweave[{name}]".')
     return Tracked([TRACKERS[name][0] for name in dict.fromkeys(names)])
-
-
-def _flat(settings: Document, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found

@@ -15,7 +15,7 @@ def reproduce(
     paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="Which paper; without, they are listed.")] = None,
     table: Annotated[int | None, typer.Option(metavar="N", help="Its table N only.")] = None,
     figure: Annotated[int | None, typer.Option(metavar="N", help="Its figure N only.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A look of about a minute: not comparable.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A look of some minutes: not comparable.")] = False,
     protocol: Annotated[
         str, typer.Option(metavar="NAME", help="How runs are made and judged: clean, or one that the paper lists.")
     ] = "clean",

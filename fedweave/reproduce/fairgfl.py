@@ -207,11 +207,9 @@ def _counted(dataset: str, part: int) -> int:
 def _attack() -> PaperTable:
     cells = []
     for (row, column), number in printed(numbers.TABLE_5).items():
-        queries = int(column)
+        queries, asked = int(column), f"{column} answer{'s' * (int(column) > 1)}"
         for name, permanent, paper in ((row, False, number), ("noise drawn once", True, Printed())):
-            cells.append(
-                PaperCell(name, f"{column} answer(s)", "", experiment("Cora"), links_found(queries, permanent), paper)
-            )
+            cells.append(PaperCell(name, asked, "", experiment("Cora"), links_found(queries, permanent), paper))
     return _table("Links found by asking again", sorted(cells, key=lambda it: it.row), ATTACK)
 
 

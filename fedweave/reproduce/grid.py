@@ -82,7 +82,7 @@ def plan(table: PaperTable, out: Path, stock: Stock, seeds: Sequence[int] | None
 
 
 def quick(table: PaperTable, stock: Stock) -> PaperTable:
-    """A look that takes about a minute: one seed, `table.quick` times fewer rounds, and the first data set that is at
+    """A look that takes some minutes: one seed, `table.quick` times fewer rounds, and the first data set that is at
     hand."""
     names = list(dict.fromkeys(cell.document["data"]["name"] for cell in table.cells))
     at_hand = [cell.document["data"]["name"] for cell in table.cells if not stock.lacks(cell.document)]

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,18 @@ class Checkpoint:
             if tree.pop("digest", None) != hashlib.sha256(encode(tree)).hexdigest():
                 raise ReplyRefused("its content does not match its digest")
             tree = _arranged(json.loads(tree["structure"]), tree)
+            _check_kinds(tree)
             return cls(**{**tree, "summary": dict(leaves(tree["summary"]))})
-        except (ReplyRefused, TypeError, KeyError) as error:
+        except (ReplyRefused, TypeError, KeyError, ValueError, AttributeError, RecursionError) as error:
             raise damaged(path, str(error)) from error
+
+
+def _check_kinds(tree: Tree) -> None:
+    """Raise TypeError unless every entry is of its default's kind: a digest does not tell who wrote it."""
+    for entry in fields(Checkpoint):
+        kind = dict if entry.default is MISSING else type(entry.default)
+        if not isinstance(tree[entry.name], (int, float) if kind is float else kind):
+            raise TypeError(f"{entry.name} is {str(tree[entry.name])[:40]}")
 
 
 def _structure(tree: Tree) -> dict[str, Any]:

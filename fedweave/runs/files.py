@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from fedweave.core.swollen import ARCHIVE_FAULTS, TABLE_FAULTS, Swollen, check_archive, read_parquet
 from fedweave.core.text import cell
 from fedweave.errors import FedweaveError, UserError
+from fedweave.runs.columns import MOST, check_columns
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
 MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
@@ -31,7 +32,6 @@ RUN = "run.json"  # of a run between sites: which run of the project it is
 OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
 OF_COMMANDS = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)
 
-_NUMBER = (int, float, type(None))
 _IN_SUMMARY = {
     "algorithm": str,
     "dataset": str,
@@ -115,32 +115,39 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     write(path, lambda file: np.savez_compressed(file, **dict(arrays)))  # type: ignore[arg-type]
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Undo `write_arrays`; {} if there is no such file.
+def read_pairs(directory: Path) -> dict[str, np.ndarray]:
+    """A run's matrices of pairs of clients, by name; {} if it has none.
 
     Raises:
-        FedweaveError: it is damaged.
+        FedweaveError: their file is damaged.
     """
+    path = directory / PAIRS
     if not path.exists():
         return {}
     blob = read(path)
     try:
         check_archive(BytesIO(blob), len(blob))
-        with np.load(BytesIO(blob), allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+        with np.load(BytesIO(blob), allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive.files}
+        for name, matrix in found.items():
+            if matrix.dtype.kind not in "fiub" or matrix.ndim != 2 or len({0, *matrix.shape}) != 2:
+                raise ValueError(f"{name} is no square matrix of numbers, but {matrix.dtype} {list(matrix.shape)}")
     except (*ARCHIVE_FAULTS, Swollen) as error:
         raise damaged(path, str(error)) from error
+    return found
 
 
-def read(path: Path) -> bytes:
-    """The content of a run's file.
+def read(path: Path, start: int = 0) -> bytes:
+    """The content of a file from byte `start` on.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: it cannot be read, or is none.
     """
     with plain_errors(path, READABLE):
         _check_regular(path)
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read()
 
 
 def read_table(directory: Path, name: str) -> pa.Table:
@@ -156,10 +163,11 @@ def read_table(directory: Path, name: str) -> pa.Table:
     blob = read(path)
     try:
         table = read_parquet(pa.BufferReader(blob), len(blob))
-    except (*TABLE_FAULTS, Swollen) as error:
+        for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
+            table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
+        check_columns(table, name)
+    except (*TABLE_FAULTS, Swollen, ValueError) as error:
         raise damaged(path, str(error)) from error
-    for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
-        table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
     return table
 
 
@@ -175,15 +183,23 @@ def read_summary(path: Path, *needed: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(read(path))
         for name in ("rounds", "metrics", *needed):
             found[name]
-        for name, value in found.items():
-            if not isinstance(value, _IN_SUMMARY.get(name, _NUMBER)) or isinstance(value, bool):
+        named = {name: value for name, value in found.items() if name in _IN_SUMMARY}
+        for name, value in named.items():
+            if not isinstance(value, _IN_SUMMARY[name]) or isinstance(value, bool):
                 raise TypeError(f"{name} is {str(value)[:40]}")
-        for name, value in found["metrics"].items():
-            if not isinstance(value, _NUMBER) or isinstance(value, bool):
+        if any(isinstance(name, dict | list) for name in (*named.get("classes", ()), *named.get("groups", ()))):
+            raise TypeError("a class or group has no name")
+        for name, value in ({**found, **found["metrics"]}).items():
+            if name not in named and not _is_number(value):
                 raise TypeError(f"{name} is {str(value)[:40]}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error
     return found
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number that a float can hold, or null."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST)
 
 
 def is_used(directory: Path) -> bool:
@@ -215,6 +231,7 @@ def locked(directory: Path) -> Iterator[None]:
     """
     with plain_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
+        _check_regular(directory / LOCK)
         file = open(directory / LOCK, "a+")  # noqa: SIM115
     with file:
         try:
@@ -249,6 +266,7 @@ def plain_errors(
 
 
 def _check_regular(path: Path) -> None:
+    """Refuse what would be waited for, or have no end."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is a folder, a pipe or a device")
 

@@ -18,16 +18,16 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from fedweave.build import Built, build, client_ids
+from fedweave.build import Built, build
 from fedweave.config import Config, written
 from fedweave.core.graph import MotifTable
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.partition.statistics import statistics
 from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
+from fedweave.runs.again import held
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import (
     CHECKPOINT,
@@ -41,6 +41,7 @@ from fedweave.runs.files import (
     SUMMARY,
     damaged,
     locked,
+    plain_errors,
     read_table,
     remove_leftovers,
     remove_run,
@@ -81,12 +82,6 @@ def simulated(config: Config) -> Built:
             "'simulation'. Sites are trained with `fedweave sites run CONFIG.toml --sites DIR`."
         )
     return build(config)
-
-
-def held(built: Built) -> dict[str, Any]:
-    """The columns of partition.parquet: what each client holds."""
-    columns = statistics(built.data, built.partition)
-    return columns | {"client": client_ids(len(columns["client"]), built.partition.names)}
 
 
 def frequent(motifs: Mapping[str, MotifTable], data: Dataset, most: int = 8) -> pa.Table:
@@ -180,12 +175,13 @@ def _prepare(
         metrics = _cut(directory, METRICS, start.metrics)
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
-    for name in (SUMMARY, PREDICTIONS):  # of fewer rounds than are wanted now
-        (directory / name).unlink(missing_ok=True)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(here.held(built)))
     if motifs := getattr(built, "motifs", None):
         write_table(directory / MOTIFS, frequent(motifs, built.data))
+    with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone
+        for name in (SUMMARY, PREDICTIONS):  # of fewer rounds than are wanted now
+            (directory / name).unlink(missing_ok=True)
     return start, metrics
 
 

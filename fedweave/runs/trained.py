@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from fedweave.algorithms.deployment import Which
 from fedweave.build import Built, build
 from fedweave.config import Config, read_saved
 from fedweave.core.algorithm import capabilities
 from fedweave.core.tree import Tree
-from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
 from fedweave.partition.base import Partition
 from fedweave.partition.pooling import pooled
+from fedweave.runs.again import check_again, check_fits
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, CONFIG, SUMMARY
 
@@ -24,6 +24,7 @@ MODELS: tuple[str, ...] = get_args(Which)
 class Trained:
     """A finished run, with its clients as they were left. state: the server's."""
 
+    directory: Path
     config: Config
     built: Built
     state: Tree
@@ -42,11 +43,13 @@ class Trained:
         """
         own = self.built
         if which == "global":
-            return dict.fromkeys(own.fed.clients, own.algorithm.one_model(self.state))
+            w = own.algorithm.one_model(self.state)
+            return dict.fromkeys(own.fed.clients, check_fits(w, own.algorithm.test_net, self.directory))
         own.fed.begin(own.fed.round)
         own.algorithm.deploy(self.state, own.fed, which)
         states = own.fed.snapshot()
-        found = {client: state["model"] for client, state in states.items() if "model" in state}
+        kept = {client: state["model"] for client, state in states.items() if "model" in state}
+        found = {client: check_fits(w, own.algorithm.net, self.directory) for client, w in kept.items()}
         if not found:
             raise UserError(f"no client has a {which} model; take --model personal.")
         return found
@@ -82,6 +85,17 @@ def finished(directory: Path) -> Config:
     return read_saved(directory / CONFIG)
 
 
+def joint(directory: Path, config: Config, features: int, classes: int) -> tuple[Any, Tree]:
+    """The algorithm of a run between sites, made for so many features and classes, and the joint model that it left.
+
+    Raises:
+        UserError: it left none.
+    """
+    algorithm = config.algorithm.make(config.model.make().build(features, classes))
+    w = algorithm.one_model(Checkpoint.load(directory / CHECKPOINT).state)
+    return algorithm, check_fits(w, algorithm.test_net, directory)
+
+
 def trained(directory: Path, config: Config, instead: str) -> Trained:
     """The finished run in `directory` of `config`; instead: what to do about one that sites made.
 
@@ -92,7 +106,7 @@ def trained(directory: Path, config: Config, instead: str) -> Trained:
     if config.engine.name != "simulation":
         raise UserError(f"{directory} was trained between sites, where its models are. {instead}")
     built, reached = build(config), Checkpoint.load(directory / CHECKPOINT)
-    check_same(reached.source, digests(built.data), directory, "Bring it back; new data are for `predict --data`.")
+    check_again(directory, built, reached)
     built.fed.restore(reached.fed, reached.data)
     built.fed.begin(reached.round)
-    return Trained(config, built, reached.state)
+    return Trained(directory, config, built, reached.state)

@@ -39,14 +39,17 @@ def sweep(
     from fedweave.report.html import render
     from fedweave.report.reading import grouped, read_runs
     from fedweave.report.terminal import screen, show_cells
+    from fedweave.report.training import unlike
     from fedweave.reproduce.workers import Stopped
     from fedweave.runs.files import write
     from fedweave.sweep.plan import check_unchanged, planned
     from fedweave.sweep.table import NOTES, markdown, results
 
     folder, console = out or Path("sweeps") / config.stem, screen()
-    runs = planned(config, folder, seeds, algorithms, settings or [], grid or [])
+    runs, notes = planned(config, folder, seeds, algorithms, settings or [], grid or [])
     check_unchanged(runs)
+    for note in notes:
+        console.print(f"note: {note}", highlight=False, markup=False)
     try:
         failed = _execute(console, runs, jobs)
     except Stopped as error:
@@ -58,7 +61,7 @@ def sweep(
     read = read_runs(done)
     found = results(grouped(read))
     show_cells(console, found)
-    for note in NOTES:
+    for note in (*NOTES, *unlike(grouped(read))):
         console.print(note, highlight=False, markup=False)
     page = render(read)
     write(folder / "report.html", lambda file: file.write(page.encode()))

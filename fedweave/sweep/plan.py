@@ -20,11 +20,13 @@ MOST = 10_000  # runs
 
 def planned(
     config: Path, out: Path, seeds: str, algorithms: str, settings: Sequence[str], grid: Sequence[str]
-) -> list[PlannedRun]:
-    """The runs in `out`/runs, each once, every combination's first seed before the second seeds.
+) -> tuple[list[PlannedRun], list[str]]:
+    """The runs in `out`/runs, each once, every combination's first seed before the second seeds; and notes on settings
+    that some of the algorithms do not have.
 
     seeds: "0-4" or "0,3,7". algorithms: names with commas between, "" for the configuration's own. settings: as those
-    of `fedweave run --set`. grid: "section.key=value,value,…"; an algorithm without the key runs once.
+    of `fedweave run --set`, for the algorithms that have the key. grid: "section.key=value,value,…"; an algorithm
+    without the key runs once.
 
     Raises:
         ConfigError: a name, key or value is not valid. UserError: nothing or too much is asked for.
@@ -32,17 +34,24 @@ def planned(
     if seeded := [text for text in (*settings, *grid) if text.partition("=")[0].strip() == "seed"]:
         raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
     base = load(config)
-    documents: list[Document] = []
+    documents, notes = list[Document](), list[str]()
     for name in algorithms.split(",") if algorithms else [None]:
-        document = deepcopy(base) if name is None else deepcopy(with_algorithm(base, name.strip(), "--algorithms")[0])
+        document, dropped = (base, ()) if name is None else with_algorithm(base, name.strip(), "--algorithms")
+        document = deepcopy(document)
+        apart = [text for text in settings if not _takes(document, text.partition("=")[0].strip(), "--set")]
         for text in settings:
-            override(document, text)
+            if text not in apart:
+                override(document, text)
+        without = [*dropped, *(f"--set {text}" for text in apart)]
+        notes += [f"{(name or '').strip()} does not take {', '.join(without)}."] if without else []
         documents += _combined(document, [_values(text) for text in grid])
     numbers = _seeds(seeds)
     if len(numbers) * len(documents) > MOST:
         raise UserError(f"these are {len(numbers) * len(documents):,} runs; ask for at most {MOST:,}.")
     runs = [planned_run(document | {"seed": seed}, out / "runs") for seed in numbers for document in documents]
-    return list({run.name: run for run in runs}.values())
+    for run in runs[: len(documents)]:
+        run.config.check_made()
+    return list({run.name: run for run in runs}.values()), notes
 
 
 def _combined(document: Document, grid: Sequence[tuple[str, list[str]]]) -> list[Document]:
@@ -57,7 +66,7 @@ def _combined(document: Document, grid: Sequence[tuple[str, list[str]]]) -> list
     return found
 
 
-def _takes(document: Document, key: str) -> bool:
+def _takes(document: Document, key: str, option: str = "--grid") -> bool:
     """Whether the algorithm has the key; any other key is for all, right or wrong."""
     section, _, name = key.partition(".")
     if section != "algorithm" or "." in name:
@@ -67,7 +76,7 @@ def _takes(document: Document, key: str) -> bool:
     if name in parameters("algorithm", kind):
         return True
     if not any(name in theirs for theirs in everybody):
-        raise ConfigError(f"--grid {key}: no algorithm has the setting {name!r}; {own} has others.")
+        raise ConfigError(f"{option} {key}: no algorithm has the setting {name!r}; {own} has others.")
     return False
 
 

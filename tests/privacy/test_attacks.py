@@ -121,5 +121,5 @@ def test_the_command_prints_what_is_found(tmp_path: Path) -> None:
     )
     result = CliRunner().invoke(app, ["attack", str(file), "--set", "algorithm.code_size=16"])
     assert result.exit_code == 0, result.output
-    for word in ("asked again", "27 client(s)", "node of one code", "99.6%"):
+    for word in ("asked again", "27 clients", "node of one code", "99.6%"):
         assert word in result.output

@@ -1,6 +1,7 @@
 """Statements of account end to end: they reconcile, and a member finds out what was changed."""
 
 import json
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.errors import FedweaveError
+from fedweave.incentives.statement_digest import chained, hashes
 from fedweave.report import tables
 from fedweave.report.account_page import money
 from fedweave.report.accounts import account
@@ -26,6 +28,7 @@ from fedweave.report.html import render
 from fedweave.report.motifs import Kinds, drawing, kinds_of
 from fedweave.report.reading import grouped, read_run
 from fedweave.rounds import SERVER
+from fedweave.runs.files import write_csv, write_table
 
 ROUNDS = 5
 ZERO = Decimal()
@@ -153,7 +156,7 @@ def test_the_terminal_shows_totals_and_the_page_what_leave_one_out_counts(copied
     fedweave("contributions", copied, "--rounds", "2", "--metric", "loss")
     fedweave("statement", copied)
     page = (copied / "statement/statement.html").read_text()
-    assert "Leave-one-out is the gain in loss on " in page
+    assert "adds to a round&#39;s joint model: the gain in loss on " in page
     assert page.count('<th scope="col">leave-one-out</th>') == 2
 
 
@@ -220,6 +223,26 @@ def test_what_was_changed_is_found_out(copied: Path) -> None:
     (copied / "statement/statement.json").write_text(json.dumps(seal))
     rewrite(copied / "ledger.parquet", with_bytes)
     assert "does not know the ledger of client-0" in " ".join(fedweave(*words, code=2).split())
+
+
+@pytest.mark.parametrize("cheat", ["left out", "less"])
+def test_whoever_seals_a_statement_cannot_leave_out_or_lower_what_the_run_pays(copied: Path, cheat: str) -> None:
+    """With lines, seal and spreadsheet that agree."""
+    own, path = copied / "own", copied / "own/statement-client-0.parquet"
+    fedweave("statement", copied, "--member", "client-0", "--out", own)
+    before = pq.read_table(path)
+    after = before.slice(1) if cheat == "left out" else with_pay(before)
+    seal, old, new = json.loads((own / "statement.json").read_text()), hashes(before), hashes(after)
+    swapped = {old[0]: None if cheat == "left out" else new[0]}
+    lines = [line for each in seal["lines"] if (line := swapped.get(each, each)) is not None]
+    sealed = seal | {"lines": lines, "digest": chained(seal["start"], lines)}
+    (own / "statement.json").write_text(json.dumps(sealed))
+    write_table(path, after)
+    write_csv(own / "statement-client-0.csv", after)
+    said = fedweave("statement", copied, "--member", "client-0", "--check", own, code=2)
+    number = before["round"][0].as_py()
+    told = "leaves it out" if cheat == "left out" else f"says {after['pay'][0].as_py()}"
+    assert re.search(rf"in round {number} .* for client-0, and the statement {re.escape(told)}", " ".join(said.split()))
 
 
 def test_a_statement_of_another_run_does_not_pass(finished: Path) -> None:

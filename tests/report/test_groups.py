@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.report import terminal
-from fedweave.report.groups import named_groups
+from fedweave.report.cells import signed
+from fedweave.report.groups import between_groups, named_groups
 from fedweave.report.html import render
 from fedweave.report.notes import of_fairest
-from fedweave.report.reading import read_run, read_runs
+from fedweave.report.reading import grouped, read_run, read_runs
 
 PEOPLE = """
 rounds = 3
@@ -69,13 +70,24 @@ def test_the_page_has_a_section_with_the_noise_floor_beside_every_gap(runs: list
         for title, name in (("SP, statistical parity", "sp"), ("EO, equal opportunity", "eo")):
             gap, floor = (found[f"{family}/{key}"] for key in (name, f"{name}_floor"))
             assert rows[title, words] == f"{gap:.4f} | noise floor {floor:.4f}"
-    assert rows["SP, signed", "global"] == f"{found['groups/global/sp_signed']:.4f}"
+    assert rows["SP, signed", "global"] == signed(found["groups/global/sp_signed"])
     assert "undefined at 0" in rows["SP, statistical parity", "median of clients"]
     assert "Global/sp" not in str(page.tables["summary"])
     both = Page(render(read_runs(runs)))
     [row] = [row for row in both.tables["groups"][0] if row[0].startswith("SP, stat") and row[1] == "global"]
     mean = sum(metrics(run)["groups/global/sp"] for run in runs) / 2
     assert row[2].startswith(f"{mean:.4f} ± ")
+
+
+def test_rows_of_a_group_of_people_have_its_name(runs: list[Path]) -> None:
+    run = read_run(runs[0])
+    titles = [row[0].text for row in between_groups(grouped([run])).rows]
+    assert "Accuracy of group 0" in titles
+    named = replace(run, summary=run.summary | {"groups": ["f", "m"]})
+    rows = between_groups(grouped([named])).rows
+    assert "Accuracy of “f”" in [row[0].text for row in rows]
+    assert next(row[0].note for row in rows if row[0].text == "SP, signed") == "“m” minus “f”"
+    assert not any("group 0" in row[0].text for row in rows)
 
 
 def test_a_run_without_a_sensitive_attribute_has_no_such_section(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fedweave.report import figures
 from fedweave.report.disclosure import disclose
 from fedweave.report.html import render
 from fedweave.report.reading import Run, read_run
-from fedweave.runs.files import PAIRS, read_arrays
+from fedweave.runs.files import PAIRS, read_pairs
 
 SMALL = """
 rounds = 2
@@ -84,7 +84,7 @@ def test_the_terminal_lists_what_is_shared(finished: tuple[Run, str]) -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    assert read_arrays(tmp_path / PAIRS) == {}
+    assert read_pairs(tmp_path) == {}
     (tmp_path / PAIRS).write_bytes(b"PK nonsense")
     with pytest.raises(FedweaveError, match=r"pairs\.npz is damaged"):
-        read_arrays(tmp_path / PAIRS)
+        read_pairs(tmp_path)

@@ -37,6 +37,7 @@ from fedweave.report.html import render
 from fedweave.report.panels import Dots, Panel
 from fedweave.report.pooling import POOLED
 from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
+from fedweave.report.training import recipe, unlike
 
 SMALL = """
 rounds = 3
@@ -221,6 +222,39 @@ def test_compare_is_a_command(runs: dict[str, Path]) -> None:
     assert "differ in the seed alone" in fedweave("compare", str(runs["s0"]), str(runs["s1"]))[2]
 
 
+def test_algorithms_that_train_with_other_settings_are_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    alike = grouped(read_runs(list(runs.values())))
+    assert unlike(alike) == []
+    assert "The algorithms do not train alike" not in render(read_runs(list(runs.values())))
+    other = shutil.copytree(runs["alone"], tmp_path / "other")
+    config = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(config.replace("local_steps = 1", "local_steps = 5"))
+    found = read_runs([runs["s0"], other])
+    [said] = unlike(grouped(found))
+    assert "fedavg with adam, lr 0.01, 1 step of all examples; local with adam, lr 0.01, 5 steps of all" in said
+    assert "The algorithms do not train alike" in render(found)
+    assert unlike(grouped([*found, *read_runs([runs["alone"]])])) == [], "they have one way in common"
+    ego = replace(found[0], config={"algorithm": {"optimizer": "adam", "batches": 5, "epochs": 4, "batch": 32}})
+    assert recipe(ego) == "adam, 20 steps of 32 examples"
+
+
+def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clients_not_at_all(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    longer = shutil.copytree(runs["alone"], tmp_path / "longer")
+    (longer / "config.toml").write_text((longer / "config.toml").read_text().replace("rounds = 3", "rounds = 9"))
+    groups = grouped(read_runs([runs["s0"], longer]))
+    assert unlike(groups) == ["local has rounds = 9 where the other has 3: a difference to fedavg may come from that."]
+    [said] = gain.sentences(gain.gains(groups))
+    assert "(one seed; alone: rounds = 9 where the other has 3)" in said
+    other = shutil.copytree(runs["s1"], tmp_path / "other")
+    summary = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps(summary | {"clients": 4}))
+    (other / "config.toml").write_text((other / "config.toml").read_text().replace("clients = 3", "clients = 4"))
+    code, _, problem = fedweave("compare", str(runs["s0"]), str(other))
+    assert (code, "of another number of clients" in problem) == (2, True)
+
+
 def test_fairness_is_marked_on_test_numbers_alone(compared: Page, page: str, summaries: Any) -> None:
     found = summaries["s0"]["metrics"]
     assert Page(page).row("fairness", "Train loss variance") == [number(found["fairness/train_loss_variance"])]
@@ -244,7 +278,7 @@ def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Pa
     assert compared.row("gain", "fedavg")[0] == "0"
     helped = [value for value in found.of_clients.values() if value > 0]
     [said] = [text for text in compared.texts if text.startswith("With fedavg, joining ")]
-    assert f" on average; {len(helped)} of 3 members gain" in said
+    assert f" on average (one seed); {len(helped)} of 3 members gain" in said
     assert compared.row("gain", "fedavg")[1] == f"{len(helped)} of 3"
     assert gain.gains(groups[:1]) == []
 
@@ -260,7 +294,7 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
     groups = grouped(read_runs([quick, runs["s0"], runs["alone"]]))
     [found] = gain.gains(groups)
     assert found.beside == "local, algorithm.lr=0.01"
-    assert "on average (alone: local, algorithm.lr=0.01); " in gain.sentences([found])[0]
+    assert "on average (one seed; alone: local, algorithm.lr=0.01); " in gain.sentences([found])[0]
     run = groups[1].first
     assert (reference := gain.alone(run, groups)) is not None
     assert reference.directory == runs["alone"]
@@ -297,9 +331,9 @@ def test_members_stand_in_one_order_for_every_run() -> None:
     left, right = (dots.shift for dots in panel.marks)  # type: ignore[union-attr]
     assert left == -right < 0  # none is drawn over another
     assert gain.sentences(found) == [
-        "With one, joining brings 0.050 of accuracy on average; 2 of 3 members gain, by 0.125 on average; "
+        "With one, joining brings 0.050 of accuracy on average (one seed); 2 of 3 members gain, by 0.125 on average; "
         "1 loses, by 0.100.",
-        "With two, joining costs 0.100 of accuracy on average; 1 of 3 members gains, by 0.100 on average; "
+        "With two, joining costs 0.100 of accuracy on average (one seed); 1 of 3 members gains, by 0.100 on average; "
         "1 loses, by 0.400.",
     ]
     assert [cell.text for cell in gain.table(found).rows[0]] == [
@@ -333,11 +367,13 @@ def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
     found = [gained("one", a=0.05, b=-0.2, c=0.0), gained("one", a=-0.1, b=-0.1, c=-0.05)]
     found = [replace(one, group=found[0].group) for one in found]
     assert gain.sentences(found) == [
-        "With one, joining costs 0.067 of accuracy on average; 1 of 6 pairs of a member and a seed (2 seeds) gains, "
-        "by 0.050 on average; 4 lose, by 0.113.",
+        "With one, joining costs 0.067 of accuracy on average (95 % interval over seeds \N{MINUS SIGN}0.2784 to "
+        "+0.1451); 1 of 6 pairs of a member and a seed (2 seeds) gains, by 0.050 on average; 4 lose, by 0.113.",
     ]
     [none] = gain.sentences([gained("two", a=0.1, b=-0.1)])
-    assert none.startswith("With two, joining changes accuracy by less than 0.0005 on average; 1 of 2 members gains")
+    assert none.startswith(
+        "With two, joining changes accuracy by less than 0.0005 on average (one seed); 1 of 2 members gains"
+    )
 
 
 def of_seeds(label: str, worst: Sequence[float], gaps: Sequence[float], accuracy: Sequence[float], size: int) -> Group:
@@ -366,8 +402,8 @@ def test_which_run_is_fairer_is_said_with_its_price() -> None:
     [told] = price.sentences([plain, fair])
     assert told.replace("\N{MINUS SIGN}", "-") == (
         "fair against plain: between members fairer (the worst-off member's accuracy +0.100, 95 % interval +0.100 to "
-        "+0.100); between groups of people not told apart (SP + EO -0.200, 95 % interval -0.448 to +0.048). Price: "
-        "accuracy on all test examples -0.050, 95 % interval -0.174 to +0.074, 1.5 times the bytes."
+        "+0.100); between groups of people not told apart (SP + EO -0.200, 95 % interval -0.448 to +0.048). At the "
+        "same time: accuracy on all test examples -0.050, 95 % interval -0.174 to +0.074, 1.5 times the bytes."
     )
     [worse] = price.sentences([fair, plain])
     assert "between members less fair" in worse
@@ -512,6 +548,8 @@ def test_sentences_say_what_the_ledger_shows_and_no_more(runs: dict[str, Path]) 
     said = one_ledger(runs, (list("ab"), {"h": torch.zeros(5)}, LDP(1.0, "node"), "label distribution"))
     words = "local differential privacy, ε = 1 per node"
     assert said[0] == f"2 of the 4 clients sent “label distribution” (step: h) once, {words}: 20 bytes."
+    kept = one_ledger(runs, (list("ab"), {"h": torch.zeros(0)}, None, "labels"))
+    assert kept[0] == "2 of the 4 clients kept “labels” back (step: h is empty, once)."
     assert not any("No privacy" in sentence or "No ε" in sentence for sentence in said)
     assert any("looked at" in sentence and "step: h (label distribution)" in sentence for sentence in said)
     said = one_ledger(runs, (["a"], {"x": torch.zeros(5)}, None, ""))

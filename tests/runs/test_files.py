@@ -35,11 +35,11 @@ def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_reading_a_table_starts_no_thread_that_may_outlive_python(tmp_path: Path) -> None:
-    files.write_table(tmp_path / "ledger.parquet", pa.table({name: ["x"] * 999 for name in "abcdefgh"}))
+    files.write_table(tmp_path / "table.parquet", pa.table({name: ["x"] * 999 for name in "abcdefgh"}))
     code = (
         "import os, sys; from pathlib import Path; from fedweave.runs.files import read_table\n"
         "before = len(os.listdir('/proc/self/task'))\n"
-        "read_table(Path(sys.argv[1]), 'ledger.parquet')\n"
+        "read_table(Path(sys.argv[1]), 'table.parquet')\n"
         "print(len(os.listdir('/proc/self/task')) - before)\n"
     )
     told = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)

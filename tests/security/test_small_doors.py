@@ -28,11 +28,12 @@ from fedweave.config import load, resolve
 from fedweave.core import swollen
 from fedweave.core.text import printable
 from fedweave.datasets import npz, table, tu
+from fedweave.deploy.flare.journal import entries
 from fedweave.deploy.flare.keys import known, read_checked
 from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.sites import processes
 from fedweave.deploy.sites.command import Teller
-from fedweave.deploy.sites.processes import SiteProcess
+from fedweave.deploy.sites.processes import SiteProcess, certificate
 from fedweave.deploy.sites.project import Project
 from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
 from fedweave.report.ledger import as_csv
@@ -272,23 +273,35 @@ def test_every_test_here_stands_in_the_threat_model() -> None:
 # --- files that are none, and output that nobody can take
 
 
-@pytest.mark.parametrize("what", ["configuration", "data", "run"])
+@pytest.mark.parametrize("what", ["configuration", "data", "run", "journal", "certificate"])
 def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path, what: str) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    read = {"configuration": load, "data": lambda path: npz.read(path, "data"), "run": files.read}[what]
+    read = {
+        "configuration": load,
+        "data": lambda path: npz.read(path, "data"),
+        "run": files.read,
+        "journal": entries,
+        "certificate": certificate,
+    }[what]
     with limit(10), pytest.raises(UserError):
         read(path)
 
 
+def test_a_device_in_the_place_of_a_lock_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".lock").symlink_to("/dev/null")
+    with limit(10), pytest.raises(UserError, match="a device"), files.locked(tmp_path):
+        pass
+
+
 def test_a_small_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swollen, "MOST_UNPACKED", 1 << 20)  # of a GiB, which takes long to write
-    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as held:
+    with zipfile.ZipFile(tmp_path / "pairs.npz", "w", zipfile.ZIP_DEFLATED) as held:
         held.writestr("y.npy", bytes(2 << 20))
     with pytest.raises(DataError, match=r"would unpack to 2,097,152"):
-        npz.read(tmp_path / "bomb.npz", "bomb")
+        npz.read(tmp_path / "pairs.npz", "bomb")
     with pytest.raises(FedweaveError, match=r"is damaged: its .* would unpack to 2,097,152"):
-        files.read_arrays(tmp_path / "bomb.npz")
+        files.read_pairs(tmp_path)
     (tmp_path / "DS_graph_indicator.txt").write_text("1\n")
     (tmp_path / "DS_graph_labels.txt").write_text("0\n")
     (tmp_path / "DS_A.txt.xz").write_bytes(lzma.compress(b" " * (2 << 20)))

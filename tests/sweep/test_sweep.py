@@ -39,7 +39,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_every_combination_that_an_algorithm_takes_is_planned_once(config: Path, tmp_path: Path) -> None:
-    found = planned(
+    found, notes = planned(
         config, tmp_path, "0-1,1", "fedavg,fedprox", ["rounds=3"], ["algorithm.mu=.01,1", "model.hidden=3,4"]
     )
     told = [
@@ -52,6 +52,14 @@ def test_every_combination_that_an_algorithm_takes_is_planned_once(config: Path,
     assert told == [(seed, *rest) for seed in (0, 1) for rest in one]
     assert len({run.name for run in found}) == len(found)
     assert {run.config.general.rounds for run in found} == {3}
+    assert notes == []
+
+
+def test_settings_are_for_the_algorithms_that_have_them_and_the_others_are_named(config: Path, tmp_path: Path) -> None:
+    found, notes = planned(config, tmp_path, "0", "fedavg,fedprox", ["algorithm.mu=.5", "algorithm.lr=.2"], [])
+    assert [run.config.algorithm.values.get("mu") for run in found] == [None, 0.5]
+    assert {run.config.algorithm.values["lr"] for run in found} == {0.2}
+    assert notes == ["fedavg does not take --set algorithm.mu=.5."]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +70,8 @@ def test_every_combination_that_an_algorithm_takes_is_planned_once(config: Path,
         ({"grid": ["algorithm.lr"]}, "write section.key=value,value"),
         ({"grid": ["algorithm.moon=1"]}, "no algorithm has the setting 'moon'"),
         ({"grid": ["model.hidden=3,x"]}, "model.hidden"),
+        ({"settings": ["algorithm.moon=1"]}, "--set algorithm.moon: no algorithm has the setting 'moon'"),
+        ({"algorithms": "fedavg,fedego"}, "fedego: algorithm: ego-graphs of 2 hops need a model"),
         ({"algorithms": "fedavg,fedavgg"}, "Did you mean 'fedavg"),
         ({"settings": ["seed=7"]}, "seed=7: give the seeds of a sweep with --seeds"),
         ({"grid": ["seed=5,6"]}, "seed=5,6: give the seeds of a sweep with --seeds"),

@@ -17,6 +17,7 @@ from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, read_applied
 from fedweave.deploy.flare.private import private_file, private_folder
 from fedweave.errors import FedweaveError
+from fedweave.runs.files import read as content
 
 _ENTRY, _MOST = TypeAdapter(Entry), 2**53
 _NOTED: dict[str, dict[str, type]] = {"saved": {"round": int}, "lists": {"counts": dict}}  # what notes must have
@@ -110,9 +111,7 @@ def read(path: Path, start: int = 0) -> Records:
     """
     if not path.exists():
         return Records([], [], [], 0)
-    with open(path, "rb") as file:
-        file.seek(start)
-        whole = file.read()
+    whole = content(path, start)
     records = Records([], [], [], start + whole.rfind(b"\n") + 1)
     for number, text in enumerate(whole.split(b"\n")[:-1], 1):
         try:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedweave.config import Document
+from fedweave.config import Document, flat
 from fedweave.errors import CallRefused
 from fedweave.runs.resuming import may_change
 
@@ -196,13 +196,6 @@ def check_versions(theirs: dict[str, str]) -> None:
 def pin(document: Document, sites: list[str]) -> str:
     """A fingerprint of a run's sites, of the versions here and of all settings that a run keeps for as long as it lasts
     (`runs.resuming.may_change`)."""
-    kept = {key: value for key, value in _flat(document).items() if not may_change(key)}
+    kept = {key: value for key, value in flat(document).items() if not may_change(key)}
     told = json.dumps([kept, sites, versions()], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()
-
-
-def _flat(document: Document, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in document.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found

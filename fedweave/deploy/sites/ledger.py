@@ -45,14 +45,14 @@ def ledger(
 
 def _of_data(directory: Path, everyone: int) -> list[str]:
     """What was pooled without a message: everything where one place trains what several hold."""
-    from fedweave.config import load
+    from fedweave.config import load_saved
     from fedweave.report.pooling import pooled
     from fedweave.runs.files import CONFIG, PARTITION, read_table
 
     if not (directory / CONFIG).exists():
         return []
     held = len(read_table(directory, PARTITION)) if (directory / PARTITION).exists() else everyone
-    return pooled(load(directory / CONFIG), at_one_place=everyone == 1 < held)
+    return pooled(load_saved(directory / CONFIG), at_one_place=everyone == 1 < held)
 
 
 def read(directory: Path) -> "pa.Table":

@@ -21,6 +21,7 @@ from fedweave.core.text import printable
 from fedweave.deploy.flare.private import private_file
 from fedweave.deploy.flare.provision import close_inside, kind, limit_classes, settle
 from fedweave.errors import FedweaveError, UserError
+from fedweave.runs.files import read
 
 LOG = "fedweave.log"  # `deploy.flare.member.LOG`, whose module takes seconds to import
 PID, OUTPUT, BEGAN = "process.pid", "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started
@@ -154,8 +155,8 @@ def certificate(path: Path) -> x509.Certificate:
         UserError: it holds none.
     """
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
+        return x509.load_pem_x509_certificate(read(path))
+    except (UserError, ValueError) as error:
         raise UserError(
             f"{path} is no certificate ({error}). Ask the project's operator for the folder again."
         ) from error

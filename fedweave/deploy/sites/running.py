@@ -31,6 +31,7 @@ from fedweave.runs.files import (
     SUMMARY,
     damaged,
     locked,
+    read_summary,
     write,
 )
 from fedweave.runs.replacing import recover, replacing
@@ -127,7 +128,7 @@ def _jobs(
         last = _job(admin, config, about, set(here), number, directory, noting)
         noting(last)
         if last["status"] == "done":
-            return dict(json.loads((directory / SUMMARY).read_text()))
+            return read_summary(directory / SUMMARY)
         if last["status"] != "stopped":
             said = (last["error"] or "the job was ended") + _reached(last)
             raise (UserError if last["mistake"] else FedweaveError)(said)

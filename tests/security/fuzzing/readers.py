@@ -24,7 +24,7 @@ from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.peers import Receipt, read_faults, read_version
 from fedweave.errors import StepFailed
 from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import CHECKPOINT, read_arrays
+from fedweave.runs.files import CHECKPOINT, read_pairs
 from fedweave.runs.resuming import examine
 from tests.deploy.projects import SITES, call_request, join_request
 from tests.security.cheating import SITE, agreed
@@ -81,7 +81,7 @@ def run_folder(rng: Random, stock: Stock, scratch: Path) -> None:
         case 3 | 4:
             Checkpoint.load(folder / CHECKPOINT)
         case 5:
-            read_arrays(folder / "pairs.npz")
+            read_pairs(folder)
             command("list", "runs", str(scratch))
         case _:
             examine(resolve(load(stock.root / "run/config.toml")), folder, True)
