@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,6 +164,13 @@ def make_project(directory: Path, algorithm: str = "fedavg") -> Path:
     project.save(directory)
     hand_out(*split(experiment(algorithm), SITES), directory, SITES)
     return directory
+
+
+def copied(provisioned: Path, to: Path) -> Path:
+    """A copy of that project as `to`, with nothing of its runs and a port of its own: the project may be running."""
+    shutil.copytree(provisioned, to, ignore=shutil.ignore_patterns("process.*", "runs", "ledgers", "*.log"))
+    replace(read_project(to), port=free_port()).save(to)
+    return to
 
 
 @contextmanager

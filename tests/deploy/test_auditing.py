@@ -16,7 +16,7 @@ from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.audit import audit, compare
 from fedweave.rounds import train
 from fedweave.runs.files import write_table
-from tests.deploy.projects import experiment
+from tests.deploy.projects import copied, experiment
 from tests.deploy.test_in_process import joined
 
 runner = CliRunner()
@@ -25,8 +25,7 @@ runner = CliRunner()
 @pytest.fixture(scope="module")
 def trained(provisioned: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
     """A project whose sites have trained the run "r1", and the server's ledger of it."""
-    project = tmp_path_factory.mktemp("audited") / "project"
-    shutil.copytree(provisioned, project, ignore=shutil.ignore_patterns("runs", "ledgers"))
+    project = copied(provisioned, tmp_path_factory.mktemp("audited") / "project")
     fed, algorithm, _ = joined(project, experiment("fedavg", rounds=2))
     list(train(algorithm, fed, 2))
     return project, fed.ledger.table()
@@ -56,14 +55,20 @@ def test_what_a_ledger_leaves_out_adds_or_changes_is_named(trained: tuple[Path, 
     project, ledger = trained
     at = place(ledger, client="bank-b", step="FedAvg.train", key="n", round=2)
     size = ledger.to_pylist()[at]["bytes"]
-    told = f"round 2: FedAvg.train: n, {size} bytes"
+    words = "number of training examples; protection: none"
+    told = f"round 2: FedAvg.train: n, {size} bytes ({words})"
     without = pa.concat_tables([ledger.slice(0, at), ledger.slice(at + 1)])
     assert compare(project / "bank-b", "r1", without) == ([], [told])
     assert compare(project / "bank-a", "r1", without) == ([], [])
     twice = pa.concat_tables([ledger, ledger.slice(at, 1)])
     assert compare(project / "bank-b", "r1", twice) == ([told], [])
     larger = changed(ledger, at, bytes=size + 1)
-    assert compare(project / "bank-b", "r1", larger) == ([f"round 2: FedAvg.train: n, {size + 1} bytes"], [told])
+    assert compare(project / "bank-b", "r1", larger) == ([told.replace(f"{size} bytes", f"{size + 1} bytes")], [told])
+    softer = changed(ledger, at, reveals="nothing", mechanism="Gaussian noise of sigma 100")
+    assert compare(project / "bank-b", "r1", softer) == (
+        [told.replace(words, "nothing; protection: Gaussian noise of sigma 100")],
+        [told],
+    )
     mute = Path(shutil.copytree(project / "bank-b", tmp_path / "bank-b"))  # a site that joined and sent nothing
     journal = mute / "ledgers/r1.jsonl"
     lines = journal.read_text().splitlines()
@@ -92,6 +97,19 @@ def test_the_command_compares_with_a_run(trained: tuple[Path, pa.Table], tmp_pat
     assert said.exit_code == 2
     assert "has taken no part in the run other" in " ".join(said.output.split())
     assert runner.invoke(app, [*asked, "-o", str(tmp_path / "page.html")]).exit_code == 2
+
+
+def test_the_owner_sees_how_much_of_its_caps_is_spent(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
+    project = Path(shutil.copytree(trained[0], tmp_path / "project"))
+    site = project / "bank-b"
+    assert "policy." not in runner.invoke(app, ["audit", str(site)]).output
+    path = site / "site.toml"
+    policy = '[policy]\nepsilon = 2.5\ndelta = 1e-6\nunbounded = ["n"]\nbytes = 1000000\n'
+    path.write_text(path.read_text().partition("[policy]")[0] + policy)
+    told = " ".join(runner.invoke(app, ["audit", str(site)]).output.split())
+    assert "of policy.epsilon = 2.5, 0 is spent at δ = 1e-06; it does not hold for n" in told
+    left = sum(row["bytes"] for row in audit(site).ledger.to_pylist() if row["direction"] == "up")
+    assert f"of policy.bytes = 1,000,000, {left:,} are spent" in told
 
 
 def test_the_page_says_what_left_what_was_refused_and_runs_nothing(

@@ -1,7 +1,6 @@
 """Sites whose data a run changes: it stays with them, goes back when the server does, and is missed when it is lost."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +28,7 @@ from tests.contract.changing import KINDS
 from tests.contract.federations import distance
 from tests.contract.test_crossing import NeighbourSums
 from tests.contract.test_nodes import NodeCodes
-from tests.deploy.projects import SITES, InProcess, experiment, join_request
+from tests.deploy.projects import SITES, InProcess, copied, experiment, join_request
 
 CLIENTS = dict(zip(SITES, ("client-0", "client-1", "client-2"), strict=True))
 
@@ -44,7 +43,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def project(provisioned: Path, tmp_path: Path) -> Path:
     """A copy of the project that the test may change."""
-    return Path(shutil.copytree(provisioned, tmp_path / "project", ignore=shutil.ignore_patterns("runs", "ledgers")))
+    return copied(provisioned, tmp_path / "project")
 
 
 def joined(project: Path, config: Any, after: int = -1, **options: Any) -> tuple[Flare, Any]:

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,14 @@ from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.deploy.sites.running import with_engine
 from fedweave.errors import FedweaveError, UserError
+from tests.deploy.projects import copied
 
 runner = CliRunner()
 
 
 @pytest.fixture
 def project(provisioned: Path, tmp_path: Path) -> Path:
-    """With a port of its own: the provisioned project may be running."""
-    ignored = shutil.ignore_patterns("process.*", "runs", "ledgers", "*.log")
-    copy = Path(shutil.copytree(provisioned, tmp_path / "project", ignore=ignored))
-    replace(read_project(copy), port=processes.free_port()).save(copy)
-    return copy
+    return copied(provisioned, tmp_path / "project")
 
 
 def test_a_project_without_a_fault_says_what_there_is(project: Path) -> None:
@@ -66,6 +62,17 @@ def _open_secret(project: Path) -> None:
     (project / "bank-b/privacy.secret").chmod(0o644)
 
 
+def _other_key(project: Path) -> None:
+    shutil.copy(project / "bank-a/startup/client.key", project / "bank-b/startup/client.key")
+
+
+def _emptied(name: str) -> Callable[[Path], None]:
+    def spoil(project: Path) -> None:
+        (project / "bank-b" / name).write_bytes(b"")
+
+    return spoil
+
+
 @pytest.mark.parametrize(
     ("spoil", "where", "remedy"),
     [
@@ -80,6 +87,10 @@ def _open_secret(project: Path) -> None:
         (_damaged, "bank-b/data.npz", ""),
         (_other_authority, "bank-b/startup/client.crt was not signed by", "Take the whole folder startup"),
         (_open_secret, "bank-b/privacy.secret", "chmod 600"),
+        (_other_key, "client.key is not the key of", "Ask the project's operator"),
+        (_emptied("startup/client.key"), "client.key is no private key", "Ask the project's operator"),
+        (_emptied("startup/fed_client.json"), "fed_client.json is damaged", "Ask the project's operator"),
+        (_emptied("local/comm_config.json"), "comm_config.json is damaged", "Ask the project's operator"),
     ],
 )
 def test_a_fault_is_named_with_its_place_and_remedy(

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ from fedweave.build import build
 from fedweave.config import resolve
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
+from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
 from fedweave.core.purposes import HELD
-from fedweave.core.tree import decode, encode
+from fedweave.core.tree import Tree, decode, encode
 from fedweave.deploy.flare import member as members
 from fedweave.deploy.flare import secret
 from fedweave.deploy.flare.alignment import widest
@@ -28,7 +28,8 @@ from fedweave.deploy.flare.audit import compare
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import global_test, server_graphs
 from fedweave.deploy.flare.journal import Journal, entries
-from fedweave.deploy.flare.scores import NOTHING
+from fedweave.deploy.flare.peers import read_rounding
+from fedweave.deploy.flare.scores import NOTHING, as_arrived, rounded
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
@@ -36,7 +37,7 @@ from fedweave.metrics.measured import COARSE
 from fedweave.report.notes import notes
 from fedweave.rounds import train
 from tests.contract.federations import distance
-from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, experiment, join_request
+from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
 NOISY = {"dp_fedavg", "fedsage_plus"}  # whose clients' noise reaches the models
@@ -51,7 +52,7 @@ OF_SITES = [
 @pytest.fixture
 def project(provisioned: Path, tmp_path: Path) -> Path:
     """A copy of the project that the test may change."""
-    return Path(shutil.copytree(provisioned, tmp_path / "project", ignore=shutil.ignore_patterns("runs", "ledgers")))
+    return copied(provisioned, tmp_path / "project")
 
 
 def joined(
@@ -349,6 +350,25 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
     }  # fmt: skip
     assert all(told[f"{kind}/accuracy"].endswith("as multiples of 10") for kind in ("own", "trained"))
     assert compare(project / "bank-b", "r2", fed.ledger.table()) == ([], [])
+    of_run: dict[str, dict[str, str]] = {site: {} for site in SITES}
+    for row in fed.ledger.table().to_pylist():
+        if row["step"] == "FedAvg.score" and row["direction"] == "up" and row["key"] in told:
+            of_run[row["client"]][row["key"]] = row["reveals"]
+    assert of_run["bank-b"] == told, "the run's ledger says what the site's own does"
+    assert of_run["bank-a"]["own/f1"] != NOTHING
+
+
+def test_scores_are_called_rounded_only_where_they_are() -> None:
+    """A site may say of exact scores that they are rounded."""
+    reply: Tree = {"own": {"accuracy": torch.tensor([[7.0, 20.0]]), "loss": torch.tensor([[3.5, 20.0]])}}
+    info = StepInfo({"own": Sends("scores")})
+    assert as_arrived(info, reply, '{"(rounded)": 10}') is info
+    assert as_arrived(info, rounded(reply, 10), "") is info
+    coarse = as_arrived(info, rounded(reply, 10), '{"(rounded)": 10}')
+    assert coarse.sends["own/loss"].reveals == NOTHING
+    assert coarse.sends["own/accuracy"].reveals.endswith("multiples of 10")
+    assert read_rounding('{"(rounded)": 5}') == 5
+    assert {read_rounding(note) for note in ("", "[]", '{"(rounded)": -3}', '{"(rounded)": "x"}')} == {1}
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,7 @@ def test_a_cap_on_epsilon_that_ends_a_run_is_found_before(project: Path, tmp_pat
     said = CliRunner().invoke(app, ["sites", "check", str(project), str(tmp_path / "config.toml")]).output
     ends = "so that a run that begins now would lose the site in round 3 of 3"
     assert (ends in " ".join(said.split())) == (fit == 2)
+    assert ("no fault found" in said) == (fit == 3)
     if fit == 2:
         with pytest.raises(ClientsMissing, match=r"policy\.epsilon"):
             job(project, tmp_path / "out", config)

@@ -76,7 +76,8 @@ def test_glasu_has_the_simulations_numbers_and_the_server_sees_noise(project: Pa
     assert len(heard) == 8
     for h in heard:
         assert h.dtype == torch.int32
-        assert float(h.double().abs().mean()) == pytest.approx(2**30, rel=0.1)  # of uniform words
+        uniform = pytest.approx(2**30, rel=3 / h.numel() ** 0.5)  # 5 deviations
+        assert float(h.double().abs().mean()) == uniform
     rows = [row for row in fed.ledger.table().to_pylist() if row["step"] in EXTRA and row["direction"] == "up"]
     steps = [row["step"] for row in rows if row["client"] == "bank-a" and row["key"] in ("keys", "shares", "signature")]
     assert [steps.count(name) for name in EXTRA] == [2, 1, 8, 8]  # of an advertisement the keys and their signature
@@ -101,7 +102,9 @@ def test_the_server_sees_no_label_holders_gradient_where_there_are_two(
     assert distance(last.state, renamed(expected.state, sim)) == 0
     for own in heard:
         assert len(own) == 2
-        assert all(float(gradient.double().abs().mean()) == pytest.approx(2**30, rel=0.15) for gradient in own)
+        for gradient in own:
+            uniform = pytest.approx(2**30, rel=3 / gradient.numel() ** 0.5)  # 5 deviations
+            assert float(gradient.double().abs().mean()) == uniform
     assert not any(row["step"] == "GLASU.pull" for row in fed.ledger.table().to_pylist())
 
 

@@ -270,7 +270,7 @@ def test_letters_that_the_server_has_changed_or_moved_are_no_shares() -> None:
     epoch.masked(use, terms(SITES))
     signatures = epoch.signed(use, SITES)
     letters = epoch.to("a", 0)
-    letters |= {"b": epoch.to("a", 1)["b"], "c": letters["b"], "d": b"\0" + letters["d"][1:]}
+    letters |= {"b": epoch.to("a", 1)["b"], "c": letters["b"], "d": bytes([letters["d"][0] ^ 1]) + letters["d"][1:]}
     assert epoch.all["a"].reveal(0, signatures, letters).shares.keys() == {"a", "e"}
 
 

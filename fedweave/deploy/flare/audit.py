@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.ledger import Ledger
-from fedweave.core.purposes import EVALUATION, TRAINING
+from fedweave.core.purposes import EVALUATION, SETUP, TRAINING
 from fedweave.deploy.flare.accounts import NO_RUN
 from fedweave.deploy.flare.journal import Records, journal_path, journals, read
 from fedweave.deploy.flare.policy import Spent
@@ -44,12 +44,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Audit:
-    """All runs of a site, and what has left it altogether, also as a ledger (`core.ledger.SCHEMA`). delta: δ of the
-    site's policy, at which costs are stated."""
+    """All runs of a site, and what has left it altogether, also as a ledger (`core.ledger.SCHEMA`). rules: the site's
+    policy as it is now, at whose δ costs are stated."""
 
     runs: tuple[Run, ...]
     spent: Spent
-    delta: float
+    rules: Rules
     ledger: pa.Table
 
 
@@ -66,7 +66,7 @@ def audit(folder: Path) -> Audit:
     rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
     runs = [_run(name, records) for name, records in found.items()]
     runs.sort(key=lambda run: str(run.joined[0].get("at")) if run.joined else "")
-    return Audit(tuple(runs), spent, rules.delta, _table(found.values()))
+    return Audit(tuple(runs), spent, rules, _table(found.values()))
 
 
 def _run(name: str, records: Records) -> Run:
@@ -87,8 +87,8 @@ def _table(records: Iterable[Records]) -> pa.Table:
 
 
 def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[str]]:
-    """Messages of training and evaluation that the `ledger` of a run has of the site in `folder` and the site's journal
-    has not, and those that only the journal has.
+    """Messages of set-up, training and evaluation that the `ledger` of a run has of the site in `folder` and the site's
+    journal has not, and those that only the journal has; one that either describes or protects otherwise is in both.
 
     run: the run's number. ledger: `core.ledger.SCHEMA`, as whoever started the run has it.
 
@@ -105,15 +105,19 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
 
 
 def _in_rounds(ledger: pa.Table, names: set[str]) -> list[dict[str, Any]]:
-    """What left these clients in training and evaluation; journals count jobs' other calls in ways of their own."""
+    """What left these clients in steps of the algorithm; journals count jobs' other calls, such as "(join)", in ways of
+    their own."""
     rows = ledger.filter(pc.field("direction") != "down").to_pylist()
-    return [row for row in rows if row["purpose"] in (TRAINING, EVALUATION) and row["client"] in names]
+    asked = [row for row in rows if row["client"] in names and not row["step"].startswith("(")]
+    return [row for row in asked if row["purpose"] in (SETUP, TRAINING, EVALUATION)]
 
 
 def _message(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["round"], row["step"], row["key"], row["shape"], row["bytes"], row["to"]
+    words = row["mechanism"], row["reveals"]
+    return row["round"], row["step"], row["key"], row["shape"], row["bytes"], row["to"], *words
 
 
 def _worded(message: tuple[Any, ...]) -> str:
-    round, step, key, _, size, to = message
-    return f"round {round}: {step}: {key}, {size:,} bytes{f' to {to}' if to else ''}"
+    round, step, key, _, size, to, mechanism, reveals = message
+    told = f" ({reveals}; protection: {mechanism})" if reveals else ""
+    return f"round {round}: {step}: {key}, {size:,} bytes{f' to {to}' if to else ''}{told}"

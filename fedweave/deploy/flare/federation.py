@@ -24,6 +24,7 @@ from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.lengths import longest, without
 from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults
 from fedweave.deploy.flare.requests import pin, versions
+from fedweave.deploy.flare.scores import as_arrived
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
 from fedweave.deploy.flare.versions import DataVersions
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
@@ -278,11 +279,10 @@ class Flare:
 
         whole: the messages of which only what sites lack is `sent`.
         """
-        where = (self.round, self._calls, name)
-        closed, heard = self._out | self._link.unreachable(), info.message
+        where, closed = (self.round, self._calls, name), self._out | self._link.unreachable()
         missing = {site: closed.get(site, NO_KEYS) for site in chosen if site in closed or site not in blobs}
         for site in blobs:
-            self.ledger.record(*where, (site,), "down", sent.get(site, {}), 0.0, heard)
+            self.ledger.record(*where, (site,), "down", sent.get(site, {}), 0.0, info.message)
         answers, lost = self._link.exchange(json.dumps(request), blobs) if blobs else ({}, {})
         missing |= lost
         for site, answer in answers.items():
@@ -293,9 +293,9 @@ class Flare:
         arrived = {site: answer.blob for site, answer in answers.items() if not answer.refusal}
         good, refused = self._inspector.accept(name, info, whole or sent, arrived)
         missing |= refused
-        here = [site for site in chosen if site in good]
-        for site in here:
-            self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, info)
+        for site in (here := [site for site in chosen if site in good]):
+            told = as_arrived(info, good[site], answers[site].note)
+            self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, told)
         self._calls += 1
         self._count(missing, refused)
         batches = [Batch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]

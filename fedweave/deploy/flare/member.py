@@ -26,7 +26,7 @@ from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.lengths import said
 from fedweave.deploy.flare.participation import Participation
 from fedweave.deploy.flare.party import PartyData, read_own
-from fedweave.deploy.flare.peers import HEARD, Post, Receipt
+from fedweave.deploy.flare.peers import HEARD, ROUNDED, Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_reply
 from fedweave.deploy.flare.predicted import leave
 from fedweave.deploy.flare.releases import with_fingerprints
@@ -44,7 +44,7 @@ from fedweave.deploy.flare.requests import (
     described,
     read_request,
 )
-from fedweave.deploy.flare.scores import rounded
+from fedweave.deploy.flare.scores import declared, rounded
 from fedweave.deploy.flare.secret import noise_key
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules
 from fedweave.deploy.flare.steps import carry_out, find_step
@@ -246,11 +246,13 @@ class Member:
             check(client.state, f"the state that {asked.step} keeps")
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
+        noted: dict[str, Any] = {}
         if step.__name__ in job.scores and job.rules.round_scores > 1:
-            reply, info = rounded(reply, info, job.rules.round_scores)
+            reply = rounded(reply, job.rules.round_scores)
+            info, noted = declared(info, reply, job.rules.round_scores), {ROUNDED: job.rules.round_scores}
         info = with_fingerprints(asked.step, info, reply, client.state)
         heard = job.heard(asked, info, message)
-        noted: dict[str, Any] = faults | (job.replace(made, asked) if info.replaces_data else {})
+        noted |= faults | (job.replace(made, asked) if info.replaces_data else {})
         if info.sums:
             noted[HEARD] = heard
             reply = job.masking.masked(asked, info, heard, reply)

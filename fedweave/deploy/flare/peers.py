@@ -15,7 +15,7 @@ from fedweave.errors import FedweaveError
 
 _LONGEST = 1 << 20  # characters of a note
 _MOST = 1 << 53  # bytes, versions
-VERSION, HEARD = "(data)", "(heard)"  # keys of a note
+VERSION, HEARD, ROUNDED = "(data)", "(heard)", "(rounded)"  # keys of a note
 
 
 class Post(Protocol):
@@ -146,6 +146,15 @@ def read_version(note: str, before: int) -> int:
         return version if isinstance(version, int) and before < version < _MOST else before
     except (ValueError, AttributeError):
         return before
+
+
+def read_rounding(note: str) -> int:
+    """Of what number its scores are multiples, as a site notes it (`ROUNDED`); 1 from a note without one."""
+    try:
+        step = _parsed(note).get(ROUNDED, 1)
+        return step if isinstance(step, int) and 1 < step < _MOST else 1
+    except (ValueError, AttributeError):
+        return 1
 
 
 def _parsed(note: str) -> Any:

@@ -54,8 +54,9 @@ def _show(found: "Audit") -> None:
         for line in _warnings(run):
             console.print(f"[red]{unmarked(line)}[/]", highlight=False, soft_wrap=True)
         if run.flows:
-            console.print(flow_table(run.flows, 1, found.delta))
-    console.print(_in_all(found), highlight=False, soft_wrap=True)
+            console.print(flow_table(run.flows, 1, found.rules.delta))
+    for line in (_in_all(found), *_caps(found)):
+        console.print(unmarked(line), highlight=False, soft_wrap=True)
     console.print("added up over runs, or as CSV: fedweave ledger, with the same folder", highlight=False)
 
 
@@ -64,7 +65,8 @@ def _write(directory: Path, found: "Audit", out: Path) -> None:
     from fedweave.runs.files import write_page
 
     sections = [Section(run.heading, _told(run), _warnings(run), run.flows) for run in found.runs]
-    text = page(f"What has left {directory.resolve().name}", [_in_all(found)], sections, found.delta)
+    whole = [_in_all(found), *_caps(found)]
+    text = page(f"What has left {directory.resolve().name}", whole, sections, found.rules.delta)
     write_page(out, text)
 
 
@@ -96,10 +98,22 @@ def _in_all(found: "Audit") -> str:
     told = f"all runs: {found.spent.bytes:,} bytes have left"
     if cost.unbounded and not (cost.epsilon or cost.squared_mu):
         return f"{told}; no ε follows: it {without}"
-    bounded = f"{found.spent.epsilon(found.delta):.4g}"
+    bounded = f"{found.spent.epsilon(found.rules.delta):.4g}"
     if cost.unbounded:
-        return f"{told}; of what had noise ε is {bounded} at δ = {found.delta:g}; the rest {without}"
-    return f"{told}; their ε is {bounded} at δ = {found.delta:g}"
+        return f"{told}; of what had noise ε is {bounded} at δ = {found.rules.delta:g}; the rest {without}"
+    return f"{told}; their ε is {bounded} at δ = {found.rules.delta:g}"
+
+
+def _caps(found: "Audit") -> list[str]:
+    """How much of what the policy allows is spent, a line for each cap."""
+    rules, spent, told = found.rules, found.spent, []
+    if rules.epsilon is not None:
+        free = f"; it does not hold for {', '.join(rules.unbounded)}" if rules.unbounded else ""
+        now = f"{spent.epsilon(rules.delta):.4g} is spent at δ = {rules.delta:g}"
+        told.append(f"of policy.epsilon = {rules.epsilon:g}, {now}{free}")
+    if rules.bytes is not None:
+        told.append(f"of policy.bytes = {rules.bytes:,}, {spent.bytes:,} are spent")
+    return told
 
 
 def _told(run: "Run") -> list[str]:

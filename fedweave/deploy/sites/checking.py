@@ -27,11 +27,11 @@ from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, re
 from fedweave.deploy.sites.caps import ending
 from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found
 from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.startup import check_key, check_settings
 from fedweave.errors import FedweaveError, UserError
 
 SOON = 30  # days that a certificate should still last
 SECONDS = 2.0  # for the server to take a connection
-ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
 PACKAGES = ("fedweave", "torch", "nvflare", "numpy", "pyarrow")
 
 
@@ -83,7 +83,7 @@ def check_experiment(config: Config) -> None:
     """
     if capabilities(config.algorithm.kind).pooled:
         raise UserError(f"{config.algorithm.name} pools all data at one place, which no site allows; choose another.")
-    config.algorithm.make(config.model.make().build(ANY_FEATURES, ANY_CLASSES))
+    config.check_made()
 
 
 def versions() -> str:
@@ -159,8 +159,8 @@ def _rehearse(
     """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites; labels:
     whether the site has any.
 
-    Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap on replies that
-    the run would reach, for not every round need take the site.
+    Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would
+    reach, unless it needs all sites.
 
     Raises:
         ConfigError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
@@ -179,7 +179,8 @@ def _rehearse(
     spent = Spent.of(entry for journal in journals(folder) for entry in entries(journal))
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
-        told.notes.append((name, f"{SITE_FILE}: {why}. {so}"))
+        needed = getattr(algorithm, "quorum", 1.0) >= 1  # then the run ends without the site
+        (told.faults if needed else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
 
 
 def _described(own: Any, counts: list[int]) -> str:
@@ -191,10 +192,12 @@ def _described(own: Any, counts: list[int]) -> str:
 
 
 def _certificate(folder: Path, kind: str, told: Found) -> None:
-    """That it is valid now and of the project's authority, and how long still."""
+    """That it is valid now and of the project's authority, and how long still; its key, and the settings beside it."""
     path, root = folder / "startup" / f"{kind}.crt", folder / "startup/rootCA.pem"
     check_certificate(path)
     check_issuer(path, root)
+    check_key(path.with_suffix(".key"), path)
+    check_settings(folder)
     own = certificate(path)
     days = (own.not_valid_after_utc - datetime.now(UTC)).days
     told.facts.append((folder.name, f"certificate valid until {own.not_valid_after_utc:%Y-%m-%d}, {days} days"))
