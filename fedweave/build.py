@@ -12,8 +12,9 @@ from fedweave import datasets
 from fedweave.config import Config, parameters, registry
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities, needs
+from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import Placement, step_info
-from fedweave.core.graph import TEST, Graph, MotifTable, make_graph
+from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.model import Model
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset

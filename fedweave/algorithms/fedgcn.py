@@ -190,7 +190,7 @@ def _dense(x: Any) -> np.ndarray:
 
 
 class _Passed:
-    """Edges whose messages were passed before (a `core.edges.MessagePassing` and its own operator)."""
+    """Edges whose messages were passed before (a `core.message_passing.MessagePassing` and its own operator)."""
 
     shrinks = False
 

@@ -23,8 +23,9 @@ from fedweave.algorithms.preset import preset
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Federation
-from fedweave.core.graph import POOLS, Graph, make_graph
+from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Model
+from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree, leaves
 from fedweave.models.masked import SUFFIX, masked
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Part, Round, Training
 from fedweave.core import model as models
 from fedweave.core.federation import Federation, Sends
-from fedweave.core.graph import MOTIF_MEAN, POOLS, TRAIN, Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
+from fedweave.core.operators import MOTIF_MEAN, POOLS
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary

@@ -6,7 +6,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.graph import TEST, TRAIN, Graph, MotifTable, make_graph
+from fedweave.core.edge_list import MotifTable
+from fedweave.core.graph import TEST, TRAIN, Graph, make_graph
 from fedweave.core.sizes import size_classes
 from fedweave.incentives.motifs import extract
 from fedweave.incentives.tables import padded, table

@@ -1,45 +1,139 @@
-"""What a layer may ask of a graph's edges, whoever holds them: a client's whole graph, ego-graphs, a sample of
-neighbours, a mini-batch of small graphs."""
+"""The whole edges of a client, and of a batch of clients at once."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedweave.core.edge_list import EdgeList
+from fedweave.ops.csr import StackedCsr
+from fedweave.ops.rows import rounded
+from fedweave.ops.sparse import Sparse
+from fedweave.ops.tape import derived
 
 
-class Operator(Protocol):
-    """A constant matrix [m, n] that a layer multiplies by."""
+class Neighbours(NamedTuple):
+    """Who can be reached from each node of one client in one hop.
+
+    first, degree: int64 [n]; the neighbours of node v are `columns[first[v] : first[v] + degree[v]]`.
+    columns:       int64 [E], padded with 0.
+    """
+
+    first: Tensor
+    degree: Tensor
+    columns: Tensor
+
+
+class BatchCache:
+    """The raw edges of a batch of clients, each padded to `nodes` rows, with what is computed from them once: operators
+    and tables of neighbours, stacked over clients, and the padded sizes of lists of nodes."""
+
+    def __init__(self, members: Sequence[EdgeList], nodes: int) -> None:
+        self.members, self.nodes = tuple(members), nodes
+        self._sizes: dict[Any, int] = {}
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(m, …)."""
-        ...
+    def sizes(self) -> tuple[int, int]:
+        """(P, nodes)."""
+        return len(self.members), self.nodes
 
-    def __matmul__(self, dense: Tensor) -> Tensor:
-        """Its product [m, k] with h [n, k]; differentiable in h, and one product for all clients of a batch."""
-        ...
-
-
-class MessagePassing(Protocol):
-    """Edges among n rows of h, one for each node."""
+    @derived
+    def operator(self, kind: str) -> StackedCsr:
+        """See `Edges.operator`."""
+        made = [member.operator(kind) for member in self.members]
+        return StackedCsr(made, max(one.rows for one in made), max(one.cols for one in made))
 
     @property
-    def shrinks(self) -> bool:
-        """Whether message passing has fewer rows of results, m, than it finds, n; those of the first m nodes."""
-        ...
+    @derived
+    def neighbours(self) -> Neighbours:
+        """The neighbours of every node, [P, …]."""
+        width = max(1, *(member.index.shape[1] for member in self.members))
+        tables = [torch.zeros(len(self.members), size, dtype=torch.int64) for size in (self.nodes, self.nodes, width)]
+        for p, member in enumerate(self.members):
+            a = member.adjacency
+            for table, row in zip(tables, (a.indptr[:-1], np.diff(a.indptr), a.indices), strict=True):
+                table[p, : len(row)] = torch.from_numpy(row.astype(np.int64))
+        return Neighbours(*tables)
 
-    def operator(self, kind: str) -> Operator:
-        """The matrix [m, n] of a kind of message passing, or of pooling, [examples, n] (see `core.graph.Edges`).
+    @property
+    @derived
+    def motifs(self) -> Tensor:
+        """The numbers of every client's motifs, int64 [P, K], padded with -1."""
+        numbers = [torch.from_numpy(member.known_motifs.numbers) for member in self.members]
+        return torch.nn.utils.rnn.pad_sequence(numbers, batch_first=True, padding_value=-1)
 
-        Raises:
-            ValueError: there is no such matrix here; says which there are.
+    def padded_size(self, name: Any, size: int) -> int:
+        """What to pad the list `name` to, which has `size` entries now: the largest that was asked for yet, rounded up.
+        Each combination of sizes is a computation of its own to record (`ops.recording`)."""
+        self._sizes[name] = max(self._sizes.get(name, 0), rounded(size, 32, 8))
+        return self._sizes[name]
+
+
+class Edges:
+    """The edges of one client; inside a vectorised call, of all clients at once.
+
+    shrinks: whether a message-passing layer leaves fewer nodes than it found (see `sampling.ego`); never here.
+    """
+
+    shrinks = False
+
+    def __init__(self, cache: BatchCache, client_index: Tensor) -> None:
+        self.cache, self.client_index = cache, client_index
+
+    @classmethod
+    def of(cls, members: Sequence[EdgeList]) -> "Edges":
+        """One client's edges, or those of several of one size, stacked."""
+        client_index = torch.arange(len(members)) if len(members) > 1 else torch.tensor(0)
+        return cls(BatchCache(members, members[0].nodes), client_index)
+
+    @property
+    def members(self) -> tuple[EdgeList, ...]:
+        """The clients' raw edges."""
+        return self.cache.members
+
+    @property
+    def nodes(self) -> int:
+        """The rows of every client, padding included."""
+        return self.cache.nodes
+
+    def operator(self, kind: str) -> Sparse:
+        """A message-passing matrix [n, n], or one that pools, [e, n].
+
+        "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~
+        the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
+        in "mean_or_self", otherwise "mean", it is its own neighbour. "sum_with_self" is A + I. "pool_sum" adds up the
+        nodes of each small graph, "pool_mean" takes their mean. "motif_mean" [K, e] takes the mean over the examples
+        that have each motif, 0 where none does. "kinds_sum" [k, n] has the rows of A + I of one node of each kind
+        (`EdgeList.alike`), "kinds_spread" [n, k] gives every node what its kind has. "structure" [n, 32] passes no
+        messages, but says where a node stands: the probabilities that a random walk is back after 1 to 16 steps, and
+        its degree, one-hot, 16 standing for more; 0 for a node without neighbours (Tan et al. 2023, section 4.1).
         """
-        ...
+        return Sparse(self.cache.operator(kind), self.client_index)
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Of h [n, k] the rows that get new values, and for each of them the mean over its neighbours, both [m, k], for
-        `kind` "mean" or "mean_or_self".
+        """The nodes that get new values, here all, and for each of them the mean over its neighbours."""
+        return h, self.operator(kind) @ h
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The neighbours of every node, to sample from."""
+        return Neighbours(*(table.index_select(0, self.client_index[None])[0] for table in self.cache.neighbours))
+
+    @property
+    def motifs(self) -> Tensor:
+        """The numbers of the examples' motifs, int64 [K], -1 at padding (see `MotifTable`).
 
         Raises:
-            ValueError: there is no such mean here.
+            ValueError: nobody looked for motifs.
         """
-        ...
+        return self.cache.motifs.index_select(0, self.client_index[None])[0]
+
+
+pytree.register_pytree_node(
+    Edges,
+    lambda edges: ([edges.client_index], edges.cache),
+    lambda children, cache: Edges(cache, next(iter(children))),
+)

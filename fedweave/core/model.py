@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.graph import POOLS, Graph
+from fedweave.core.graph import Graph
+from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core import random
-from fedweave.core.graph import TRAIN, MotifTable
+from fedweave.core.edge_list import MotifTable
+from fedweave.core.graph import TRAIN
 from fedweave.core.sizes import agreed
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError

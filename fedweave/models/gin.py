@@ -6,8 +6,10 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.graph import KINDS_SPREAD, KINDS_SUM, Edges, Graph
+from fedweave.core.edges import Edges
+from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
+from fedweave.core.operators import KINDS_SPREAD, KINDS_SUM
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import dense
@@ -54,7 +56,7 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
     ReLU if `relu`.
 
     opens: no message has passed before, and nothing was dropped: then nodes of small graphs that are alike
-           (`core.graph.EdgeList.alike`) have the same result, which is computed once.
+           (`core.edge_list.EdgeList.alike`) have the same result, which is computed once.
 
     Initialised like `torch.nn.Linear`.
     """

@@ -7,8 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedweave.core.graph import DEGREES, RETURNS, Graph
+from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
+from fedweave.core.operators import DEGREES, RETURNS
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import dense, gcn, gin

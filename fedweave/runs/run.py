@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from fedweave.build import Built, build
 from fedweave.config import Config, written
-from fedweave.core.graph import MotifTable
+from fedweave.core.edge_list import MotifTable
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.edges import Operator
-from fedweave.core.graph import Graph, Neighbours
+from fedweave.core.edges import Neighbours
+from fedweave.core.graph import Graph
+from fedweave.core.message_passing import Operator
 from fedweave.ops.batched import Operation, over_clients
 from fedweave.ops.rows import padded_nonzero
 
@@ -24,7 +25,7 @@ def positions(hops: int, fan_out: int) -> int:
 
 
 class EgoEdges:
-    """The edges of `batch` ego-graphs (a `core.edges.MessagePassing`)."""
+    """The edges of `batch` ego-graphs (a `core.message_passing.MessagePassing`)."""
 
     shrinks = True
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edges import Operator
-from fedweave.core.graph import TRAIN, Edges, Graph
+from fedweave.core.edges import Edges
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.message_passing import Operator
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.learn import cross_entropy
@@ -84,7 +85,7 @@ def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
 
 
 class BatchEdges:
-    """The edges within a mini-batch of graphs (a `core.edges.MessagePassing`), whose client's edges are `whole`."""
+    """The edges within a mini-batch of graphs (a `core.message_passing.MessagePassing`); `whole` are its client's."""
 
     shrinks = False
 
@@ -92,7 +93,7 @@ class BatchEdges:
         self.minibatch, self.dtype, self.whole = minibatch, dtype, whole
 
     def operator(self, kind: str) -> Operator:
-        """One of the matrices of `core.graph.Edges.operator`.
+        """One of the matrices of `core.edges.Edges.operator`.
 
         Raises:
             ValueError: there is no such matrix.

@@ -14,7 +14,9 @@ from fedweave.algorithms.glasu import GLASU, cuts, union
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
 from fedweave.core.algorithm import capabilities
-from fedweave.core.graph import EdgeList, Edges, Graph, make_graph
+from fedweave.core.edge_list import EdgeList
+from fedweave.core.edges import Edges
+from fedweave.core.graph import Graph, make_graph
 from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation

@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedweave.core.graph import BLOCK, TEST, TRAIN, VAL, EdgeList, Graph, make_graph, stack
+from fedweave.core.edge_list import EdgeList
+from fedweave.core.graph import TEST, TRAIN, VAL, Graph, make_graph, stack
+from fedweave.core.sizes import BLOCK
 from fedweave.ops.sparse import Sparse
 from fedweave.sampling.ego import EgoEdges
 from tests.conftest import padded_alike

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fedweave.core.arrays import graph_arrays, graph_like
+from fedweave.core.edges import Edges
 from fedweave.core.federation import DATA, Client, on_client
-from fedweave.core.graph import Edges, Graph
+from fedweave.core.graph import Graph
 from fedweave.core.replies import Replies
 from fedweave.core.sizes import size_class
 from fedweave.core.tree import Tree, decode, encode

@@ -9,7 +9,8 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.build import client_graphs, shares
-from fedweave.core.graph import MOTIF_MEAN, TRAIN
+from fedweave.core.graph import TRAIN
+from fedweave.core.operators import MOTIF_MEAN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError

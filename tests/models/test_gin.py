@@ -15,7 +15,9 @@ from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_add_pool, glob
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.graph import EdgeList, Edges, Graph, make_graph, stack
+from fedweave.core.edge_list import EdgeList
+from fedweave.core.edges import Edges
+from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import MODELS, dense, gin

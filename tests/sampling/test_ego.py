@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.graph import TRAIN, Graph, Neighbours, make_graph, stack
+from fedweave.core.edges import Neighbours
+from fedweave.core.graph import TRAIN, Graph, make_graph, stack
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.models import MODELS, sage

@@ -11,8 +11,9 @@ from torch import Tensor
 from fedweave.build import check_examples, check_pooling, check_scaling, graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, check_rounds
+from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import StepInfo, step_info
-from fedweave.core.graph import Graph, MotifTable
+from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.alignment import read_openings

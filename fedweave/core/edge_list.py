@@ -1,0 +1,111 @@
+"""The raw edges of one client, in NumPy, and the matrices made of them."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core.kinds import kinds
+from fedweave.core.operators import KINDS_SPREAD, KINDS_SUM, MOTIF_MEAN, OPERATORS, POOLS, looped, mean
+from fedweave.core.sizes import least_rows
+from fedweave.ops.csr import Csr
+
+
+class MotifTable(NamedTuple):
+    """Motifs that a client's examples have in common with others', K rows of which the last may be padding.
+
+    numbers: int64 [K], the same for the same motif at every client; -1 is padding.
+    having:  [K, e], 1 where an example has a motif; empty rows at padding.
+    names:   what people call them; none at padding.
+    """
+
+    numbers: np.ndarray
+    having: sp.csr_matrix
+    names: tuple[str, ...] = ()
+
+
+class EdgeList:
+    """The raw edges of one client, in NumPy.
+
+    index:    int64 [2, E], both directions of every undirected edge, no self loops.
+    nodes:    rows of the graph, padding included.
+    weight:   float [E]; None where all are 1.
+    graph_of: int64 [m ≤ nodes], the small graph of each node; None where nodes are the examples.
+    examples: small graphs, padding included.
+    motifs:   what the small graphs have in common with others'; None where nobody asked for that.
+    features: [m, d], the nodes'; None where nobody compares them.
+    """
+
+    def __init__(
+        self,
+        index: np.ndarray,
+        nodes: int,
+        weight: np.ndarray | None = None,
+        graph_of: np.ndarray | None = None,
+        examples: int = 0,
+        motifs: MotifTable | None = None,
+        features: "np.ndarray | sp.csr_matrix | None" = None,
+    ) -> None:
+        self.index, self.nodes, self.weight, self.graph_of, self.examples = index, nodes, weight, graph_of, examples
+        self.motifs, self.features = motifs, features
+        self._made: dict[str, Csr] = {}
+
+    @cached_property
+    def adjacency(self) -> sp.csr_matrix:
+        """[nodes, nodes]; entry (i, j) is the weight of the edge from j to i."""
+        values = np.ones(self.index.shape[1], np.float32) if self.weight is None else self.weight
+        return sp.csr_matrix((values, (self.index[1], self.index[0])), shape=(self.nodes, self.nodes))
+
+    @cached_property
+    def membership(self) -> sp.csr_matrix:
+        """[examples, nodes]; entry (i, j) is 1 where node j belongs to small graph i.
+
+        Raises:
+            ValueError: nodes are the examples.
+        """
+        if self.graph_of is None:
+            raise ValueError("the examples are nodes, so there is nothing to pool; choose model.pool = 'none'")
+        values = np.ones(len(self.graph_of), np.float32 if self.weight is None else self.weight.dtype)
+        return sp.csr_matrix(
+            (values, (self.graph_of, np.arange(len(self.graph_of)))), shape=(self.examples, self.nodes)
+        )
+
+    @cached_property
+    def alike(self) -> tuple[np.ndarray, np.ndarray]:
+        """One node of each kind, and the kind of each (see `core.kinds`); every node is one if nobody compares them."""
+        if self.features is None:
+            return np.arange(self.nodes), np.arange(self.nodes)
+        return kinds(self.features, self.adjacency)
+
+    @property
+    def known_motifs(self) -> MotifTable:
+        """`motifs`, with a column for each example, padding included.
+
+        Raises:
+            ValueError: nobody looked for motifs.
+        """
+        if self.motifs is None:
+            raise ValueError(
+                "no motifs are known here; they are looked for in small graphs, where a part asks for them"
+            )
+        numbers, having, names = self.motifs
+        kind = np.float32 if self.weight is None else self.weight.dtype
+        csr = (having.data.astype(kind), having.indices, having.indptr)
+        return MotifTable(numbers, sp.csr_matrix(csr, shape=(len(numbers), self.examples)), names)
+
+    def operator(self, kind: str) -> Csr:
+        """One of the matrices of `Edges.operator`, built once."""
+        if kind not in self._made:
+            if kind == MOTIF_MEAN:
+                made = mean(self.known_motifs.having)
+            elif kind == KINDS_SUM:
+                made = looped(self.adjacency)[self.alike[0]]
+                made.resize(least_rows(made.shape[0]), self.nodes)
+            elif kind == KINDS_SPREAD:
+                ones, rows = np.ones(self.nodes, self.adjacency.dtype), np.arange(self.nodes)
+                made = sp.csr_matrix((ones, (rows, self.alike[1])), shape=(self.nodes, least_rows(len(self.alike[0]))))
+            else:
+                made = POOLS[kind](self.membership) if kind in POOLS else OPERATORS[kind](self.adjacency)
+            self._made[kind] = Csr.of(made)
+        return self._made[kind]

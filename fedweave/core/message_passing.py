@@ -1,0 +1,45 @@
+"""What a layer may ask of a graph's edges, whoever holds them: a client's whole graph, ego-graphs, a sample of
+neighbours, a mini-batch of small graphs."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Operator(Protocol):
+    """A constant matrix [m, n] that a layer multiplies by."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(m, …)."""
+        ...
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        """Its product [m, k] with h [n, k]; differentiable in h, and one product for all clients of a batch."""
+        ...
+
+
+class MessagePassing(Protocol):
+    """Edges among n rows of h, one for each node."""
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether message passing has fewer rows of results, m, than it finds, n; those of the first m nodes."""
+        ...
+
+    def operator(self, kind: str) -> Operator:
+        """The matrix [m, n] of a kind of message passing, or of pooling, [examples, n] (see `core.edges.Edges`).
+
+        Raises:
+            ValueError: there is no such matrix here; says which there are.
+        """
+        ...
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """Of h [n, k] the rows that get new values, and for each of them the mean over its neighbours, both [m, k], for
+        `kind` "mean" or "mean_or_self".
+
+        Raises:
+            ValueError: there is no such mean here.
+        """
+        ...
