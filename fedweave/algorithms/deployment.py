@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from fedweave.algorithms.parts.part import KEEP
+from fedweave.algorithms.parts.context import KEEP
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.model import Model

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from fedweave.core.model import Layer, Model
-from fedweave.models import dense, sage
+from fedweave.models import blocks, sage
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Ego:
     order: Literal["mlp-gnn", "gnn-mlp"] = "mlp-gnn"
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout)
+        blocks.check(self.hidden, self.layers, self.dropout)
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
@@ -52,10 +52,10 @@ class Ego:
         made = [self._layer(kind, *pair) for kind, pair in zip(kinds, pairwise(widths), strict=True)]
         rates = [self.dropout if self.dropped == "all" or i in (0, len(made) - 1) else 0.0 for i in range(len(made))]
         relus = [kind == "mlp" or not self.linear for kind in kinds]
-        layers = (*map(dense.activated, made, rates, relus), dense.affine(self.hidden, classes))
-        return layers if self.initial == "uniform" else tuple(map(dense.kaiming, layers))
+        layers = (*map(blocks.activated, made, rates, relus), blocks.affine(self.hidden, classes))
+        return layers if self.initial == "uniform" else tuple(map(blocks.kaiming, layers))
 
     def _layer(self, kind: str, fan_in: int, fan_out: int) -> Layer:
         if kind == "mlp":
-            return dense.affine(fan_in, fan_out)
+            return blocks.affine(fan_in, fan_out)
         return sage.convolution(fan_in, fan_out, self.share_root_weight, "mean_or_self")

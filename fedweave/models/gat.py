@@ -12,7 +12,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.models import dense
+from fedweave.models import blocks
 from fedweave.ops.attention import attend
 from fedweave.ops.linear import linear
 
@@ -42,7 +42,7 @@ class GAT:
     attention_dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout)
+        blocks.check(self.hidden, self.layers, self.dropout)
         for name, value in (("heads", self.heads), ("output_heads", self.output_heads)):
             if value < 1:
                 raise ConfigError(f"model {name} = {value}; it must be at least 1.")
@@ -59,7 +59,7 @@ class GAT:
         rate = self.attention_dropout
         hidden = (convolution(fan_in, self.hidden, self.heads, rate=rate) for fan_in in fans_in[:-1])
         last = convolution(fans_in[-1], classes, self.output_heads, concat=False, rate=rate)
-        return (*(dense.activated(_elu(layer), self.dropout, relu=False) for layer in hidden), last)
+        return (*(blocks.activated(_elu(layer), self.dropout, relu=False) for layer in hidden), last)
 
 
 def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
@@ -72,8 +72,9 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
     wide = heads * fan_out
 
     def init(key: Tensor) -> Tree:
-        halves = {name: dense.glorot(random.fold(key, name), heads, fan_out).flatten() for name in ("source", "target")}
-        weight = dense.glorot(random.fold(key, "weight"), fan_in, wide)
+        names = "source", "target"
+        halves = {name: blocks.glorot(random.fold(key, name), heads, fan_out).flatten() for name in names}
+        weight = blocks.glorot(random.fold(key, "weight"), fan_in, wide)
         return {"weight": weight, **halves, "bias": torch.zeros(wide if concat else fan_out)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.models import dense
+from fedweave.models import blocks
 from fedweave.ops.linear import linear
 
 
@@ -25,7 +25,7 @@ class GCN:
     dropout: share of a layer's outputs that is dropped in training.
     linear:  a linear classifier follows the last convolution, which is then of width `hidden` (F²GNN's model).
     pool:    "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear layers
-             follow (see `dense.head`).
+             follow (see `blocks.head`).
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool, or `linear` and pooling.
@@ -38,23 +38,23 @@ class GCN:
     pool: Literal["none", "sum", "mean"] = "none"
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout, self.pool)
+        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
         if self.linear and self.pool != "none":
             raise ConfigError("model linear = true: with pool, linear layers follow anyway; leave one of them out.")
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         if self.linear:
-            convolutions = dense.chain(convolution, features, self.hidden, self.hidden, self.layers, self.dropout)
-            return (*convolutions, dense.affine(self.hidden, classes))
-        return dense.chain(convolution, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+            convolutions = blocks.chain(convolution, features, self.hidden, self.hidden, self.layers, self.dropout)
+            return (*convolutions, blocks.affine(self.hidden, classes))
+        return blocks.chain(convolution, features, classes, self.hidden, self.layers, self.dropout, self.pool)
 
 
 def convolution(fan_in: int, fan_out: int) -> Layer:
     """D~^-1/2 (A + I) D~^-1/2 H W + b (eq. 2, and a bias); initialised like PyG's `GCNConv` (Glorot, zero bias)."""
 
     def init(key: Tensor) -> Tree:
-        return {"weight": dense.glorot(random.fold(key, "weight"), fan_in, fan_out), "bias": torch.zeros(fan_out)}
+        return {"weight": blocks.glorot(random.fold(key, "weight"), fan_in, fan_out), "bias": torch.zeros(fan_out)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
         return graph.edges.operator("gcn") @ linear(h, w["weight"]) + w["bias"]

@@ -12,7 +12,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.models import dense
+from fedweave.models import blocks
 from fedweave.ops.linear import linear
 
 
@@ -40,7 +40,7 @@ class GCNII:
     theta: float = 0.5
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout)
+        blocks.check(self.hidden, self.layers, self.dropout)
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"model alpha = {self.alpha}; it is a share from 0 (no residual) to 1.")
         if not 0 <= self.theta < math.inf:
@@ -48,7 +48,7 @@ class GCNII:
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
-        first, classifier = dense.chain(dense.affine, features, classes, self.hidden, layers=2, dropout=0.0)
+        first, classifier = blocks.chain(blocks.affine, features, classes, self.hidden, layers=2, dropout=0.0)
         betas = [math.log(self.theta / number + 1) for number in range(1, self.layers + 1)]
         convolutions = (_activated(convolution(self.hidden, self.alpha, beta, self.dropout)) for beta in betas)
         return (_initial(first), *convolutions, _last(classifier, self.dropout))
@@ -62,7 +62,7 @@ def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Lay
     """
 
     def init(key: Tensor) -> Tree:
-        return {"weight": dense.glorot(random.fold(key, "weight"), width, width)}
+        return {"weight": blocks.glorot(random.fold(key, "weight"), width, width)}
 
     def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tree:
         neighbours = graph.edges.operator("gcn")

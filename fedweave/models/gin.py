@@ -12,7 +12,7 @@ from fedweave.core.model import Layer, Model
 from fedweave.core.operators import KINDS_SPREAD, KINDS_SUM
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.models import dense
+from fedweave.models import blocks
 from fedweave.ops.affine import affine
 
 
@@ -39,16 +39,16 @@ class GIN:
     pool: Literal["none", "sum", "mean"] = "none"
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout, self.pool)
+        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         if features < 1 or classes < 1:
             raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
         made = (convolution(self.hidden, self.hidden, True, opens=not i) for i in range(self.layers))
-        convolutions = (dense.activated(layer, self.dropout, relu=False) for layer in made)
-        first = dense.affine(features, self.hidden)
-        return (first, *convolutions, *dense.head(self.hidden, classes, self.dropout, self.pool))
+        convolutions = (blocks.activated(layer, self.dropout, relu=False) for layer in made)
+        first = blocks.affine(features, self.hidden)
+        return (first, *convolutions, *blocks.head(self.hidden, classes, self.dropout, self.pool))
 
 
 def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = False) -> Layer:
@@ -63,8 +63,8 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
 
     def init(key: Tensor) -> Tree:
         sizes = {"1": (fan_in, fan_out), "2": (fan_out, fan_out)}
-        weights = {f"weight{i}": dense.lecun(random.fold(key, "weight", i), s, s[0]) for i, s in sizes.items()}
-        return weights | {f"bias{i}": dense.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
+        weights = {f"weight{i}": blocks.lecun(random.fold(key, "weight", i), s, s[0]) for i, s in sizes.items()}
+        return weights | {f"bias{i}": blocks.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
         alike = opens and graph.graph_of is not None and isinstance(graph.edges, Edges)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedweave.core.model import Model
-from fedweave.models import dense
+from fedweave.models import blocks
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class MLP:
     layers:  how many.
     dropout: share of a layer's outputs that is dropped in training.
     pool:    "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear layers
-             follow (see `dense.head`).
+             follow (see `blocks.head`).
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
@@ -27,8 +27,8 @@ class MLP:
     pool: Literal["none", "sum", "mean"] = "none"
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout, self.pool)
+        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        return dense.chain(dense.affine, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        return blocks.chain(blocks.affine, features, classes, self.hidden, self.layers, self.dropout, self.pool)

@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
-from fedweave.models import dense
+from fedweave.models import blocks
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
 
@@ -24,7 +24,7 @@ class SAGE:
     layers:            how many.
     dropout:           share of a layer's outputs that is dropped in training.
     pool:              "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear
-                       layers follow (see `dense.head`).
+                       layers follow (see `blocks.head`).
     share_root_weight: one weight for a node and its neighbours, as FedEgo's eq. 1 prints it, instead of two.
 
     Raises:
@@ -38,12 +38,12 @@ class SAGE:
     pool: Literal["none", "sum", "mean"] = "none"
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout, self.pool)
+        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         made = partial(convolution, share_root_weight=self.share_root_weight)
-        return dense.chain(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        return blocks.chain(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
 
 
 def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, operator: str = "mean") -> Layer:
@@ -56,8 +56,8 @@ def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, oper
     names = ("neigh",) if share_root_weight else ("root", "neigh")
 
     def init(key: Tensor) -> Tree:
-        weights = {name: dense.lecun(random.fold(key, name), (fan_in, fan_out), fan_in) for name in names}
-        return weights | {"bias": dense.lecun(random.fold(key, "bias"), (fan_out,), fan_in)}
+        weights = {name: blocks.lecun(random.fold(key, name), (fan_in, fan_out), fan_in) for name in names}
+        return weights | {"bias": blocks.lecun(random.fold(key, "bias"), (fan_out,), fan_in)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
         if graph.edges.shrinks and not isinstance(h, Sparse):  # fewer rows are left to multiply after the mean

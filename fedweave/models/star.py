@@ -12,7 +12,7 @@ from fedweave.core.model import Layer, Model
 from fedweave.core.operators import DEGREES, RETURNS
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.models import dense, gcn, gin
+from fedweave.models import blocks, gcn, gin
 
 STRUCTURE = "structure_"  # what the names of the structure channel's weights begin with
 
@@ -39,7 +39,7 @@ class Star:
     pool: Literal["sum", "mean"] = "sum"
 
     def __post_init__(self) -> None:
-        dense.check(self.hidden, self.layers, self.dropout, self.pool)
+        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
         if self.pool not in ("sum", "mean"):
             raise ConfigError(f"model pool = {self.pool!r}; FedStar's model classifies graphs: choose sum or mean.")
 
@@ -50,11 +50,11 @@ class Star:
         width = self.hidden
         convolutions = (_mixing(width, self.dropout), _structural(width))
         return (
-            _opened(dense.affine(features, width)),
+            _opened(blocks.affine(features, width)),
             _codes(width),
             *convolutions * self.layers,
             _joined(width),
-            *dense.head(width, classes, self.dropout, self.pool),
+            *blocks.head(width, classes, self.dropout, self.pool),
         )
 
 
@@ -69,7 +69,7 @@ def _opened(layer: Layer) -> Layer:
 
 def _codes(width: int) -> Layer:
     """Opens the channel of structure."""
-    layer = dense.affine(RETURNS + DEGREES, width)
+    layer = blocks.affine(RETURNS + DEGREES, width)
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
         return h | {"s": graph.edges.operator("structure") @ w["weight"] + w["bias"]}
@@ -79,7 +79,7 @@ def _codes(width: int) -> Layer:
 
 def _mixing(width: int, dropout: float) -> Layer:
     """h ← GIN([h‖s])."""
-    layer = dense.activated(gin.convolution(2 * width, width), dropout)
+    layer = blocks.activated(gin.convolution(2 * width, width), dropout)
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
         return h | {"h": layer.apply(w, graph, torch.cat([h["h"], h["s"]], 1), key)}
@@ -99,7 +99,7 @@ def _structural(width: int) -> Layer:
 
 def _joined(width: int) -> Layer:
     """A linear layer on [h‖s]."""
-    layer = dense.affine(2 * width, width)
+    layer = blocks.affine(2 * width, width)
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
         return layer.apply(w, graph, torch.cat([h["h"], h["s"]], 1), key)

@@ -20,7 +20,7 @@ from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.models import MODELS, dense, gin
+from fedweave.models import MODELS, blocks, gin
 from tests.conftest import padded_alike
 from tests.models.test_layers import TOLERANCE, graph_of, weights_of
 from tests.models.test_same_bits import gradients
@@ -76,7 +76,7 @@ def test_convolution_by_hand() -> None:
 def test_pooling_equals_the_reference(how: str, dtype: torch.dtype) -> None:
     graph, _, _, owner = small_graphs(50, 2, dtype=dtype)
     h = torch.randn(graph.nodes, 5, dtype=dtype, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    out, expected = dense.pooling(how).apply({}, graph, h, None)[:50], POOL[how](h[: len(owner)], owner)
+    out, expected = blocks.pooling(how).apply({}, graph, h, None)[:50], POOL[how](h[: len(owner)], owner)
     torch.testing.assert_close(out, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
     pull = torch.linspace(-1, 1, out.numel(), dtype=dtype).view_as(out)
     ours, theirs = (torch.autograd.grad((o * pull).sum(), h)[0] for o in (out, expected))

@@ -15,11 +15,11 @@ from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Layer
 from fedweave.errors import ConfigError
-from fedweave.models import MODELS, dense, gcn, sage
+from fedweave.models import MODELS, blocks, gcn, sage
 from fedweave.ops.linear import linear
 
 OF_NODES = [name for name in MODELS if name != "star"]  # which classifies small graphs alone (tests of FedStar)
-CONVOLUTIONS = {"gcn": gcn.convolution, "sage": sage.convolution, "mlp": dense.affine}
+CONVOLUTIONS = {"gcn": gcn.convolution, "sage": sage.convolution, "mlp": blocks.affine}
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
@@ -52,7 +52,7 @@ def test_layer_equals_the_reference(kind: str, sparse: bool, dtype: torch.dtype)
             layer, reference = gcn.convolution(fan_in, fan_out), GCNConv(fan_in, fan_out).to(dtype)
             names = {"weight": reference.lin.weight, "bias": reference.bias}
         elif kind == "mlp":
-            layer, reference = dense.affine(fan_in, fan_out), torch.nn.Linear(fan_in, fan_out).to(dtype)
+            layer, reference = blocks.affine(fan_in, fan_out), torch.nn.Linear(fan_in, fan_out).to(dtype)
             names = {"weight": reference.weight, "bias": reference.bias}
         else:
             layer, reference = sage.convolution(fan_in, fan_out, kind == "shared"), SAGEConv(fan_in, fan_out).to(dtype)

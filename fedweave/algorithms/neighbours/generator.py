@@ -17,7 +17,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import cross_entropy
 from fedweave.models import gcn, sage
-from fedweave.models.dense import affine
+from fedweave.models.blocks import affine
 from fedweave.ops.linear import linear
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import Sparse

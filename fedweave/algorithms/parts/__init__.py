@@ -5,6 +5,7 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 """
 
 from fedweave.algorithms.parts.composition import Composition
+from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.dp import MemberNoise
 from fedweave.algorithms.parts.drift import Drift
 from fedweave.algorithms.parts.egos import EgoCrossEntropy
@@ -12,9 +13,10 @@ from fedweave.algorithms.parts.example_noise import ExampleNoise
 from fedweave.algorithms.parts.graphs import GraphCrossEntropy
 from fedweave.algorithms.parts.judged import TrainedModel
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
-from fedweave.algorithms.parts.part import Context, Part, Round, has
+from fedweave.algorithms.parts.part import Part, has
 from fedweave.algorithms.parts.release import Clip, Normalised
 from fedweave.algorithms.parts.robust import Krum, Median, NormBound, TrimmedMean
+from fedweave.algorithms.parts.round import Round
 from fedweave.algorithms.parts.sampled import SampledCrossEntropy
 from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.algorithms.parts.start import MixedStart

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts.context import KEEP, Context
 from fedweave.algorithms.parts.fitting import check, mechanisms
-from fedweave.algorithms.parts.part import KEEP, Context, Part, Round, has
+from fedweave.algorithms.parts.part import Part, has
+from fedweave.algorithms.parts.round import Round
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Sends, Step
 from fedweave.core.mechanism import Mechanism

@@ -7,7 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Part
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.part import Part
 from fedweave.core import random
 from fedweave.core.mechanism import Clipped, Gaussian, Mechanism
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, norm, scale

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.algorithms.parts.part import Context, Part
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.part import Part
 from fedweave.core import random
 from fedweave.core.arrays import GraphArrays
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.dp import MemberNoise
-from fedweave.algorithms.parts.part import Context
 from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core import random

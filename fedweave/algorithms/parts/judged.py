@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedweave.algorithms.parts.part import Context, Part
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.part import Part
 from fedweave.core.tree import Tree
 
 

@@ -6,7 +6,8 @@ from functools import cached_property
 
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Part, has
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.part import Part, has
 from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core import random

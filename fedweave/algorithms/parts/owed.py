@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Part
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.part import Part
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.ops.sparsified import Sparsified

@@ -1,198 +1,20 @@
 """The one shape of all parts of the FedAvg family: hooks on both sides of the wire, of which any may be absent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.round import Round
 from fedweave.algorithms.parts.training import Training
-from fedweave.core import model as models
 from fedweave.core.arrays import GraphArrays
-from fedweave.core.federation import Client, Federation, Sends, Step
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.federation import Federation, Sends, Step
+from fedweave.core.graph import Graph
 from fedweave.core.model import Model
-from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, leaves, nest, sub
+from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary
-from fedweave.learn import Fit, Penalty, cross_entropy
-
-KEEP = "keep"  # in the message of a step that judges models: leave the model to its owner, and send nothing
-
-
-class Trainable(Protocol):
-    """What a client trains for, and how (`objective.Objective`)."""
-
-    @property
-    def training(self) -> Training:
-        """The model and how it is trained."""
-        ...
-
-    def fit(
-        self,
-        w: Tree,
-        client: Client,
-        key: Tensor,
-        given: Tree | None = None,
-        anchor: Tree | None = None,
-        state: Tree | None = None,
-        penalty: Penalty | None = None,
-    ) -> Fit:
-        """Train `w`."""
-        ...
-
-    def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
-        """The gradient at `w`."""
-        ...
-
-    def recalled(self, ctx: "Context") -> Tree:
-        """{part: what it recalls at the client}."""
-        ...
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a part's hooks see at a client.
-
-    client:    graph, private state, key and secret.
-    objective: what the client trains for, and how.
-    message:   what the server sent.
-    name:      under which the part finds what it sent itself, and keeps its memory.
-    received:  the weights that the server sent; a leaf that is not shared is the client's own.
-    start:     where local training starts. trained: where it ended. last_loss: before its last step (None before it).
-    known:     what `outputs` has computed in this call.
-    """
-
-    client: Client
-    objective: Trainable
-    message: Tree
-    name: str = ""
-    received: Tree = field(default_factory=dict)
-    start: Tree = field(default_factory=dict)
-    trained: Tree = field(default_factory=dict)
-    last_loss: Tensor | None = None
-    known: dict[int, tuple[Tree, Tensor]] = field(default_factory=dict)
-
-    def outputs(self, w: Tree) -> Tensor:
-        """Logits [e, c] of the weights `w` for all examples of the client, without dropout; computed once in a call."""
-        if id(w) not in self.known:
-            self.known[id(w)] = w, models.apply(self.training.model, w, self.client.graph)
-        return self.known[id(w)][1]
-
-    def at(self, name: str) -> "Context":
-        """The same for the part `name`."""
-        return replace(self, name=name)
-
-    @property
-    def training(self) -> Training:
-        """The model and how it is trained."""
-        return self.objective.training
-
-    @property
-    def given(self) -> Tree:
-        """What the part's `download` sent to this client."""
-        return self.message.get(self.name, {}) | self.message.get("each", {}).get(self.name, {})
-
-    @property
-    def sent(self) -> Tree:
-        """{part: what its `download` sent to this client, and what it recalls}, as `objective.fit` takes it."""
-        names = self.message.keys() | self.message.get("each", {}).keys()
-        found = {name: self.at(name).given for name in sorted(names - {"w", "init", "each", KEEP})}
-        return found | {name: found.get(name, {}) | own for name, own in self.objective.recalled(self).items()}
-
-    @property
-    def own(self) -> Tree:
-        """The weights that the client trained last, at first those that all clients draw."""
-        state = self.client.state
-        return state["w"] if state.get("w") else self.first
-
-    @property
-    def first(self) -> Tree:
-        """The weights that all clients start from where the server sends none."""
-        return models.init(self.training.model, self.message["init"], self.client.graph.x.dtype)
-
-    @property
-    def memory(self) -> Tree:
-        """What the part kept at this client, {} at first."""
-        return self.client.state.get(self.name, {})
-
-    def keep(self, memory: Tree) -> None:
-        """Keep `memory` until the client is called again; it never leaves."""
-        self.client.state[self.name] = memory
-
-    @property
-    def update(self) -> Tree:
-        """Δ_i, the trained weights minus the received ones."""
-        return sub(self.trained, self.received)
-
-    def shared(self, w: Tree) -> Tree:
-        """The leaves of `w` that the server sends."""
-        sent = {path for path, _ in leaves(self.message["w"])}
-        return nest({path: leaf for path, leaf in leaves(w) if path in sent})
-
-    @property
-    def examples(self) -> Tensor:
-        """n_i, the number of training examples: int64 scalar."""
-        return self.client.graph.masks[TRAIN].sum()
-
-    def loss(self, w: Tree) -> Tensor:
-        """F_i(w): mean cross-entropy over the training examples without dropout, scalar; 0 without any."""
-        graph = self.client.graph
-        logits = self.outputs(w)
-        return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a part's hooks see at the server once the clients replied.
-
-    replies: of the P clients that did. at: int64 [P], their places among all clients. w: the global weights before or,
-    where every client has weights of its own, what the P clients received, leaves [P, …] ({} if that is a reward).
-    model: that of the algorithm. held: what the server itself holds (`Federation.held`). factors: float64 [P], what
-    updates are multiplied by before they count (`limit`). weights: float64 [P] or [P, P], what `weigh` gave. delta: the
-    joint update: what `aggregate` gave, else their weighted sum. value: float64 [P], what `value` gave. Those that are
-    not known yet are None.
-    """
-
-    replies: Replies
-    at: Tensor
-    w: Tree
-    model: Model
-    held: Mapping[str, Graph] = field(default_factory=dict)
-    factors: Any = None
-    weights: Any = None
-    delta: Any = None
-    value: Any = None
-
-    @cached_property
-    def updates(self) -> Tensor:
-        """The released updates of all shared weights, float64 [P, D]."""
-        found = self.replies.matrix("update")
-        return found if self.factors is None else self.factors[:, None] * found
-
-    def update(self, path: str) -> Tensor:
-        """One leaf of them, [P, …]."""
-        leaf = self.replies.stack(f"update/{path}")
-        return leaf if self.factors is None else leaf * self.factors.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1))
-
-    @cached_property
-    def trained(self) -> Tree:
-        """w + Δ_i, the shared weights that the clients' updates lead to: leaves [P, …]."""
-        return nest({path: leaf + self.update(path) for path, leaf in leaves(self.w)})
-
-    def weighted(self) -> Tree:
-        """Σ_i weights_i Δ_i."""
-        return self.replies.weighted_sum(
-            "update", self.weights if self.factors is None else self.weights * self.factors
-        )
-
-    def mean(self, key: str) -> float:
-        """The mean over clients of what they report as `key`, weighted as their updates are."""
-        share = torch.ones(len(self.at)) if self.weights is None or self.weights.dim() > 1 else self.weights
-        return float(share.double() @ self.replies.stack(key).double() / share.double().sum())
 
 
 class Part:

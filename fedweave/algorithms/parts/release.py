@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from fedweave.algorithms.parts.part import Context, Part
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.part import Part
 from fedweave.core.mechanism import Clipped
 from fedweave.core.tree import Tree, norm, scale
 

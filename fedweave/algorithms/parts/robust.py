@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Part, Round
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.round import Round
 from fedweave.algorithms.parts.weigh import Uniform
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, leaves, nest

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Part, Round
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.round import Round
 from fedweave.core import mechanism
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN

@@ -6,7 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Part, Round
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.round import Round
 from fedweave.core.federation import Sends
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree

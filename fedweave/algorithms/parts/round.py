@@ -1,0 +1,64 @@
+"""What a part's hooks see at the server once the clients replied."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core.graph import Graph
+from fedweave.core.model import Model
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree, leaves, nest
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a part's hooks see at the server once the clients replied.
+
+    replies: of the P clients that did. at: int64 [P], their places among all clients. w: the global weights before or,
+    where every client has weights of its own, what the P clients received, leaves [P, …] ({} if that is a reward).
+    model: that of the algorithm. held: what the server itself holds (`Federation.held`). factors: float64 [P], what
+    updates are multiplied by before they count (`limit`). weights: float64 [P] or [P, P], what `weigh` gave. delta: the
+    joint update: what `aggregate` gave, else their weighted sum. value: float64 [P], what `value` gave. Those that are
+    not known yet are None.
+    """
+
+    replies: Replies
+    at: Tensor
+    w: Tree
+    model: Model
+    held: Mapping[str, Graph] = field(default_factory=dict)
+    factors: Any = None
+    weights: Any = None
+    delta: Any = None
+    value: Any = None
+
+    @cached_property
+    def updates(self) -> Tensor:
+        """The released updates of all shared weights, float64 [P, D]."""
+        found = self.replies.matrix("update")
+        return found if self.factors is None else self.factors[:, None] * found
+
+    def update(self, path: str) -> Tensor:
+        """One leaf of them, [P, …]."""
+        leaf = self.replies.stack(f"update/{path}")
+        return leaf if self.factors is None else leaf * self.factors.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1))
+
+    @cached_property
+    def trained(self) -> Tree:
+        """w + Δ_i, the shared weights that the clients' updates lead to: leaves [P, …]."""
+        return nest({path: leaf + self.update(path) for path, leaf in leaves(self.w)})
+
+    def weighted(self) -> Tree:
+        """Σ_i weights_i Δ_i."""
+        return self.replies.weighted_sum(
+            "update", self.weights if self.factors is None else self.weights * self.factors
+        )
+
+    def mean(self, key: str) -> float:
+        """The mean over clients of what they report as `key`, weighted as their updates are."""
+        share = torch.ones(len(self.at)) if self.weights is None or self.weights.dim() > 1 else self.weights
+        return float(share.double() @ self.replies.stack(key).double() / share.double().sum())
