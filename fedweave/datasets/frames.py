@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, refuse
+from fedweave.datasets.columns import NODES
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact
-from fedweave.datasets.folder import NODES, Folder
+from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.table import Table
 from fedweave.errors import DataError

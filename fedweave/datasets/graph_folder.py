@@ -11,17 +11,9 @@ import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first
+from fedweave.datasets.classified import Classified
+from fedweave.datasets.columns import EDGES, check_columns, ends_of, feature_names, features_of, ids_of, split_of
 from fedweave.datasets.features import compact, normalise, one_hot
-from fedweave.datasets.folder import (
-    EDGES,
-    Classified,
-    check_columns,
-    ends_of,
-    feature_names,
-    features_of,
-    ids_of,
-    split_of,
-)
 from fedweave.datasets.recognise import TABLES
 from fedweave.datasets.table import WHOLE, Table, find, read
 from fedweave.errors import ConfigError

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import Faults, refuse
-from fedweave.datasets.folder import EDGES, NODES, Folder, check_columns
+from fedweave.datasets.columns import EDGES, NODES, check_columns
+from fedweave.datasets.folder import Folder
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 

@@ -11,12 +11,9 @@ import pyarrow.compute as pc
 
 from fedweave.datasets.base import Dataset, Party
 from fedweave.datasets.check import check, first, refuse
-from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.folder import (
+from fedweave.datasets.columns import (
     EDGES,
     NODES,
-    Folder,
     check_columns,
     edges_of,
     feature_names,
@@ -26,6 +23,9 @@ from fedweave.datasets.folder import (
     sens_of,
     split_of,
 )
+from fedweave.datasets.edges import undirected
+from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.folder import Folder
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError

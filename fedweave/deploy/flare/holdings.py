@@ -22,9 +22,10 @@ from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
+from fedweave.datasets.classified import Classified
 from fedweave.datasets.contents import content
 from fedweave.datasets.features import OVER_NODES, compact, normalise
-from fedweave.datasets.folder import Classified, Folder
+from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.deploy.flare.lengths import SIZES, TELLS
 from fedweave.deploy.flare.sitefile import Rules, SiteData

@@ -29,7 +29,7 @@ class SiteData:
     classes:   number of classes of the whole federation; every site gives the same.
     labels:    class names in order (instead of `classes`), which .npz files number so.
     sens_feature: allow a feature column that says the same as the column sens.
-    columns, ignore: what columns with names of their own mean, and which do not count (`datasets.folder`).
+    columns, ignore: what columns with names of their own mean, and which do not count (`datasets.classified`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
                give the same.
     node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.

@@ -1,0 +1,183 @@
+"""What the columns of a user's tables of nodes and edges mean (docs/data-format.md), and how each is read."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core.graph import SPLITS
+from fedweave.datasets.check import Faults, refuse, refuse_rows
+from fedweave.datasets.edges import undirected
+from fedweave.datasets.features import one_hot
+from fedweave.datasets.table import NUMERIC, Table
+
+NODES = ("id", "label", "sens", "split")
+EDGES = ("source", "target")
+Categories = Mapping[str, tuple[str, ...]]
+
+
+def check_columns(
+    table: Table, required: tuple[str, ...], known: tuple[str, ...], closed: bool = False, hint: str = ""
+) -> None:
+    """Refuse a table without `required` columns, with a misspelt one of the `known` or, where it is `closed`, with any
+    other; `hint` says what else would allow it.
+
+    Raises:
+        DataError: names the file, the column and what it has.
+    """
+    found = f"it has {', '.join(table.columns)}"
+    for name in table.columns:
+        if name not in known and name.strip().casefold() in known:
+            refuse(
+                table.path, f"the column name {name!r} is almost {name.strip().casefold()!r}", "Spell it exactly so."
+            )
+    for name in required:
+        if name not in table.columns:
+            refuse(
+                table.path,
+                f"there is no column {name!r}; {found}",
+                "See docs/data-format.md; cells are split by commas.",
+            )
+    extra = [name for name in table.columns if name not in known] if closed else []
+    if "weight" in extra:
+        refuse(table.path, "edge weights are not supported", "Remove the column weight; every edge counts 1.")
+    if extra:
+        remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}."
+        refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy)
+
+
+def ids_of(nodes: Table) -> pa.Array:
+    """The nodes' ids as text, each once.
+
+    Raises:
+        DataError: an id is empty or repeated; names file and row.
+    """
+    ids = nodes.filled("id")
+    seen = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
+    refuse_rows(
+        nodes,
+        seen != np.arange(nodes.rows),
+        lambda row: f"id {ids[row].as_py()!r} is already in row {nodes.place(seen[row])[1]}",
+        "Give every node an id of its own.",
+    )
+    return ids
+
+
+def feature_names(
+    nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None
+) -> tuple[str, ...]:
+    """All columns that mean nothing else, which the `known` do; of a column of `categories` one for each of its
+    values, "job = clerk"."""
+    given = categories or {}
+    return tuple(
+        full
+        for name in nodes.columns
+        if name not in known
+        for full in ([f"{name} = {value}" for value in given[name]] if name in given else [name])
+    )
+
+
+def features_of(nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None) -> np.ndarray:
+    """float32 [n, d]: the columns of `feature_names`.
+
+    Raises:
+        DataError: a value is not a number, or none of its column's `categories`; names file, row and column.
+    """
+    given, faults, columns = categories or {}, Faults(), []
+    for name in given.keys() - set(nodes.columns):
+        refuse(
+            nodes.path, f"there is no column {name!r}, which [data] categories names", "Add it, or correct its name."
+        )
+    for name in (name for name in nodes.columns if name not in known):
+        with faults:
+            if name in given:
+                columns += list(
+                    one_hot(nodes.kinds(name, given[name], f"categories.{name}"), len(given[name])).toarray().T
+                )
+            else:
+                columns.append(nodes.numbers(name))
+    faults.refuse()
+    return np.stack(columns, 1) if columns else np.empty((nodes.rows, 0), np.float32)
+
+
+def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray | None:
+    """int64 [n] sensitive attribute, -1 where the cell is empty; None without the column. Text is a place among
+    `groups`, by default those present, sorted.
+
+    Raises:
+        DataError: a value is neither a whole number from 0 nor one of the groups; names file and row.
+    """
+    if "sens" not in nodes.columns:
+        return None
+    if groups is None:
+        nodes.refuse_gaps("sens", "groups")
+    named = group_names(nodes, groups)
+    return nodes.kinds("sens", named, "groups") if named else nodes.whole("sens", empty="unknown")
+
+
+def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    """What the groups in the column sens are called, in order; () where they are numbers or there is no such column."""
+    if "sens" not in nodes.columns:
+        return ()
+    present = nodes.texts("sens").drop_null()
+    if groups is None and (len(present) == 0 or pc.any(pc.match_substring_regex(present, NUMERIC)).as_py()):
+        return ()
+    return groups or tuple(sorted(present.unique().to_pylist()))
+
+
+def edges_of(edges: Table, ids: pa.Array) -> np.ndarray:
+    """int64 [2, 2 E]: both directions of every edge between the nodes `ids`, each once.
+
+    Raises:
+        DataError: see `ends_of`.
+    """
+    source, target = ends_of(edges, ids)
+    return undirected(source, target, len(ids))
+
+
+def ends_of(edges: Table, ids: pa.Array) -> np.ndarray:
+    """int64 [2, rows]: the ends of every edge as places in `ids`.
+
+    Raises:
+        DataError: an end is not among the nodes, or both are the same; names file and row.
+    """
+    faults, ends = Faults(), list[np.ndarray]()
+    for name in EDGES:
+        cells = edges.filled(name)
+        numbers = pc.index_in(cells, ids)
+        missing = numbers.is_null().to_numpy(False)
+        remedy = "Add a row with this id to nodes, or remove the edge."
+        with faults:
+            refuse_rows(edges, missing, partial(_no_node, name, cells), remedy)
+        ends.append(numbers.fill_null(-1 - len(ends)).to_numpy(zero_copy_only=False))
+    with faults:
+        refuse_rows(
+            edges,
+            ends[0] == ends[1],
+            lambda row: f"the edge joins {ids[int(ends[0][row])].as_py()!r} with itself",
+            "Remove the row; models add their own self loops.",
+        )
+    faults.refuse()
+    return np.stack(ends).astype(np.int64)
+
+
+def _no_node(name: str, cells: pa.Array, row: int) -> str:
+    return f"{name} {cells[row].as_py()!r} is no node"
+
+
+def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarray:
+    """bool [3, rows]: the train, val and test ones of the column "split"; messages call a row `example`.
+
+    Raises:
+        DataError: a value is no split, or an unlabelled row has one; names file and row.
+    """
+    cells = examples.texts("split")
+    which = pc.index_in(cells, pa.array(SPLITS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
+    unknown = (which < 0) & cells.is_valid().to_numpy(False)
+    remedy = f"Use {', '.join(SPLITS)}, or leave the cell empty."
+    refuse_rows(examples, unknown, lambda row: f"split is {cells[row].as_py()!r}", remedy)
+    what = f"the {example} is in a split but has no label"
+    refuse_rows(examples, (which >= 0) & (y < 0), lambda row: what, "Label it, or leave its split empty.")
+    return which == np.arange(len(SPLITS))[:, None]
