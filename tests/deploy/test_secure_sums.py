@@ -156,7 +156,7 @@ def lose(link: Any, *lost: tuple[str, int, str]) -> None:
 
 
 def test_fedavg_has_the_simulations_numbers_and_the_server_sees_noise(project: Path) -> None:
-    deny(project, 'secure_sum = ["update", "n"]')
+    deny(project, 'secure_sum = ["update", "n"]\npartial_sums = true')
     config = secure()
     fed, algorithm, link = joined(project, config, quorum=0.5)
     heard = words(link, "bank-b", "update")

@@ -9,6 +9,7 @@ import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from fedweave.algorithms import FedAvg
 from fedweave.config import resolve
 from fedweave.core.tree import Tree, decode, encode, map_leaves
 from fedweave.deploy.flare import sums
@@ -20,9 +21,10 @@ from fedweave.privacy.aggregation import Group, Participant
 from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, call_request, join_request
-from tests.deploy.test_in_process import cut_again, joined
+from tests.deploy.test_in_process import cut_again, joined, simulated
+from tests.deploy.test_secure_sums import lose
 from tests.privacy.authority import Authority, write_kits
-from tests.security.cheating import agreed, reply
+from tests.security.cheating import agreed, reply, set_policy
 
 EVERYONE = agreed(algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
 LEFT_OUT: dict[str, Any] = {"parts": [{"name": "secure_sum", "everyone": False}], "optimizer_state": "fresh"}
@@ -168,6 +170,36 @@ def test_a_sum_is_opened_by_nobody_if_sites_were_told_differently_before(kits: P
         for site in SITES:
             update(honest.train(site, message, slot=round, round=round))
     assert all(answer.blob for answer in honest.signed(2, 2).values())
+
+
+@pytest.mark.parametrize("policy", ["", 'secure_sum = ["update", "n"]'])
+def test_a_site_that_asks_for_sums_of_all_gives_no_two_that_differ_in_it_alone(kits: Path, policy: str) -> None:
+    """The server tells all sites the same in two rounds, and drops bank-b's answer in the second."""
+    set_policy(kits, policy)
+    parts, settings = [{"name": "secure_sum", "everyone": False}], {"optimizer_state": "fresh", "local_steps": 1}
+    document = agreed(algorithm_settings={"parts": parts, **settings}).plain()
+    config = resolve(document | {"model": document["model"] | {"dropout": 0.0}})
+    if policy:
+        with pytest.raises(
+            FedweaveError, match=r"bank-b: .*update may only leave in a secure sum of all sites.*partial"
+        ):
+            joined(kits, config)
+        return
+    fed, algorithm, link = joined(kits, config, quorum=0.5)
+    lose(link, ("train", 2, "bank-b"))
+    fed.begin(0)
+    state, words = algorithm.init(fed), algorithm.composed["SecureSum"]._words
+    asked = {"w": state["w"], "SecureSum": state["parts"]["SecureSum"]}
+    sums = []
+    for round in (1, 2):
+        fed.begin(round)
+        sums.append(words.decode(fed.map(algorithm.train, asked).total("update")["0"]["weight"], torch.float64))
+    plain = agreed(algorithm_settings=settings).plain() | {"model": config.plain()["model"]}
+    alone = simulated(resolve(plain))[1]
+    [own] = alone.map(FedAvg(algorithm.model, **settings).train, {"w": state["w"]}, clients=alone.clients[1:2])
+    term = own["n"] / asked["SecureSum"]["n"] * own["update"]["0"]["weight"].double()
+    assert torch.allclose(sums[0] - sums[1], term, atol=1e-6)
+    assert float(term.abs().max()) > 1e-3, "there is something to be learnt"
 
 
 @pytest.mark.parametrize("step", ["begin", "update"])

@@ -203,9 +203,12 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
         for key, least in demands.items():
             if _covers(key, path) and got < least:
                 raise PolicyViolation(f"policy.{rule}: {key} needs at least {least:g}, {applied}")
+    sums = [own for own in mechanisms if isinstance(own, SecureSum)]
     for key in rules.secure_sum:
-        if _covers(key, path) and not any(isinstance(own, SecureSum) for own in mechanisms):
-            raise PolicyViolation(f"policy.secure_sum: {key} may only leave in a secure sum, {applied}")
+        if _covers(key, path) and not any(own.everyone or rules.partial_sums for own in sums):
+            of = "" if rules.partial_sums else " of all sites"
+            allow = ". Set policy.partial_sums = true if sites may be missing" if sums else ""
+            raise PolicyViolation(f"policy.secure_sum: {key} may only leave in a secure sum{of}, {applied}{allow}")
 
 
 def _covers(key: str, path: str) -> bool:

@@ -67,7 +67,9 @@ class Rules:
     deny:       top-level reply keys that never leave.
     mixup:      {key: smallest mixup batch}. noise: {key: least Gaussian noise}, the
                 standard deviation over what a record changes at most, where the algorithm bounds that.
-    secure_sum: keys that may only leave in a secure sum (`privacy.aggregation`).
+    secure_sum: keys that may only leave in a secure sum (`privacy.aggregation`) of all sites.
+    partial_sums: whether one that sites may be missing from will do; two of them that differ in one site tell nearly
+                what it sent.
     epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
     delta:      δ of that ε.
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
@@ -88,6 +90,7 @@ class Rules:
     mixup: dict[str, Annotated[int, Field(ge=1)]] = field(default_factory=dict)
     noise: dict[str, Annotated[float, Field(gt=0)]] = field(default_factory=dict)
     secure_sum: tuple[str, ...] = ()
+    partial_sums: bool = False
     epsilon: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     unbounded: tuple[str, ...] = ()
