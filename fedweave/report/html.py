@@ -91,8 +91,10 @@ def _noted(group: Group, notes: Callable[[dict[str, Any]], dict[str, str]]) -> l
     for run in group.runs:
         for what, sentence in notes(run.summary["metrics"]).items():
             found.setdefault(what, []).append(sentence)
-    of = f" of {len(group.runs)} runs, the first of them" if len(group.runs) > 1 else ""
-    return [f"{group.label}{f', {len(said)}' if of else ''}{of}: {said[0]}" for said in found.values()]
+    if len(group.runs) == 1:
+        return [f"{group.label}: {said[0]}" for said in found.values()]
+    runs = f"of {len(group.runs)} runs"
+    return [f"{group.label}, {len(said)} {runs} (numbers of one): {said[0]}" for said in found.values()]
 
 
 def _title(groups: Sequence[Group]) -> str:

@@ -25,16 +25,16 @@ def _sentence(first: Group, other: Group) -> str:
     fair = [
         words
         for who, name, more, of in (
-            ("members", "the worst-off member's accuracy", 1, _worst),
-            ("groups of people", "SP + EO", -1, _gaps),
+            ("Between members", "the worst-off member's accuracy", 1, _worst),
+            ("Between groups of people", "SP + EO", -1, _gaps),
         )
-        if (words := _told(f"between {who}", name, of(other), of(first), more))
+        if (words := _told(who, name, of(other), of(first), more))
     ]
     if not fair:
         return ""
     price = [_difference(words, other.by_seed(name), first.by_seed(name)) for name, words in _ACCURACIES.items()]
     paid = ", ".join(filter(None, [next(filter(None, price), ""), _traffic(other, first)])) or "unknown"
-    return f"{other.label} against {first.label}: {'; '.join(fair)}. At the same time: {paid}."
+    return f"{other.label} compared with {first.label}. {' '.join(fair)} At the same time: {paid}."
 
 
 def _told(between: str, name: str, one: Found, other: Found, more: int) -> str:
@@ -44,12 +44,12 @@ def _told(between: str, name: str, one: Found, other: Found, more: int) -> str:
         return ""
     low, high = interval(found)
     if low is None or high is None:
-        verdict = "one seed says nothing"
+        verdict = "one seed, which proves nothing"
     elif low <= 0 <= high:
-        verdict = "not told apart"
+        verdict = "no significant difference"
     else:
         verdict = "fairer" if (low > 0) == (more > 0) else "less fair"
-    return f"{between} {verdict} ({_difference(name, one, other)})"
+    return f"{between}: {verdict} ({_difference(name, one, other)})."
 
 
 def _difference(name: str, one: Found, other: Found) -> str:

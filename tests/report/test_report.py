@@ -401,15 +401,16 @@ def test_which_run_is_fairer_is_said_with_its_price() -> None:
     fair = of_seeds("fair", [0.5, 0.5, 0.5], [0.2, 0.2, 0.2], [0.7, 0.75, 0.8], 1500)
     [told] = price.sentences([plain, fair])
     assert told.replace("\N{MINUS SIGN}", "-") == (
-        "fair against plain: between members fairer (the worst-off member's accuracy +0.100, 95 % interval +0.100 to "
-        "+0.100); between groups of people not told apart (SP + EO -0.200, 95 % interval -0.448 to +0.048). At the "
-        "same time: accuracy on all test examples -0.050, 95 % interval -0.174 to +0.074, 1.5 times the bytes."
+        "fair compared with plain. Between members: fairer (the worst-off member's accuracy +0.100, 95 % interval "
+        "+0.100 to +0.100). Between groups of people: no significant difference (SP + EO -0.200, 95 % interval -0.448 "
+        "to +0.048). At the same time: accuracy on all test examples -0.050, 95 % interval -0.174 to +0.074, 1.5 times "
+        "the bytes."
     )
     [worse] = price.sentences([fair, plain])
-    assert "between members less fair" in worse
+    assert "Between members: less fair" in worse
     one, other = (Group(group.label, group.runs[:1]) for group in (plain, fair))
     [said] = price.sentences([one, other])
-    assert "between members one seed says nothing (the worst-off member's accuracy +0.100)" in said
+    assert "Between members: one seed, which proves nothing (the worst-off member's accuracy +0.100)" in said
     assert "as many bytes" in price.sentences([one, one])[0]
 
 
