@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.compute as pc
@@ -54,7 +55,8 @@ def client_accuracy(groups: Sequence[Group]) -> Figure | None:
             title = group.label if len(groups) > 1 else ""
             constant = group.first.clients("majority") if len(seeds) == 1 else {}
             panels.append(distribution(title, seeds, colours.of_run(at), constant))
-    return Figure(tuple(panels)) if panels else None
+    tops = [max(panel.marks[0].y) for panel in panels if panel.ticks]  # histograms side by side have one scale
+    return Figure(tuple(replace(own, high=max(tops)) if own.ticks else own for own in panels)) if panels else None
 
 
 def distribution(
@@ -63,9 +65,9 @@ def distribution(
     """The accuracies {client: value} of one or several seeds as bars or as a histogram; a stroke at `constant`."""
     if is_histogram(seeds):
         shares, centres = histogram([value for seed in seeds for value in seed.values()])
-        names = tuple(f"{centre:.3f} ± 0.025" for centre in centres)
-        bars = Bars("", shares.tolist(), tone)
-        return Panel(title, (bars,), names, "test accuracy, from 0 to 1", "share of clients", form=percent)
+        names = tuple(f"{centre - 0.5 / BINS:.2f} to {centre + 0.5 / BINS:.2f}" for centre in centres)
+        bars, ticks = Bars("", shares.tolist(), tone), {BINS * k / 5 - 0.5: f"{k / 5:g}" for k in range(6)}
+        return Panel(title, (bars,), names, "test accuracy", "share of clients", form=percent, ticks=ticks)
     told = {"beside": "test accuracy", "low": 0.0, "high": 1.0}
     if len(seeds) > 1:
         ranked = np.sort(np.array([list(seed.values()) for seed in seeds]), axis=1)

@@ -1,7 +1,7 @@
 """What the page's figures show, apart from how they are drawn (`svg`)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -67,7 +67,8 @@ Mark = Line | Bars | Dots
 class Panel:
     """Marks over names or over numbers.
 
-    title, below, beside: words above, under and beside it. names: what stands across, () for numbers.
+    title, below, beside: words above, under and beside it. names: what stands across, () for numbers. ticks: {place:
+    word} below the axis in place of the names, places among which need not be whole.
     low, high: of the upright axis; None follows the marks. levels: heights of dotted lines across.
     stacked: bars stand on one another, else side by side. form: of numbers on the upright axis.
     """
@@ -82,6 +83,12 @@ class Panel:
     levels: tuple[float, ...] = ()
     stacked: bool = False
     form: Callable[[float], str] = plainly
+    ticks: Mapping[float, str] = field(default_factory=dict)
+
+    @property
+    def below_names(self) -> tuple[str, ...]:
+        """The names, if they are written below the axis."""
+        return () if self.ticks else self.names
 
 
 @dataclass(frozen=True)

@@ -41,17 +41,18 @@ def symbol(key: Key) -> str:
 
 def _panel(shown: Panel) -> Iterator[str]:
     low, high = _range(shown)
-    labels, bottom = _shortened(shown.names), _below(shown.names, shown.below)
+    labels, bottom = _shortened(shown.below_names), _below(shown.below_names, shown.below)
     end = HEIGHT - bottom
     up = Axis(low, high, end, TOP + 14 * bool(shown.beside), parts=5)
-    left = max(10 + _wide(max((shown.form(tick) for tick in up.ticks), key=len)), _lean(shown.names))
+    left = max(10 + _wide(max((shown.form(tick) for tick in up.ticks), key=len)), _lean(shown.below_names))
     across = _across(shown, left)
     yield str(HEIGHT)
     yield from _grid(up, left, shown, end)
-    if shown.names:
+    if labels:
         yield from _names(labels, [across.place(at) for at in range(len(labels))], end)
     else:
-        yield from (_text(across.place(tick), end + 15, f"{tick:.6g}", "middle") for tick in across.ticks)
+        ticks = shown.ticks or {tick: f"{tick:.6g}" for tick in across.ticks}
+        yield from (_text(across.place(at), end + 15, word, "middle") for at, word in ticks.items())
     if shown.below:
         yield _text((left + WIDTH - RIGHT) / 2, HEIGHT - 5, shown.below, "middle")
     yield from (f'<path class="level" d="M{left:.1f} {up.place(at):.1f}H{WIDTH - RIGHT}"/>' for at in shown.levels)

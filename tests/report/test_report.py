@@ -29,7 +29,7 @@ from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.core.purposes import PREDICTION
 from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import bounds
-from fedweave.report import figures, gain, price, tables
+from fedweave.report import figures, gain, price, svg, tables
 from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number
 from fedweave.report.compare import compared as compared_groups
 from fedweave.report.disclosure import SENSITIVE, disclose
@@ -473,6 +473,9 @@ def test_clients_are_sorted_bars_or_a_histogram() -> None:
     shares, centres = figures.histogram([0.0, 0.01, 0.99, 1.0])
     assert (shares[0], shares[-1], shares.sum()) == (0.5, 0.5, 1.0)
     assert (centres[0], centres[-1]) == pytest.approx((0.025, 0.975))
+    drawn = svg.panel(figures.distribution("", [many], "#000000"))
+    assert re.findall(r">([\d.]+)</text>", drawn)[-6:] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+    assert "<title>0.00 to 0.05: " in drawn
 
 
 def test_stacked_labels_add_up_to_the_clients_counts(runs: dict[str, Path]) -> None:
