@@ -11,13 +11,13 @@ from fedweave.errors import FedweaveError, UserError
 
 class Evaluation(NamedTuple):
     """What `evaluate` measured, as additive (sum, count) pairs (see `metrics.classification.counts`,
-    which "own" and "global_test" have in whole).
+    which "own" and "global_test" contain in full).
 
-    clients: each client's reply {"own": pairs [3, 2, …] on its train, val and test nodes}, where clients train also
+    clients: each client's reply {"own": pairs [3, 2, …] on its train, val and test nodes}; if clients train, also
              {"trained": such pairs} of its own model right after its training (all zero if it never trained) and, where
              every client has a model of its own and there is a global test graph, {"global_test": pairs [3, 2, …]} of
              that model on it.
-             {"measures": {name: scalar}} adds what else is known of each client, such as FedEgo's λ_i.
+             {"measures": {name: scalar}} adds what else is known about each client, such as FedEgo's λ_i.
     server:  pairs of the one global model on the global test graph; None without one.
     """
 
@@ -34,10 +34,10 @@ class Capabilities:
     ids:         each node's number in the undivided graph, and the edges that cross between clients.
     sens:        the sensitive attribute.
     graph_level: examples that are graphs.
-    predicts:    it predicts jointly: `predict(state, fed)` leaves at clients predictions of all their nodes. The others
-                 leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
+    predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
+                 others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
     measures:    it has `measures(state, fed)`: {name: float64 [N]}, what the server knows of each client after a round.
-    pairs:       it has `pairs(state)`: {name: float64 [N, N]}, what the server knows of every two clients.
+    pairs:       it has `pairs(state)`: {name: float64 [N, N]}, what the server knows about every pair of clients.
     evaluation:  the methods that are steps of the evaluation alone.
     """
 
@@ -58,12 +58,12 @@ def capabilities(algorithm: Any) -> Capabilities:
 
 
 def needs(algorithm: Any) -> Capabilities:
-    """What this very algorithm needs: its `needs` where that depends on its fields, else its `capabilities`."""
+    """What this algorithm instance needs: its `needs` if that depends on its fields, else its `capabilities`."""
     return getattr(algorithm, "needs", capabilities(algorithm))
 
 
 def check_rounds(algorithm: Any, rounds: int) -> None:
-    """Refuse a run of more rounds than the algorithm has been made for (its `most_rounds`, where it has that).
+    """Refuse a run of more rounds than the algorithm was made for (its `most_rounds`, if it has that).
 
     Raises:
         UserError: names both.
@@ -78,13 +78,13 @@ def check_rounds(algorithm: Any, rounds: int) -> None:
 
 @dataclass(frozen=True)
 class Calls:
-    """The steps that an algorithm runs at one client, in order; one that runs several times stands there as often.
+    """The steps that an algorithm runs at one client, in order; a step that runs several times is listed as often.
 
     setup:      before the first round, in `init`.
     round:      in each round. A client may be left out of some of them, but none comes earlier or more often.
     evaluation: after a round.
     prediction: with a finished run's models (`predict` or `deploy`).
-    labelled:   those of them that clients without labels are not asked for.
+    labelled:   those of them that are not called at clients without labels.
     """
 
     setup: tuple[Step, ...] = ()
@@ -100,7 +100,7 @@ class Calls:
 
 
 def calls_of(algorithm: Any, name: str, clients: int) -> Calls:
-    """What an algorithm runs at each of so many clients, as it says itself.
+    """What an algorithm declares that it runs at each of that many clients.
 
     Raises:
         FedweaveError: it does not say so.
@@ -118,8 +118,8 @@ class Algorithm(Protocol):
     """A frozen dataclass: fields are the paper's hyperparameters with the paper's defaults; the first is the model.
 
     All splits are evaluated in one call, because one forward pass serves them all. What it needs besides training nodes
-    at every client is a class variable `capabilities` (see `Capabilities`). A site takes part in algorithms that have
-    `calls(clients) -> Calls` besides: what it may be asked for in a federation of that many.
+    at every client is a class variable `capabilities` (see `Capabilities`). A site takes part only in algorithms that
+    also have `calls(clients) -> Calls`: the calls that a site may get in a federation of that many clients.
     """
 
     model: Any

@@ -1,5 +1,5 @@
-"""A client's graph as plain arrays of its real nodes, to compute with, to change and to store; and a graph made of such
-arrays again."""
+"""A client's graph as plain arrays of its real nodes, to compute with, change and store; and the graph rebuilt from
+such arrays."""
 
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def graph_arrays(graph: Graph) -> GraphArrays:
 
 
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
-    """The graph of `arrays`, with the dtype of `graph` and features stored alike, and padded alike while that fits
+    """The graph of `arrays`, with the dtype, feature storage and, as long as it fits, padding of `graph`
     (`core.sizes.fits`). The order of edges does not matter."""
     x, edges, y, masks, sens, graph_of = arrays
     if isinstance(graph.x, Sparse):

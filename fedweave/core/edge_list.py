@@ -33,8 +33,8 @@ class EdgeList:
     weight:   float [E]; None where all are 1.
     graph_of: int64 [m ≤ nodes], the small graph of each node; None where nodes are the examples.
     examples: small graphs, padding included.
-    motifs:   what the small graphs have in common with others'; None where nobody asked for that.
-    features: [m, d], the nodes'; None where nobody compares them.
+    motifs:   the motifs that the small graphs share with others; None if nobody asked for them.
+    features: [m, d], the nodes'; None if nobody compares them.
     """
 
     def __init__(

@@ -66,8 +66,8 @@ class BatchCache:
         return torch.nn.utils.rnn.pad_sequence(numbers, batch_first=True, padding_value=-1)
 
     def padded_size(self, name: Any, size: int) -> int:
-        """What to pad the list `name` to, which has `size` entries now: the largest that was asked for yet, rounded up.
-        Each combination of sizes is a computation of its own to record (`ops.recording`)."""
+        """The length to pad the list `name` to, which now has `size` entries: the largest requested so far, rounded up.
+        Each combination of sizes is recorded as a separate computation (`ops.recording`)."""
         self._sizes[name] = max(self._sizes.get(name, 0), rounded(size, 32, 8))
         return self._sizes[name]
 
@@ -75,7 +75,7 @@ class BatchCache:
 class Edges:
     """The edges of one client; inside a vectorised call, of all clients at once.
 
-    shrinks: whether a message-passing layer leaves fewer nodes than it found (see `sampling.ego`); never here.
+    shrinks: whether a message-passing layer returns fewer nodes than it receives (see `sampling.ego`); never here.
     """
 
     shrinks = False
@@ -108,7 +108,7 @@ class Edges:
         nodes of each small graph, "pool_mean" takes their mean. "motif_mean" [K, e] takes the mean over the examples
         that have each motif, 0 where none does. "kinds_sum" [k, n] has the rows of A + I of one node of each kind
         (`EdgeList.alike`), "kinds_spread" [n, k] gives every node what its kind has. "structure" [n, 32] passes no
-        messages, but says where a node stands: the probabilities that a random walk is back after 1 to 16 steps, and
+        messages, but describes a node's position: the probabilities that a random walk returns after 1 to 16 steps, and
         its degree, one-hot, 16 standing for more; 0 for a node without neighbours (Tan et al. 2023, section 4.1).
         """
         return Sparse(self.cache.operator(kind), self.client_index)

@@ -18,7 +18,7 @@ from fedweave.errors import FedweaveError
 
 
 class Placement(NamedTuple):
-    """Where a client's nodes stand in the graph of all clients. Never an input of a model.
+    """The places of a client's nodes in the graph of all clients. Never an input of a model.
 
     nodes:    int64 [n], the global numbers of its nodes as loaded.
     crossing: int64 [2, C], edges that leave the client: its own node, counted as in its graph, and the global number of
@@ -34,14 +34,14 @@ class Client:
     """All that a step may see.
 
     graph:  the client's own data.
-    state:  private tree, kept between calls, never leaves. What a step leaves in it as "prediction", [n, c], or as
-            "model", weights, is for the client's owner: a site takes it out and writes a table of predictions.
+    state:  private tree, kept between calls, never leaves. A step may store there a "prediction", [n, c], or a "model",
+            weights, for the client's owner: a site takes it out and writes a table of predictions.
     key:    int64 scalar, reproducible randomness of this call: f(seed, round, step, client).
     secret: int64 scalar for privacy noise. Between organisations it comes from the site's own entropy; the simulation
             derives it from the seed so that runs can be repeated, and its noise protects nobody.
     test:   the global test graph that every client holds, or None.
-    place:  where its nodes stand among all clients'; None but in ragged steps of algorithms that need `ids`
-            (`core.algorithm.Capabilities`), for the number of edges that leave a client differs between clients.
+    place:  the places of its nodes among all clients'; None except in ragged steps of algorithms that need `ids`
+            (`core.algorithm.Capabilities`), because the number of edges that leave a client differs between clients.
     """
 
     graph: Graph
@@ -60,11 +60,11 @@ DATA = "graph"  # the key of a reply under which a step hands over its client's 
 
 @dataclass(frozen=True)
 class Sends:
-    """What a part of a reply tells.
+    """What a part of a reply reveals.
 
     reveals:   what its receiver learns from it.
     mechanism: what the step did to it before it left; several in the order in which they were applied.
-    within:    what its numbers can be; a receiver refuses others. None leaves them free.
+    within:    the range of its numbers; a receiver refuses others. None allows any.
     like:      the key of the message whose shapes and dtypes it has, such as "w" for a change of the weights; else "".
 
     Raises:
@@ -92,7 +92,7 @@ Declaration: TypeAlias = Mapping[str, Sends | str]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step declares: its `sends` and `hears`, worked out, and the rest as `on_client` has it."""
+    """What a step declares: its `sends` and `hears`, computed, and the rest as `on_client` has it."""
 
     sends: Mapping[str, Sends]
     ragged: bool = False
@@ -103,7 +103,7 @@ class StepInfo:
 
     @property
     def message(self) -> "StepInfo":
-        """The same of what the client is sent: what it learns from each key of its message."""
+        """The same for what the client is sent: what it learns from each key of its message."""
         return StepInfo.of(self.hears)
 
     @property
@@ -117,26 +117,27 @@ class StepInfo:
         return cls({key: Sends(own) if isinstance(own, str) else own for key, own in sends.items()}, *rest, **named)
 
     def covering(self, path: str) -> str | None:
-        """The key of `sends` that speaks for a leaf: its path, or what is nearest above it; None if nothing does."""
+        """The key of `sends` that declares a leaf: its path, or the nearest key above it; None if there is none."""
         while path and path not in self.sends:
             path = path.rpartition("/")[0]
         return path or None
 
     @property
     def sums(self) -> dict[str, SecureSum]:
-        """{key: its secure sum} of the declared keys of which the server learns the sum alone."""
+        """{key: its secure sum} of the declared keys whose sum is all that the server learns."""
         found = ((key, mechanism) for key, own in self.sends.items() for mechanism in own.mechanisms)
         return {key: mechanism for key, mechanism in found if isinstance(mechanism, SecureSum)}
 
     @property
     def forgets(self) -> bool:
-        """Whether the step begins with an empty state, and what it leaves there is all of it: it adds to a sum that
-        clients may be missing from, who then remember other messages than the rest. A server could choose these such
-        that the others' terms are 0 or known; without a state a term is of what all are told now, and of own data."""
+        """Whether the step begins with an empty state and replaces it: it adds to a sum that clients may be missing
+        from, and a missing client would remember other messages than the rest. A server could choose messages that make
+        the others' terms 0 or known; without a state a term depends only on the present message to all and the client's
+        own data."""
         return any(not own.everyone for own in self.sums.values())
 
     def applied(self, reply: Tree) -> list[Applied]:
-        """What was done to `reply`: one for each declared key that speaks for a leaf of it."""
+        """What was done to `reply`: one for each declared key that covers a leaf of it."""
         keys = dict.fromkeys(self.covering(path) for path, _ in leaves(reply))
         return [Applied(key, self.sends[key].mechanisms) for key in keys if key is not None]
 
@@ -155,14 +156,14 @@ def on_client(
 ) -> Callable[[Any], Any]:
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
-    Only marked steps can be called over the wire. `sends` maps each key of the reply to what it tells (`Sends`; a
-    string is short for what it reveals, without a mechanism), or computes that from the algorithm, at whoever runs the
-    step. A key may be a path, "egos/label"; the nearest to a leaf speaks for it. No other key may leave the client.
-    `ragged` steps have shapes that depend on data and are never vectorised. What steps for `peers` reply goes to other
-    clients (`Federation.send`) and never to the server, which cannot ask for it. A step that `replaces_data`, ragged by
-    its nature, is run by `Federation.replace_data`. `per_node` names the keys of the reply whose tensors have one row
-    per node, padding included: their number differs between clients. `hears` says of the keys of the message what the
-    client learns from them, for ledgers; it is computed as `sends` is, and nothing is refused for its sake.
+    Only marked steps can be called over the wire. `sends` maps each key of the reply to what it reveals (`Sends`; a
+    string is short for `reveals` without a mechanism), or computes this from the algorithm at whoever runs the step. A
+    key may be a path, "egos/label"; a leaf is declared by the nearest key at or above it. No other key may leave the
+    client. `ragged` steps have shapes that depend on data and are never vectorised. Replies of steps for `peers` go to
+    other clients (`Federation.send`) and never to the server, which cannot request them. A step that `replaces_data`,
+    ragged by nature, is run by `Federation.replace_data`. `per_node` names the keys of the reply whose tensors have one
+    row per node, padding included: the number of rows differs between clients. `hears` maps keys of the message to what
+    the client learns from them, for ledgers; it is computed like `sends`, and nothing is refused because of it.
 
     Raises:
         ValueError: the step is for peers and replaces data.
@@ -203,7 +204,7 @@ def step_info(step: Any) -> StepInfo:
 
 @dataclass(frozen=True)
 class Sent:
-    """Who sent to whom in one `send`; the server cannot read what.
+    """Who sent to whom in one `send`; the server cannot read the contents.
 
     step:    the step's name. clients: ids of those who sent, in client order.
     missing: {id: reason} of those who did not.
@@ -220,9 +221,9 @@ class Federation(Protocol):
     """What an algorithm may do. An engine implements it; no algorithm knows which.
 
     clients: ids in client order. classes: number of classes. dtype: of weights and features. test: the global test
-    graph or None. held: the graphs that the server itself holds, by role: that one as "test", and others such as
-    "public", "validation" or "proxy". pairs: the truth about every two clients, {name: float64 [N, N]}, which only a
-    simulation knows and only a comparison may use (`Partition.pairs`); empty between organisations.
+    graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others such as
+    "public", "validation" or "proxy". pairs: the truth about every pair of clients, {name: float64 [N, N]}, which only
+    a simulation knows and only a comparison may use (`Partition.pairs`); empty between organisations.
     """
 
     clients: tuple[str, ...]
@@ -245,8 +246,8 @@ class Federation(Protocol):
         client or, better, `Stacked` trees.
 
         quorum: the share of the called clients that must reply. received: what `send` gave; the step runs on those who
-        sent, or on those of them in `clients`. Each finds in its message "received", {"0": tree, "1": …}, a tree of
-        each peer in the order of `sources`, and "present", bool [peers]; an absent peer's tree is zeros.
+        sent, or on those of them in `clients`. Each message has "received", {"0": tree, "1": …}, one tree from each
+        peer in the order of `sources`, and "present", bool [peers]; an absent peer's tree is zeros.
 
         Raises:
             ClientsMissing: fewer replied; names the absent ones.
@@ -266,8 +267,8 @@ class Federation(Protocol):
         """Run `step` on the clients that `to` names and deliver each one's reply to its peers `to[client]`, not to the
         server, which learns its names, shapes and size.
 
-        The step is declared for peers. Peers must be among those called, and each be sent to by equally many. Otherwise
-        as `map`.
+        The step is declared for peers. Peers must be among those called, and each must have the same number of senders.
+        Otherwise as `map`.
         """
         ...
 
@@ -280,13 +281,13 @@ class Federation(Protocol):
         quorum: float = 1.0,
         received: Sent | None = None,
     ) -> Replies:
-        """Run `step`, which `replaces_data`, on `clients`: what it puts into its reply as "graph" (`DATA`) is its
-        client's data from the next call on. Without that the data stays as it is. The rest of the reply is sent.
+        """Run `step`, which `replaces_data`, on `clients`: the "graph" (`DATA`) in its reply is its client's data from
+        the next call on. Without a graph the data stays as it is. The rest of the reply is sent.
 
         The new graph has the features, classes and dtype of the old one (`core.arrays.graph_like` makes such a graph);
-        nodes that were there keep their numbers, and others come behind them. Where the number of its rows changes, the
-        step sees to the rows of `client.state`. The engine keeps the data, and its version, with the client's state.
-        Otherwise as `map`.
+        existing nodes keep their numbers, and new ones come after them. If the number of rows changes, the step must
+        adapt the rows of `client.state`. The engine keeps the data, and its version, with the client's state. Otherwise
+        as `map`.
 
         Raises:
             DataError: a graph is refused; names client and fault. Between organisations that site is missing instead.

@@ -25,7 +25,7 @@ class Graph(NamedTuple):
     The examples are the nodes (e = n) or, with `graph_of`, the small graphs that the nodes belong to.
 
     x:        float [n, d], dense or `Sparse`; all zero at padding.
-    edges:    who is connected to whom, and the operators made of it (see `Edges`).
+    edges:    who is connected to whom, and the operators derived from it (see `Edges`).
     y:        int64 [e], class of each example; -1 is unlabelled or padding.
     masks:    bool [3, e], rows TRAIN, VAL, TEST; False at padding and at unlabelled examples.
     real:     bool [n], False at padding.
@@ -78,8 +78,8 @@ def make_graph(
     """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e],
     masks [3, e], sens [e]. The examples are the nodes or, with `graph_of` [n], rising, small graphs.
 
-    SciPy features stay sparse. `edges` holds both directions. An example without a label is in no mask, unless none has
-    one: then the masks say how examples are used whose labels are withheld.
+    SciPy features stay sparse. `edges` holds both directions. An example without a label is in no mask, unless no
+    example has a label: then the masks say how examples with withheld labels are used.
 
     rows, examples: what the nodes and the small graphs are padded to (see `core.sizes`); the fewest by default.
     motifs: of the small graphs, if any part asks for them.

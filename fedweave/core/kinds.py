@@ -1,4 +1,4 @@
-"""Which nodes are alike before any message has passed, so that what a first layer makes of them is computed once."""
+"""Which nodes are identical before any message has passed, so that a first layer computes their result once."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise, repeat
@@ -11,8 +11,8 @@ import scipy.sparse as sp
 def kinds(features: "np.ndarray | sp.csr_matrix", adjacency: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
     """int64 [k] one node of each kind, and int64 [n] the kind of each.
 
-    Nodes are of one kind that have the same features, and neighbours with the same features. features: [m, d] of the
-    first m ≤ n nodes; the others, padding, have none and are a kind of their own. adjacency: [n, n], of ones.
+    Nodes of one kind have the same features, and neighbours with the same features. features: [m, d] of the first m ≤ n
+    nodes; the others are padding, have no features and are a separate kind. adjacency: [n, n], of ones.
     """
     nodes = adjacency.shape[0]
     own = _numbered(_rows(sp.csr_matrix(features, copy=True)), nodes)[1]

@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
 
 
 class Line(NamedTuple):
-    """What the ledger says of one leaf of a message.
+    """What the ledger says about one leaf of a message.
 
     mechanism: in words. applied: the same for programs (`Applied.text`); None where there is none, or where an old
     journal has words alone.
@@ -89,8 +89,8 @@ class Ledger:
     """Grows by one entry per call, direction and message structure; a row per client and key when written out.
 
     The bytes of a call's keys and of its framing add up to the serialised messages exactly. purpose: what the calls
-    are for that are made now; whoever makes them sets it. bytes_evaluation: in all directions; they are in the others,
-    too. latest: the latest round that it knew of when it was opened.
+    are for that are made now; whoever makes them sets it. bytes_evaluation: in all directions; they are also counted in
+    the other totals. latest: the latest round that it contained when it was opened.
     """
 
     bytes_up: int = 0

@@ -1,4 +1,4 @@
-"""What is done to a value before it leaves its client, as a value: its fields, what it costs, and a form for files.
+"""What protects a value before it leaves its client, as a dataclass: its fields, what it costs, and a form for files.
 
 Several mechanisms of one key are a tuple in the order in which they are applied: clipped, then noised, then put into a
 secure sum. Nothing here knows tensors; the code that applies a mechanism is elsewhere, mostly in `fedweave.privacy`.
@@ -16,12 +16,12 @@ from fedweave.errors import FedweaveError
 
 @dataclass(frozen=True)
 class Cost:
-    """What a receiver may learn of one record at most; the costs of several releases of it add up.
+    """The most that a receiver may learn about one record; the costs of several releases of it add up.
 
     epsilon:    ε of pure differential privacy (basic composition).
     squared_mu: μ² of Gaussian differential privacy, which composes exactly (Dong, Roth and Su 2022, "Gaussian
                 Differential Privacy", corollary 3.3).
-    unbounded:  how many releases have no known bound. With one of them the whole has none.
+    unbounded:  how many releases have no known bound. A single one leaves the total without a bound.
 
     `privacy.gaussian.total_epsilon` makes one ε of the first two.
     """
@@ -78,8 +78,8 @@ class Clipped:
 class Gaussian:
     """Every number gets noise of the standard deviation `sigma`.
 
-    sensitivity: by how much another record changes what leaves in L2 norm at most; None if nothing limits it, and then
-                 no ε follows.
+    sensitivity: the most, in L2 norm, by which replacing a record changes what leaves; None if nothing limits it, and
+                 then there is no ε.
     per:         what a record is: "row", "node", "client".
     delta:       δ at which its ε is stated.
     release:     see `LDP`.
@@ -121,9 +121,9 @@ class LDP:
 
     epsilon: of all that leaves of one record in one release.
     per:     what a record is: "node", "pair of nodes".
-    release: what is drawn once and then sent again costs nothing more (permanent randomised response, Erlingsson et al.
-             2014, "RAPPOR"). Names the entry of `Client.state` that holds what was drawn, so that drawing it again is
-             seen and counted again. Empty: every message is drawn anew.
+    release: a value drawn once and then sent again costs nothing more (permanent randomised response, Erlingsson et al.
+             2014, "RAPPOR"). Names the entry of `Client.state` that holds what was drawn, so that a new draw is noticed
+             and counted again. Empty: every message is drawn anew.
     """
 
     epsilon: float
@@ -144,11 +144,11 @@ class LDP:
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Put into words of a sum (`privacy.secure_sum`) that is masked between the clients, so that the receiver learns
-    the sum alone. Whoever runs the step masks what it replies. Bounds no ε.
+    """Encoded as words of a sum (`privacy.secure_sum`) that is masked between the clients, so that the receiver learns
+    only the sum. Whoever runs the step masks its reply. Bounds no ε.
 
-    least:    the sum is of so many clients at least, or of more than half of all if that is more.
-    everyone: it is of no fewer than all.
+    least:    the sum covers at least that many clients, or more than half of all if that is more.
+    everyone: the sum covers all clients.
     bits:     size of a word, 32 or 64. fraction: its binary digits behind the point.
     """
 
@@ -228,7 +228,7 @@ def read_applied(text: str) -> Applied:
 
 @dataclass(frozen=True)
 class Account:
-    """What one holder's releases cost together, and which of them cost nothing more when they are sent again."""
+    """The total cost of one holder's releases, and which of them cost nothing more when they are sent again."""
 
     cost: Cost = Cost()
     released: frozenset[tuple[str, Mechanism]] = frozenset()

@@ -1,5 +1,5 @@
-"""What a layer may ask of a graph's edges, whoever holds them: a client's whole graph, ego-graphs, a sample of
-neighbours, a mini-batch of small graphs."""
+"""What a layer may ask of a graph's edges, whatever the graph is: a client's whole graph, ego-graphs, a sample of
+neighbours, or a mini-batch of small graphs."""
 
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class MessagePassing(Protocol):
 
     @property
     def shrinks(self) -> bool:
-        """Whether message passing has fewer rows of results, m, than it finds, n; those of the first m nodes."""
+        """Whether message passing returns fewer rows, m, than it receives, n: those of the first m nodes."""
         ...
 
     def operator(self, kind: str) -> Operator:
@@ -36,7 +36,7 @@ class MessagePassing(Protocol):
         ...
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Of h [n, k] the rows that get new values, and for each of them the mean over its neighbours, both [m, k], for
+        """The rows of h [n, k] that get new values, and for each of them the mean over its neighbours, both [m, k], for
         `kind` "mean" or "mean_or_self".
 
         Raises:

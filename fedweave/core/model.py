@@ -17,9 +17,10 @@ class Layer(NamedTuple):
     init:        (key) -> weights of this layer, a flat dict of tensors; {} if it has none.
     apply:       (weights, graph, h, key) -> h, with h [n, in] (dense, or the graph's sparse features in the first
                  layer) and the result [n, out]. `key` is None in evaluation: no dropout. Between layers h may be a
-                 tree: "h", and what else later layers of the model read, with rows for the same nodes in the same
-                 order; where message passing leaves fewer rows of "h", the others may still have them all.
-    by_feature:  names of the weights [in, ...] whose row j meets the layer's input only as column j of `h @ weight`.
+                 tree: "h", and whatever else later layers of the model read, with rows for the same nodes in the same
+                 order; if message passing returns fewer rows of "h", the others may still have all rows.
+    by_feature:  names of the weights [in, ...] whose row j multiplies only column j of the layer's input, in
+                 `h @ weight`.
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
@@ -50,9 +51,9 @@ def apply(
     first: int = 0,
 ) -> Any:
     """Run the layers on `graph` from `h` [n, in] (the features if None) to [n, out], or to [e, out] through a layer
-    that pools; `key` switches dropout on. Of a slice of a model, either end may be a tree (see `Layer`).
+    that pools; `key` switches dropout on. For a slice of a model, input and output may be trees (see `Layer`).
 
-    first: for a slice of a model, the number that its first layer has in the whole, and in `w`.
+    first: for a slice of a model, the number of its first layer in the whole model, and in `w`.
     """
     out: Any = graph.x if h is None else h
     for i, layer in enumerate(model, first):

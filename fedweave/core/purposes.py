@@ -1,4 +1,4 @@
-"""Words of the ledger that are read without anything heavy: what calls are for, and what is no part of a message."""
+"""Words of the ledger, importable without heavy dependencies: what calls are for, and what is not part of a message."""
 
 SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")
 FRAMING = "(names and framing)"

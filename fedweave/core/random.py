@@ -3,8 +3,8 @@
 A key is an int64 scalar tensor. `fold` derives a new one from it and some purpose; the draws below hash (key, counter)
 (`ops.hashing`). Nothing here or elsewhere touches a global generator. All draws work under `torch.func.vmap`.
 
-An element's draw depends on its number alone: the first rows of a longer array are the shorter array, so that what a
-node draws does not depend on the rows that follow as padding.
+An element's draw depends only on its number: the first rows of a longer array equal the shorter array, so a node's draw
+does not depend on the rows of padding after it.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ def key(seed: int) -> Tensor:
 def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
     """A key for `purpose`, unrelated to those of other purposes and to `parent` itself.
 
-    A fixed purpose costs one multiplication and one shift, for steps derive many keys; the draws hash them in full. A
-    number and a tensor that holds it are different purposes.
+    A fixed purpose costs only one multiplication and one shift, because steps derive many keys; the draws hash them in
+    full. A number and a tensor that holds it are different purposes.
     """
     out = parent
     for part in purpose:

@@ -1,4 +1,4 @@
-"""What a value that leaves a client can be, so that its receiver can refuse what no honest sender sends."""
+"""The range of a value that leaves a client, so that its receiver can refuse what no honest sender sends."""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Real:
-    """Numbers from `least` to `most`, by default those that are not negative, such as losses and norms."""
+    """Numbers from `least` to `most`, by default all non-negative ones, such as losses and norms."""
 
     least: float = 0.0
     most: float = math.inf
@@ -71,7 +71,7 @@ def _values(leaf: Any) -> Tensor | None:
 
 
 def _outside(path: str, values: Tensor, least: float, most: float = math.inf) -> str:
-    """Which of `values` is beyond the limits; empty if none is. Infinite ones are, whatever the limits."""
+    """Which of `values` are beyond the limits; empty if none are. Infinite ones always are."""
     inside = (values >= least) & (values <= most) & values.isfinite()
     if bool(inside.all()):
         return ""

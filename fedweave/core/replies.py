@@ -26,7 +26,7 @@ class Replies:
     """Replies in client order, whatever order they arrived in.
 
     clients: ids of those who replied. missing: {id: reason} of those who did not. sums: declared keys of which the
-    server learns the sum alone (`core.mechanism.SecureSum`): `total` has it, and nothing else shows them.
+    server learns only the sum (`core.mechanism.SecureSum`): only `total` returns it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Replies:
         return (self[client] for client in self.clients)
 
     def __getitem__(self, client: str) -> Tree:
-        """One client's reply, without what is for `total`.
+        """One client's reply, without the keys that only `total` returns.
 
         Raises:
             FedweaveError: that client did not reply.
@@ -101,8 +101,8 @@ class Replies:
     def weighted_sum(self, key: str, weights: Tensor) -> Any:
         """Σ_i weights[i] · reply_i[key], a subtree or leaf of tensors; weights [P] in client order.
 
-        Accumulated in float64 and then rounded, so that neither the order nor the grouping of clients shows in the
-        result, nor whether rows that a client never touched are stored (`TouchedRows`).
+        Accumulated in float64 and then rounded, so that the result depends neither on the order or grouping of clients
+        nor on whether rows that a client never touched are stored (`TouchedRows`).
         """
         weights = weights.double()
         if weights.shape != (len(self),):

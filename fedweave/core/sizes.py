@@ -1,5 +1,5 @@
-"""How many rows a client's nodes are padded to: a number of its own for as long as its data lasts, so that states and
-replies may have one row per node, and a vectorised batch holds clients of one size only."""
+"""How many rows a client's nodes are padded to: each client has a fixed number as long as its data lasts, so that
+states and replies may have one row per node, and a vectorised batch holds only clients of one size."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ def fits(rows: int, nodes: int) -> bool:
 
 
 def size_class(nodes: int) -> int:
-    """The rows of a client that decides alone: 1, 2, 3, 5, 7, 10, 13, 17, … blocks, at most a quarter more than it
+    """The rows of a client considered by itself: 1, 2, 3, 5, 7, 10, 13, 17, … blocks, at most a quarter more than it
     needs."""
     blocks, wanted = 1, least_rows(nodes) // BLOCK
     while blocks < wanted:
@@ -36,11 +36,11 @@ def size_class(nodes: int) -> int:
 
 
 def size_classes(nodes: Sequence[int]) -> list[int]:
-    """The rows of each of many clients with that many `nodes`: few different numbers.
+    """The rows of each of many clients with these numbers of `nodes`: few different numbers.
 
-    Greedy: join the two neighbouring sizes that add the fewest rows; stop when all clients together would take more
-    than a quarter above what they need, or a join would cost more than another batch. No client takes more than twice
-    its own need.
+    Greedy: merge the two neighbouring sizes that add the fewest rows; stop when all clients together would take more
+    than a quarter above what they need, or when a merge would cost more than another batch. No client takes more than
+    twice its own need.
     """
     least = [least_rows(count) for count in nodes]
     classes = [[size] for size in sorted(Counter(least).items())]
@@ -58,7 +58,7 @@ def size_classes(nodes: Sequence[int]) -> list[int]:
 
 
 def agreed(needed: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The common length of each list that all clients pad alike: the longest that a client `needed`, in whole blocks.
+    """The common length of each list that all clients pad equally: the longest that a client `needed`, in whole blocks.
     Clients with nothing to agree on need {}."""
     most: dict[str, int] = {}
     for own in needed:
@@ -67,7 +67,7 @@ def agreed(needed: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _added(low: list[tuple[int, int]], high: list[tuple[int, int]]) -> float:
-    """The rows that it takes to pad the sizes `low` like `high`, both (rows, clients) rising; infinite if too many for
-    one client."""
+    """The rows that padding the sizes `low` to `high` adds, both (rows, clients) rising; infinite if too many for one
+    client."""
     rows = high[-1][0]
     return sum(clients for _, clients in low) * (rows - low[-1][0]) if rows <= _MOST * low[0][0] else float("inf")

@@ -25,10 +25,10 @@ class Swollen(Exception):
 
 
 def read_parquet(source: Any, size: int) -> pa.Table:
-    """The table in a Parquet file of `size` bytes, in this thread alone: another one that still has `source` in hand
-    when Python ends aborts the process.
+    """The table in a Parquet file of `size` bytes, read in this thread only: another thread that still holds `source`
+    when Python ends would abort the process.
 
-    A word that stands there once and is meant a million times is counted before it is written out as often.
+    A word that is stored once but repeated a million times is counted before it is expanded.
 
     Raises:
         Swollen: see `fault`, or a column holds text in lists. One of `TABLE_FAULTS`: the file is damaged.

@@ -6,7 +6,7 @@ _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control and format characters, lone 
 
 
 def printable(text: str) -> str:
-    """`text` with all that could steer a terminal or hide in it written out, "\\x1b" for an escape character."""
+    """`text` with everything that could control a terminal or hide in it escaped, "\\x1b" for an escape character."""
     return "".join(_escaped(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in text)
 
 
@@ -15,5 +15,5 @@ def _escaped(letter: str) -> str:
 
 
 def cell(value: object) -> object:
-    """What may stand in a cell of a table that a spreadsheet opens: words that it would compute are marked as words."""
+    """Text that is safe in a cell of a table that a spreadsheet opens: what it would compute is marked as text."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

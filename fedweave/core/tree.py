@@ -52,7 +52,7 @@ def nest(flat: dict[str, Any]) -> Tree:
 
 
 def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """Apply `function` to every leaf of `tree` and the leaves at the same place in `others`; partly stored leaves
+    """Apply `function` to every leaf of `tree` and the leaves at the same path in `others`; partly stored leaves
     (`TouchedRows`) are filled in first."""
     return {
         key: map_leaves(function, value, *(other[key] for other in others))
@@ -172,7 +172,7 @@ def encode(tree: Tree) -> bytes:
 
     A safetensors blob with one tensor per leaf, named by its path; numbers and strings are 0-d float64/int64 and 1-d
     uint8 tensors whose Python type is noted in the metadata field "python", and so are `Sparsified` leaves. The length
-    depends on names, shapes and dtypes alone (and on a string's length and the number of sparse entries), never on
+    depends only on names, shapes and dtypes (and on a string's length and the number of sparse entries), never on
     values.
     """
     tensors: dict[str, Tensor] = {}
@@ -213,7 +213,7 @@ def decode(blob: bytes, filled: int = 1 << 32) -> Tree:
 
 
 def numbers(tree: Tree) -> Iterator[tuple[str, Tensor]]:
-    """(path, tensor) of all that holds floating-point numbers, whatever its form: dense, sparse, or a number alone."""
+    """(path, tensor) of every leaf with floating-point numbers, in any form: dense, sparse, or a single number."""
     for path, leaf in leaves(tree):
         found = torch.tensor(leaf) if isinstance(leaf, float) else leaf
         if isinstance(found, Tensor | TouchedRows | Sparsified) and found.dtype.is_floating_point:
