@@ -1,8 +1,8 @@
 """CFFL: Lyu et al. 2020, "Collaborative fairness in federated learning".
 
-Clients are worth what their updates do for the server's model on examples that the server holds. Deviations: updates
-count by number of examples; the server's model starts where the clients' do. Where not all are called, those who are
-divide among them what values they had.
+A client's value is what its update does for the server's model on examples that the server holds. Deviations: updates
+are weighted by number of examples; the server's model starts where the clients' do. If not all clients are called,
+those called divide the sum of their earlier values among them.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """CGSV: Xu et al. 2021, "Gradient driven rewards to guarantee fairness in collaborative machine learning", algorithm 1.
 
-Deviations: a client's first values r_i are 0, so that the first round's are its alignment alone. Where not all are
-called, those who are divide among them what values they had, and one without a value counts 1 / N; a client that misses
-a round earns nothing in it, and gets what it had earned before when it is called again.
+Deviations: a client's first values r_i are 0, so that those of the first round are only its alignment. If not all
+clients are called, those called divide the sum of their earlier values among them, and one without a value counts
+1 / N. A client that misses a round earns nothing in it, and gets what it had earned before when it is called again.
 """
 
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ class Deployable:
         return w
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What clients must be sent to know the models that they use: something for all, and something for each."""
+        """What clients must be sent to have the models that they use: a message for all, and one for each."""
         return state, None
 
     def used(self, client: Client, message: Tree) -> Tree:
@@ -62,7 +62,7 @@ class Deployable:
         return self.score  # type: ignore[attr-defined]
 
     def judged(self, client: Client, message: Tree, w: Tree, score: Callable[[], Tree]) -> Tree:
-        """The `score` of the weights `w` that the client uses; or nothing, where they are to be kept for its owner.
+        """The `score` of the weights `w` that the client uses; or nothing, if they are to be stored for its owner.
 
         One step does both, because they may depend on the randomness of the call, which the step's name is part of.
         """
@@ -78,7 +78,7 @@ class Deployable:
         return client.state.get("w")
 
     def deploy(self, state: Tree, fed: Federation, which: Which = "personal") -> None:
-        """Leave at each client the weights of a model as "model" in its private state, for its owner; nothing is sent.
+        """Store at each client the weights of a model as "model" in its private state, for its owner; nothing is sent.
 
         A client that never trained has no "trained" model, and then gets none.
 

@@ -2,7 +2,7 @@
 
 FedEgo (Zhang et al. 2023, section 5.2) compares with it on "the standard ring network", with equal weights:
 w_i ← (w_{i−1} + w_i + w_{i+1}) / 3 after local training. Deviations: the paper protects what neighbours exchange with
-keys from a Diffie-Hellman exchange, here the engine seals it; optimisers other than SGD are allowed, whose state
+keys from a Diffie-Hellman exchange, here the engine encrypts it; optimisers other than SGD are allowed, and their state
 stays at the client from round to round; all clients start from equal weights, as decentralised SGD does (Lian et al.
 2017, algorithm 1). Two clients are each other's one neighbour (mean of two); a single client has none.
 """
@@ -62,7 +62,7 @@ class DFedGNN(Local):
     def mix(self, client: Client, message: Tree) -> Tree:
         """w_i ← w_i + Σ_j (w_j − w_i) / (n + 1) over the n neighbours j.
 
-        An absent neighbour's share stays with the client, so that the mean over the clients does not move.
+        An absent neighbour's share stays with the client, so that the mean over the clients does not change.
         """
         present = message["present"]
         neighbours = [message["received"][str(j)]["w"] for j in range(len(present))]

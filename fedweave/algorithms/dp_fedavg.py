@@ -1,11 +1,12 @@
 """DP-FedAvg: McMahan et al. 2018, "Learning differentially private recurrent language models", algorithm 1.
 
-The paper's server is trusted: it sums clipped updates and adds noise once. Here each member adds noise of its own to
-what it sends, so that the promise holds against the server, and the mean of P members has 1/√P of one member's noise.
+The paper's server is trusted: it sums clipped updates and adds noise once. Here each member adds its own noise to what
+it sends, so that the bound also holds against the server, and the mean of P members has 1/√P of one member's noise.
 
 Deviations: noise at the members, as above; clipping of all weights together (the paper's "flat" clipping, not that by
-layer); all members count alike, as with the paper's w_k = 1, for numbers of examples would tell of the data; a fixed
-number of members a round, and no amplification by sampling them, since the sample is drawn from a seed that all know.
+layer); all members have equal weight, as with the paper's w_k = 1, because numbers of examples would reveal something
+about the data; a fixed number of members a round, and no privacy amplification by sampling, because the sample is drawn
+from a seed that all know.
 """
 
 from dataclasses import dataclass

@@ -1,18 +1,18 @@
 """F²GNN: Cui et al. 2023, "Equipping federated graph neural networks with structure-aware group fairness", section V.
 
-Line by line: the client mixes the received and its own last weights by how far their predictions are apart (eq. 2),
-trains with a penalty on the gaps between two groups of people (eq. 3), and reports these gaps and how balanced its
-edges are; the server weighs clients by both (eqs. 4 and 5).
+Line by line: the client mixes the received weights and its own last weights by how much their predictions differ (eq.
+2), trains with a penalty on the gaps between two groups of people (eq. 3), and reports these gaps and how balanced its
+edges are; the server weights clients by both (eqs. 4 and 5).
 
 Deviations:
-- eq. 4 as printed makes clients with large gaps count more; `prefer` = "fair", the default, turns the sign.
+- eq. 4 as printed gives clients with large gaps more weight; `prefer` = "fair", the default, flips the sign.
 - The paper's score B = 1 − (|H_intra| − |H_inter|) exceeds 1 where most edges join the groups; ours is
   1 − |H_intra − H_inter|, as its text says ("maximum balance, B = 1, occurs when both are equal").
-- Gaps are over training nodes, for those have labels; they are those of the mean probability of class 1.
+- Gaps are computed over training nodes, because those have labels, from the mean probability of class 1.
 - The public script's penalty does nothing (a broadcast makes its ΔSP 0 and ΔEO a multiple of Σp, times 1e-6).
-- Clients send what they changed of the received weights, whose weighted sum the server adds; as the weights sum to 1,
-  that is eq. 5.
-- The global model is judged, at clients too, not the mix that training starts from.
+- Clients send their change of the received weights, and the server adds the weighted sum; as the shares sum to 1, that
+  is eq. 5.
+- The global model is evaluated, also at clients, not the mix that training starts from.
 """
 
 from dataclasses import dataclass, replace
@@ -91,8 +91,8 @@ class DivergenceStart(Part):
     """Training starts from (1 − js) w_i + js w, the client's own last weights w_i mixed with the global ones by the
     divergence js of their predictions on the client's nodes (eq. 2); at its first call from the global weights.
 
-    js: "class", of the mean class probabilities over all nodes, in bits (the text); it is tiny, so that clients hardly
-        take the global model. "nodes", of the distributions over training nodes (the script; see
+    js: "class", of the mean class probabilities over all nodes, in bits (the text); it is tiny, so clients take over
+        little of the global model. "nodes", of the distributions over training nodes (the script; see
         `metrics.divergence.node_divergence`).
     """
 

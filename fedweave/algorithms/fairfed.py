@@ -1,10 +1,11 @@
 """FairFed: Ezzeldin et al. 2023, "FairFed: enabling group fairness in federated learning", algorithm 1.
 
-ω_k ← ω_k − β (Δ_k − mean Δ) with Δ_k = |F_k − F|, how far the gap F_k of the received global model on client k's
-training nodes is from that on all clients' together; below 0 cut off, then normalised (eq. 6).
+ω_k ← ω_k − β (Δ_k − mean Δ) with Δ_k = |F_k − F|, the distance between the gap F_k of the received global model on
+client k's training nodes and the gap on all clients' together; negative ω are set to 0, then all are normalised (eq.
+6).
 
-Two readings of what is open: F is the gap of all clients' pooled counts (the paper's, exact) and not a mean of the
-F_k; and F_k is of the received model, which all clients share, and not of the trained one.
+The paper leaves two points open. Here F is the gap of all clients' pooled counts (the paper's, exact) and not a mean of
+the F_k; and F_k is that of the received model, which all clients share, and not of the trained one.
 
 Deviations:
 - The counts that make F are sent in plain; the paper adds them up securely.

@@ -1,13 +1,13 @@
 """FairGFL: Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning with overlapping
 subgraphs", algorithms 1 and 2.
 
-Clients whose nodes others hold too count less, and the client with the largest loss counts once more. The server learns
-who overlaps with whom from noisy codes and links of minibatches alone.
+Clients whose nodes others also hold get less weight, and the client with the largest loss gets an additional weight.
+The server estimates who overlaps with whom only from noisy codes and links of minibatches.
 
 What the paper leaves open, or where this differs:
 - Eq. 25 is written on weights, which it would shrink by the mean of q; on updates it is gradient descent on eq. 27, and
   so is one step along the update of the client with the largest loss.
-- Codes are binary: the paper's min–max codes (`code = "minmax"`) cannot tell nodes apart under its noise, nor clients.
+- Codes are binary: under the paper's noise its min–max codes (`code = "minmax"`) distinguish neither nodes nor clients.
 - Noise is drawn once for each node and pair (appendix F-A): a client's first codes last, whatever encoder it is sent
   later, and so does the key from which pairs draw.
 - The number of matching pairs is corrected for those that match by chance, and those that are missed (`matching`); the

@@ -1,7 +1,7 @@
 """FCFL: Cui et al. 2021, "Addressing algorithmic disparity and performance inconsistency in federated learning".
 
-First the largest loss falls, softly: clients count by softmax((F_i − max F) / δ), with δ ever smaller. Then the mean
-loss falls in a direction in which no client's loss rises.
+The first stage lowers a soft maximum of the losses: clients are weighted by softmax((F_i − max F) / δ), with decreasing
+δ. The second lowers the mean loss in a direction in which no client's loss rises.
 
 Deviations: its loss part alone, without disparities between groups of people. Gradients are read off local SGD, exactly
 with one step. The first stage ends where its gradient has vanished at the smallest δ, or after `first` rounds.

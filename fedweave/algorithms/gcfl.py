@@ -1,7 +1,7 @@
 """GCFL and GCFL+: Xie et al. 2021, "Federated graph classification over non-IID graphs".
 
-Clients begin as one cluster. A cluster whose updates cancel out while single ones are still large is cut in two, and
-from then on each half learns a model of its own.
+Clients begin as one cluster. A cluster whose updates cancel out while single updates are still large is cut in two, and
+from then on each half learns its own model.
 
 Deviations: norms and cosines are those of the shared weights. GCFL+ takes the norm of the gradient at the trained
 weights, of one mini-batch where these are trained on; the authors' code that of the last mini-batch before its step. A

@@ -2,25 +2,26 @@
 distributed graph data", algorithms 1 to 7.
 
 The clients hold the same nodes, each its own features and edges. Each has a model of its own; after K of the L layers
-that pass messages the server aggregates the clients' representations (lazy aggregation), and for Q steps a client joins
-its own, as they change, with those that the others had (stale updates).
+that pass messages the server aggregates the clients' representations (lazy aggregation). For Q steps a client combines
+its own changing representations with the others' unchanged ones (stale updates).
 
 Which gradient it is (`backward`), without dropout and noise and with Q = 1, J being the mean of the clients' losses:
 - "frozen" is algorithm 4: a client differentiates its own loss with the others' representations as constants. For K = 1
-  this is J's gradient. For K > 1 it is not: what a client's early layers do to the others' later layers is missing.
+  this is J's gradient. For K > 1 it is not: the effect of a client's early layers on the others' later layers is
+  missing.
 - "exchanged" sends gradients back through every aggregation (section 3.1), K further exchanges, and is J's gradient for
   any K.
 The prediction f_m is one function kept in M copies ("the same among clients"): its copies begin equal, get the gradient
 of the loss in the one, and stay equal. With Q > 1, or "frozen" with dropout, each goes with its client's own view of
 the last aggregate.
-Where only some clients have labels (appendix B.2), J is the mean of theirs, and the others follow its gradient in the
-last aggregate.
+If only some clients have labels (appendix B.2), J is the mean of their losses, and the others train by its gradient
+with respect to the last aggregate.
 
 What the paper leaves open, or where this differs:
-- The mini-batch is drawn from the train nodes, with a key that the server sends, by every client alike: the server need
-  not know who trains. In the modified algorithm 5 client 1 would send it.
+- Every client draws the same mini-batch from the train nodes, with a key that the server sends: the server need not
+  know which nodes train. In the modified algorithm 5 client 1 would send it.
 - A client samples up to `fan_out` neighbours per node and layer (see `sampling.neighbourhoods`), anew every round, and
-  keeps the node itself. For a node that several clients' lists hold, the sample is one.
+  keeps the node itself. A node in several clients' lists has one sample.
 - Local steps compute only what the client's own batch needs; the union of all clients' nodes is computed once, for the
   exchange. Dropout is drawn anew in every step.
 - Models that end in a convolution (`gcn`, `gat`) aggregate their logits there, and have no further prediction.
@@ -99,8 +100,8 @@ class GLASU:
     label_epsilon: the one client that has labels trains on what randomised response with this ε leaves of them, drawn
                  once, so that gradients tell no more of a label. None trains on the labels as they are.
     secure_sum:  the representations leave in a secure sum, of which the server learns their mean alone
-                 (`privacy.aggregation`); so do the gradients, where several clients have labels. For
-                 aggregation = "mean" and backward = "frozen".
+                 (`privacy.aggregation`); so do the gradients, if several clients have labels. For aggregation = "mean"
+                 and backward = "frozen".
 
     Raises:
         ValueError: a value that is out of range, or that the model's layers cannot do.
@@ -292,8 +293,8 @@ class GLASU:
         return Evaluation(fed.map(self.score, self._looked(fed)))
 
     def predict(self, state: Tree, fed: Federation) -> None:
-        """Leave class probabilities [n, c] of all nodes as "prediction" in the state of each client that has labels,
-        after K exchanges: the others' prediction is not trained (appendix B.2)."""
+        """Store class probabilities [n, c] of all nodes as "prediction" in the state of each client that has labels,
+        after K exchanges: the others have no trained prediction (appendix B.2)."""
         holders = [client for client in fed.clients if state["holders"][client]]
         fed.map(self.predict_proba, self._looked(fed), clients=holders)
 

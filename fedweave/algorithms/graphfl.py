@@ -1,8 +1,8 @@
 """GraphFL: Wang et al. 2022, "GraphFL: a federated learning framework for semi-supervised node classification on
 graphs", its model-agnostic meta-learning to first order.
 
-The server looks for weights from which every client comes far with few steps. Deviations: support and query are drawn
-anew in every round; of fewer than two full sets of training nodes, each gets half.
+The server seeks weights from which a few steps improve every client's model most. Deviations: support and query are
+drawn anew in every round; of fewer than two full sets of training nodes, each gets half.
 """
 
 from dataclasses import dataclass

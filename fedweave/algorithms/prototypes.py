@@ -1,5 +1,5 @@
-"""Motif prototypes (FairGraphFL, section 3.3): what the embeddings of graphs with a common motif have in common is a
-reference that agents are pulled to."""
+"""Motif prototypes (FairGraphFL, section 3.3): the mean embedding of graphs with a common motif is a reference that a
+loss term pulls agents' embeddings to."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -42,7 +42,7 @@ class MotifPrototypes(Part):
     keep:     share of its motifs that an agent keeps, those of highest TF-IDF.
 
     Deviations: all training graphs make one step; prototypes that are sent are those of the trained model without
-    dropout. A motif that nobody of positive value has sent pulls nobody.
+    dropout. A motif that no agent of positive value has sent has no effect.
     """
 
     lam: float = 0.1

@@ -1,7 +1,7 @@
 """q-FedAvg: Li et al. 2020, "Fair resource allocation in federated learning", algorithm 2.
 
-Deviations: the local solver is SGD alone, for L = 1 / lr estimates its curvature. Clients without a training example,
-whose loss is 0, count nothing if q > 0. g_i has the local weight decay in it.
+Deviations: the local solver is only SGD, because L = 1 / lr estimates its curvature. Clients without a training
+example, whose loss is 0, have weight 0 if q > 0. g_i includes the local weight decay.
 """
 
 import math
@@ -18,8 +18,8 @@ from fedweave.core.tree import Tree
 
 
 def check_lipschitz(part: str, lipschitz: float, training: Training) -> None:
-    """Refuse an L that is not the reciprocal of the learning rate of plain gradient descent. What L is where other
-    optimisers train, nothing says.
+    """Refuse an L that is not the reciprocal of the learning rate of plain gradient descent. For other optimisers L is
+    undefined.
 
     Raises:
         ValueError: names what it is to be.

@@ -1,8 +1,8 @@
 """RFFL: Xu and Lyu 2021, "A reputation mechanism is all you need: collaborative fairness and adversarial robustness in
 federated learning".
 
-FairGraphFL compares with it under the name CFFL. Deviations: values begin at 1 / N, and one below 0 counts as 0. Where
-not all are called, those who are divide among them what values they had.
+FairGraphFL compares with it under the name CFFL. Deviations: values begin at 1 / N, and one below 0 counts as 0. If not
+all clients are called, those called divide the sum of their earlier values among them.
 """
 
 from dataclasses import dataclass

@@ -18,7 +18,7 @@ _ENTRY = 24  # bytes of an entry of a sparse matrix, stacked and with its transp
 class Batches:
     """Plans batches and keeps their stacked graphs.
 
-    graphs: {client: its graph now}; `renew` says that one has changed.
+    graphs: {client: its current graph}; call `renew` when one has changed.
     """
 
     def __init__(self, graphs: Mapping[str, Graph], chunk: int) -> None:
@@ -45,7 +45,7 @@ class Batches:
         return self._stacked[batch]
 
     def renew(self, clients: Collection[str]) -> None:
-        """Forget what was made of the data of `clients`, which has changed."""
+        """Forget what was computed from the data of `clients`, which has changed."""
         self._plans.clear()
         for batch in [batch for batch in self._stacked if not set(clients).isdisjoint(batch)]:
             del self._stacked[batch]

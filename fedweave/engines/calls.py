@@ -1,4 +1,4 @@
-"""What every engine does alike with a call: its randomness, who is called, and what a reply may hold."""
+"""What every engine does in the same way with a call: its randomness, who is called, and what a reply may hold."""
 
 from collections.abc import Mapping, Sequence
 
@@ -44,7 +44,7 @@ def with_test(held: Mapping[str, Graph], test: Graph | None) -> dict[str, Graph]
 
 
 def of_client(call: Tensor, purpose: str, clients: Tensor) -> Tensor:
-    """Randomness of one client in a call, or of several at once; `clients` are their ids' words."""
+    """Randomness of one client in a call, or of several at once; `clients` are the words of their ids."""
     return random.fold(call, purpose, clients)
 
 
@@ -102,7 +102,7 @@ def receivers(step: str, clients: Sequence[str] | None, received: Sent | None) -
 
 
 def check_quorum(step: str, quorum: float, count: int, missing: dict[str, str]) -> None:
-    """Refuse to go on when of `count` called clients fewer than the share `quorum` reply.
+    """Refuse to go on when fewer than the share `quorum` of the `count` called clients reply.
 
     Raises:
         ClientsMissing: names the `missing` ones with their reasons.
@@ -116,7 +116,7 @@ def check_summed(step: str, info: StepInfo, count: int, known: Sequence[str], mi
     """Refuse to go on when the replies of `count` clients are too few for a secure sum among all `known` ones.
 
     Raises:
-        UserError: there is one client alone. ClientsMissing: names the `missing` ones with their reasons.
+        UserError: there is only one client. ClientsMissing: names the `missing` ones with their reasons.
     """
     if not info.sums:
         return
@@ -135,7 +135,7 @@ _REPLIES = {
 
 
 def check_way(step: str, info: StepInfo, way: str) -> None:
-    """Refuse to run a step by another function of a `Federation` than what it declares.
+    """Refuse to run a step by another function of a `Federation` than the one that it declares.
 
     Raises:
         FedweaveError: names the step.

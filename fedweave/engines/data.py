@@ -1,4 +1,4 @@
-"""Clients' data, which steps may replace: checked, numbered, and kept for those who resume."""
+"""Clients' data, which steps may replace: checked, versioned, and kept for resuming."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ _REMEDY = "Make it with core.arrays.graph_like(client.graph, …)."
 class ClientData:
     """The clients' graphs, and their versions: 0 as loaded, one more with every step that could replace them.
 
-    graphs: {client: its graph now}. versions: {client: number}. classes: of all graphs.
+    graphs: {client: its current graph}. versions: {client: number}. classes: of all graphs.
     """
 
     def __init__(self, graphs: Mapping[str, Graph], classes: int) -> None:
@@ -62,7 +62,7 @@ def taken(reply: Any, info: StepInfo) -> Any:
 
 
 def accepted(new: Any, old: Graph, classes: int, where: str) -> Graph:
-    """What a step made, as the engine keeps it: a graph that shares nothing with anything.
+    """A step's new graph as the engine keeps it: it shares no memory with anything.
 
     Raises:
         DataError: it is no graph, does not have the form of the `old` one, or breaks a promise of `Dataset`; the
@@ -79,7 +79,7 @@ def accepted(new: Any, old: Graph, classes: int, where: str) -> Graph:
 
 
 def _faults(new: Graph, old: Graph) -> Iterator[str]:
-    """Where the form of a graph is not that of the `old` one, with neutral values behind real nodes and examples."""
+    """Where the form of a graph differs from that of the `old` one, or its padding does not hold neutral values."""
     rows, real = new.nodes, int(new.real.sum())
     examples = rows if old.graph_of is None else len(new.y)
     if rows % BLOCK or not torch.equal(new.real, torch.arange(rows) < real):

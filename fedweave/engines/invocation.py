@@ -1,4 +1,5 @@
-"""One call of one step in this process: its randomness and declaration, what it sent, and whose memory is whose."""
+"""One call of one step in this process: its randomness and declaration, what it sent, and which tensors share
+memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class Invocation:
 
 
 class Own:
-    """Copies what shares memory with anything handed out before, so that replies and states stand on their own."""
+    """Copies what shares memory with anything returned before, so that replies and states are independent."""
 
     def __init__(self, others: Sequence[Any]) -> None:
         self._taken = {tensor.untyped_storage().data_ptr() for tensor in others if isinstance(tensor, Tensor)}

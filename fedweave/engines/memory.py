@@ -1,4 +1,4 @@
-"""Keeping freed memory for the next round instead of handing it back to the system."""
+"""Keeping freed memory for the next round instead of returning it to the system."""
 
 import ctypes
 import ctypes.util
@@ -10,7 +10,7 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # mallopt's parameters in glibc's malloc.h
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let glibc serve all tensors from memory freed before; False where there is no glibc.
+    """Let glibc allocate all tensors from memory freed before; False if there is no glibc.
 
     Every round allocates and frees the same gradients and activations. By default glibc maps large blocks (at first
     those above 128 kB, at most those above 32 MiB) anew each time, and their pages are cleared on first touch:

@@ -18,7 +18,7 @@ class Messages:
     """`shared | each[client] | peers[client]` for every called client.
 
     each: {client: tree}, or trees stacked. peers: what `peer_messages` makes of the peers' trees. Numbers in `each`
-    become 0-d tensors (float64, int64, bool), in every mode alike.
+    become 0-d tensors (float64, int64, bool), in every mode.
 
     Raises:
         FedweaveError: `each` names an unknown client, leaves out a called one, or gives clients different keys; or a
@@ -79,7 +79,8 @@ class Messages:
         return self.common() | (self.rows.one(client) if self.rows.clients else _tensors(self.each.get(client, {})))
 
     def one(self, client: str) -> Tree:
-        """One client's message, in dicts of its own; a peer's tree is a copy, for another client may hear it too."""
+        """One client's message, in its own dicts; a peer's tree is a copy, because another client may receive it
+        too."""
         return self.down(client) | clone(self.peers.get(client, {}))
 
     def stacked(self, group: Sequence[str]) -> Tree:
@@ -98,7 +99,8 @@ class Messages:
 
 
 def peer_messages(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:
-    """What a client that itself sent `own` finds in its message of the peers `sources`, whose `trees` have come."""
+    """What a client that itself sent `own` finds in its message from the peers `sources`, whose `trees` have
+    arrived."""
     found = [trees[peer] if peer in trees else map_leaves(_zero, own) for peer in sources]
     present = torch.tensor([peer in trees for peer in sources], dtype=torch.bool)
     return {RECEIVED: {str(at): _tensors(tree) for at, tree in enumerate(found)}, PRESENT: present}

@@ -16,7 +16,7 @@ _Known = dict[str, tuple[Tensor, int]]  # {path: a tensor as sent, and the count
 class LastSent:
     """The tensors of the last message with any that each client got.
 
-    A tensor that stands in a client's next message at the same path is left out there, and its path is named under
+    If a client's next message has the same tensor at the same path, the tensor is left out and its path is listed under
     `HELD` instead.
 
     resend: send everything every time.
@@ -27,7 +27,8 @@ class LastSent:
         self._known: dict[str, _Known] = {}
 
     def shortened(self, messages: Mapping[str, Tree]) -> dict[str, Tree]:
-        """{client: what has to be sent of its message}; clients that share one and hold the same share the result."""
+        """{client: the part of its message that must be sent}; clients with the same message and the same last message
+        share the result."""
         if self._resend:
             return dict(messages)
         made: dict[tuple[int, str], Tree] = {}
@@ -41,7 +42,7 @@ class LastSent:
         return found
 
     def note(self, messages: Mapping[str, Tree], replied: Iterable[str]) -> None:
-        """Keep in mind what was sent to the clients that `replied`; what the others hold now is unknown."""
+        """Remember what was sent to the clients that `replied`; what the others hold now is unknown."""
         here = set() if self._resend else set(replied)
         for client, message in messages.items():
             if client not in here:
@@ -50,7 +51,7 @@ class LastSent:
                 self._known[client] = {path: (leaf, leaf._version) for path, leaf in tensors.items()}
 
     def metered(self, group: Sequence[str], messages: Messages) -> Iterator[tuple[tuple[str, ...], Tree]]:
-        """What is sent to the clients of a simulated `group`, those together whose messages have one form."""
+        """What is sent to the clients of a simulated `group`, grouped by messages of the same form."""
         if self._resend:
             for part in [(client,) for client in group] if messages.varied else [tuple(group)]:
                 yield part, messages.down(part[0])
@@ -86,7 +87,7 @@ class LastReceived:
         """The message with what was left out of it.
 
         Raises:
-            CallRefused: it leaves out what was not in the last one.
+            CallRefused: it leaves out something that was not in the last one.
         """
         flat = dict(leaves(message))
         named = flat.pop(HELD, "")

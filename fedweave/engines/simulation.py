@@ -48,12 +48,12 @@ class Simulation:
 
     graphs: {client id: its graph}, in client order. classes: number of classes. test: global test graph or None.
     held:   further graphs of the server's, by role. places: {client id: where its nodes stand in the whole graph}, for
-            algorithms that ask for it. pairs: the truth about every two clients, for comparisons.
+            algorithms that ask for it. pairs: the truth about every pair of clients, for comparisons.
     chunk:  clients run at once in mode "vmap"; 0 chooses by memory. absent: (round, client) -> reason or None, to
             rehearse clients that do not reply.
     record: when repeated steps of mode "vmap" are recorded, which changes no number: "auto" from the second time on,
             "always" from the first, "never".
-    resend: count what clients have from the message before as sent again.
+    resend: count what clients still have from the previous message as sent again.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Simulation:
 
     @property
     def graphs(self) -> Mapping[str, Graph]:
-        """{client id: its data now}, for whoever owns it all; no algorithm may look."""
+        """{client id: its current data}, for whoever owns it all; no algorithm may look."""
         return dict(self._graphs)
 
     def begin(self, round: int) -> None:
@@ -179,7 +179,7 @@ class Simulation:
         return Replies(here, batches, missing, call.info.sums)
 
     def _groups(self, call: Invocation, here: list[str], messages: Messages) -> Iterator[tuple[Group, bool]]:
-        """Clients to call at once, and whether it is a plain call of a single one instead."""
+        """Clients to call at once, and whether the call is instead a plain call of a single client."""
         looped = self.mode == "loop" or call.info.ragged
         for batch in [tuple(here)] if looped else self._batches.plan(here):
             for group in [batch] if looped else self._states.split(batch):

@@ -1,4 +1,4 @@
-"""Clients' private states, stored stacked as the last batch left them so that the next one finds them ready.
+"""Clients' private states, stored stacked as the last batch left them, ready for the next one.
 
 Leaves of a stack are tensors [P, …], partly stored ones (`TouchedRows`: `rest` [F, …], `rows` [P, m], `values`
 [P, m, …]), which last while the same clients are called together, and numbers and strings that all share.
@@ -50,8 +50,8 @@ class States:
         return clone(nest({path: row_of(leaf, row) for path, leaf in leaves(self._stacks[stack][1])}))
 
     def many(self, group: Group, copy: bool = True) -> Tree:
-        """The states of `group`, stacked; they must agree as in `split`. Copied or, where that takes no stacking, as
-        they are stored."""
+        """The states of `group`, stacked; they must agree as in `split`. Copied or, if no stacking is needed, as they
+        are stored."""
         if self.together(group):  # partly stored leaves cannot be changed in place and need no copy
             flat = leaves(self._stacks[self._home[group[0]][0]][1])
             return nest({path: leaf.clone() if copy and isinstance(leaf, Tensor) else leaf for path, leaf in flat})
@@ -90,8 +90,8 @@ class States:
 
 
 class Readers:
-    """Steps that have been seen to change no tensor of their states in place. Other steps get a copy, so that one that
-    fails leaves the states as they were."""
+    """Steps that were observed to change no tensor of their states in place. Other steps get a copy, so that a step
+    that fails leaves the states unchanged."""
 
     def __init__(self) -> None:
         self._steps: dict[Any, Any] = {}
@@ -100,7 +100,7 @@ class Readers:
         return self._name(step) in self._steps
 
     def note(self, step: Any, states: Tree, before: list[int]) -> None:
-        """See whether the states that a step was given are still of the versions that they had `before`."""
+        """Check whether the states that a step was given still have the versions that they had `before`."""
         if self.versions(states) == before:
             self._steps[self._name(step)] = step  # kept alive, for the name holds addresses
         else:

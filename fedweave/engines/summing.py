@@ -1,5 +1,5 @@
-"""What passes between server and clients for secure sums besides the terms (`privacy.aggregation`): its form, and its
-place in the simulation's ledger."""
+"""What passes between server and clients for secure sums in addition to the terms (`privacy.aggregation`): its form,
+and its place in the simulation's ledger."""
 
 import hashlib
 from collections.abc import Sequence
@@ -41,12 +41,12 @@ INFO = {kind: StepInfo.of(sends, ragged=True, hears=HEARD.get(kind, {})) for kin
 
 
 def fingerprint(heard: Tree) -> str:
-    """Of what a step was told: SHA-256 of its serialised form, in digits."""
+    """Fingerprint of what a step was told: SHA-256 of its serialised form, in digits."""
     return hashlib.sha256(encode(heard)).hexdigest()
 
 
 def check_alike(step: str, messages: Messages) -> None:
-    """Refuse messages of single clients in a step that replies in a secure sum: all must be told the same (see `Use`).
+    """Refuse messages for single clients in a step that replies in a secure sum: all must be told the same (see `Use`).
 
     Raises:
         FedweaveError: names it.
@@ -56,7 +56,7 @@ def check_alike(step: str, messages: Messages) -> None:
 
 
 def check_terms(info: StepInfo, here: Sequence[str], replies: Sequence[Batch]) -> None:
-    """Refuse what sites would not send: terms of a sum that are not finite; here: the clients that replied.
+    """Refuse what sites would not send: terms of a sum that are not finite. here: the clients that replied.
 
     Raises:
         FedweaveError: names leaf and client.
@@ -69,14 +69,14 @@ def check_terms(info: StepInfo, here: Sequence[str], replies: Sequence[Batch]) -
 
 
 class SumMeter:
-    """Enters into a ledger what sites would send so that sums can be masked and opened. A run that is resumed agrees on
-    keys anew, as sites do."""
+    """Records in a ledger what sites would send so that sums can be masked and opened. A resumed run agrees on new
+    keys, as sites do."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._left, self._agreed = ledger, 0, frozenset[str]()
 
     def prepare(self, where: tuple[int, int], here: Sequence[str]) -> None:
-        """Keys for the sum of a step: of an epoch that has slots left, and keys of all `here`, or of a new one.
+        """Keys for the sum of a step: from an epoch that has slots left and keys of all `here`, or from a new one.
 
         where: round and number of the call.
         """

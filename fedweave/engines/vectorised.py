@@ -1,4 +1,4 @@
-"""What a step that runs for a whole batch of clients takes and leaves, stacked."""
+"""The stacked inputs and outputs of a step that runs for a whole batch of clients."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tre
 
 
 def batch_dims(inputs: Any) -> tuple[int | None, ...]:
-    """`in_dims` of the leaves of what each client has of its own: 0 of tensors, None of the rest."""
+    """`in_dims` of the leaves that each client has for itself: 0 for tensors, None for the rest."""
 
     def dim(leaf: Any) -> Any:
         return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
@@ -61,7 +61,7 @@ def matrix_of(graphs: Graph) -> StackedCsr | None:
 
 
 def _without_matrix(leaf: Any) -> Any:
-    """Only whether there is a matrix, for a recording must not hold that of the batch it was made with."""
+    """Only whether there is a matrix, because a recording must not hold the matrix of the batch it was made with."""
     if not isinstance(leaf, TouchedRows):
         return leaf
     return TouchedRows(leaf.rest, leaf.rows, leaf.values, leaf.matrix is not None)

@@ -21,10 +21,10 @@ class MemberNoise(Part):
     """Clips the update Δ to an L2 norm and adds Gaussian noise to it at the member, so that nobody need trust the
     server (McMahan et al. 2018, algorithm 1, with the noise where the data is).
 
-    Whoever receives it can hardly tell the member's data from any other: a record is the whole member. Two clipped
-    updates are 2 · clip apart at most, so that a round is μ-Gaussian differentially private with μ = 2 / sigma and T
-    rounds with √T μ. That the server calls a sample of the members counts for nothing: it is drawn from the run's seed,
-    which the server and all members know.
+    A record is the whole member: a receiver can hardly distinguish the member's data from any other. Two clipped
+    updates are at most 2 · clip apart, so a round is μ-Gaussian differentially private with μ = 2 / sigma and T rounds
+    with √T μ. Calling only a sample of the members does not lower ε: the sample is drawn from the run's seed, which the
+    server and all members know.
 
     clip:     norm of an update at most. One that is not finite counts as 0.
     sigma:    the noise of each weight has the standard deviation sigma · clip; 1 where no target is given.
@@ -92,9 +92,9 @@ class MemberNoise(Part):
         return nest({path: with_noise(path, leaf) for path, leaf in leaves(tree)})
 
     def clipped(self, update: Tree) -> Tree:
-        """What noise is added to, float64: of norm `clip` at most, whatever the update.
+        """The value that noise is added to, float64: of norm at most `clip`, whatever the update.
 
-        Training that diverges with some data and not with other would tell them apart, so that it counts as none.
+        Training that diverges only with some data would reveal which data it was, so a diverged update counts as 0.
         """
         wide = map_leaves(lambda leaf: materialize(leaf).double(), update)
         length = norm(wide)

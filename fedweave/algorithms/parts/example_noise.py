@@ -33,11 +33,11 @@ class ExampleNoise(MemberNoise):
     to an L2 norm, and their sum gets Gaussian noise at the member (Abadi et al. 2016, algorithm 1, of all examples and
     without a sample).
 
-    Whoever receives it can hardly tell one example from any other in its place: a record is a labelled node or, where
-    small graphs are the examples, a whole graph. That holds only where an example's loss depends on no other example,
-    so that a model of nodes may pass no messages between them. A member's number of training examples is taken as
-    known. One example changes the sum by 2 · clip at most, so that a round is μ-Gaussian differentially private with
-    μ = 2 / sigma and T rounds with √T μ.
+    A record is a labelled node or, if small graphs are the examples, a whole graph: a receiver can hardly distinguish
+    one example from any other in its place. That holds only if an example's loss depends on no other example, so a node
+    model may pass no messages between nodes. A member's number of training examples is taken as known. Replacing one
+    example changes the sum by at most 2 · clip, so a round is μ-Gaussian differentially private with μ = 2 / sigma and
+    T rounds with √T μ.
 
     clip:     norm of one example's gradient at most. One that is not finite counts as 0.
     sigma:    the sum's noise has the standard deviation sigma · clip; or `epsilon`, `target_rounds`: see `MemberNoise`.

@@ -10,8 +10,9 @@ from fedweave.core.tree import Tree
 
 @dataclass(frozen=True)
 class TrainedModel(Part):
-    """Every client uses, and is judged by, the model that its own training left, and not the average: how the released
-    code of FedEgo (Zhang et al. 2023) judges FedAvg and FedProx. Before its first round, the received one."""
+    """Every client uses, and is evaluated by, the model after its own training, and not the average, as the released
+    code of FedEgo (Zhang et al. 2023) evaluates FedAvg and FedProx. Before its first round it uses the received
+    model."""
 
     judged_apart: ClassVar[bool] = True
 

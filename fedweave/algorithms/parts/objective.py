@@ -130,8 +130,8 @@ class Objective:
         return {name: own for name, part in self.parts.items() if (own := part.recall(ctx.at(name)))}
 
     def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
-        """The gradient at `w` of the terms that depend on data, of one mini-batch where they draw some: what a plain
-        step of length 1 takes off."""
+        """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches: what a
+        plain step of length 1 subtracts."""
         return sub(w, self._one_step.fit(w, client, key, given).w)
 
     @cached_property

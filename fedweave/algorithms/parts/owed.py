@@ -10,8 +10,8 @@ from fedweave.ops.sparsified import Sparsified
 
 
 class OwedReward(Part):
-    """Clients get entries of the joint update: what each earned when it was last called, so that whoever misses a round
-    misses no reward."""
+    """Clients get entries of the joint update: what each earned when it was last called, so that a client that misses a
+    round loses no reward."""
 
     requires = ("value",)
     hears = "its reward: the largest entries of the joint update, as many as it has earned"

@@ -1,7 +1,7 @@
-"""What the server does so that a minority of clients, whatever they send, cannot move the model where they want.
+"""Robust aggregation: a minority of clients, whatever they send, cannot move the model where they want.
 
-Each needs to see every client's update, so none of them goes with a secure sum. They take the place of the weights by
-size, which a client could lie about.
+Each part needs to see every client's update, so none can be combined with a secure sum. They replace weighting by size,
+which a client could lie about.
 """
 
 from collections.abc import Callable
@@ -121,7 +121,7 @@ def krum_scores(updates: Tensor, malicious: int) -> Tensor:
 @dataclass(frozen=True)
 class NormBound(Part):
     """Updates count scaled down to L2 norm M at most, whoever sent them (Sun et al. 2019, "Can you really backdoor
-    federated learning?", section 4). Goes with every way to weigh or aggregate them.
+    federated learning?", section 4). Works with every way to weight or aggregate them.
 
     Deviations: M can follow the round's updates; no noise is added to the model afterwards.
 

@@ -22,24 +22,25 @@ _MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
 
 @dataclass(frozen=True)
 class SecureSum(Part):
-    """The server learns the mean of the updates, and no client's own: between organisations what leaves is masked so
+    """The server learns the mean of the updates, and no single client's. Between organisations what leaves is masked so
     that only the sum over all who sent can be opened (`privacy.aggregation`); the simulation adds up the same words.
 
-    A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients, by a secure
-    sum before the first round, so that words keep their precision whatever the clients' sizes. The server divides by
-    the share of N that replied. Parts that look at single clients' updates or reports cannot go with it; parts that
-    protect an update come before it. Where nobody has an example, the mean is 0.
+    A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients, computed by
+    a secure sum before the first round, so that words keep their precision whatever the clients' sizes. The server
+    divides by the share of N that replied. Parts that look at single clients' updates or reports cannot be combined
+    with it; parts that protect an update come before it. If nobody has an example, the mean is 0.
 
-    With `everyone`, each sum is of all clients: nobody may be missing, and they may remember what they were told
-    before, for one that was told other things masks its terms otherwise. Without, a sum goes on with those who replied.
-    Then a term is of the present message and the client's data alone, and an optimiser begins anew in each round; and
-    a server may ask for two sums, one of all and one without a client, whose difference is near that client's update.
+    With `everyone`, each sum covers all clients: none may be missing, and they may remember what they were told before,
+    because a client that was told something else masks its terms differently, and the sum cannot be opened. Without it,
+    a sum goes on with those who replied. Then a term depends only on the present message and the client's data, and an
+    optimiser starts afresh in each round; and a server may ask for two sums, one of all and one without a client, whose
+    difference is near that client's update.
 
     bound:    every number of n_i / N · Δ_i, or Δ_i, is kept within ±bound.
     fraction: binary digits of a word behind the point.
     bits:     of a word, 32 or 64.
-    everyone: each sum is of all clients.
-    least:    without `everyone`: the sum is of so many clients at least, or of more than half of all if that is more.
+    everyone: each sum covers all clients.
+    least:    without `everyone`: the sum covers at least that many clients, or more than half of all if that is more.
               If c of P clients may work with the server, it must be more than (P + c) / 2.
     weights:  clients count by "size", n_i training examples, or "equal".
     """
