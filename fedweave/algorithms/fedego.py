@@ -2,17 +2,18 @@
 algorithm 1.
 
 A client's model is Θ (reduction layers) followed by Φ_i (personalisation layers and classifier). The server averages Θ,
-and trains a Φ_g of its own on mashed ego-graphs: averages of ego-graphs that its clients upload in place of data.
+and trains its own Φ_g on mashed ego-graphs: averages of ego-graphs that its clients upload instead of data.
 
 What the paper leaves open, or where this differs:
 - Ego-graphs are sampled anew for every mini-batch (line 1 samples once), and so are the batches that are mashed, one
   per `batch` train nodes and round, with the reduction embeddings after local training.
-- Of the labels in eq. 8 only the centres' are uploaded: nothing else uses the neighbours', and they need not be train
-  nodes.
-- Every client uploads equally many mashed ego-graphs, as many as the largest needs; a smaller client leaves the last
-  ones zero. A last batch of fewer than `least` nodes is joined to the one before: a single one would be a raw node.
-- The mixing of line 38 is computed when the client is called next (for training or scoring), so that a client that was
-  away for some rounds mixes with the latest Φ_g. At its first call a client takes Φ_g whole.
+- Of the labels in eq. 8 only the centres' are uploaded: the neighbours' labels are not used, and neighbours need not be
+  train nodes.
+- Every client uploads the same number of mashed ego-graphs, as many as the largest client needs; a smaller client
+  leaves the last ones zero. A last batch of fewer than `least` nodes is merged with the one before: a batch of one
+  would be a raw node.
+- The mixing of line 38 is computed when the client is called next (for training or scoring), so that a client that
+  missed some rounds mixes with the latest Φ_g. At its first call a client takes Φ_g unmixed.
 - With `epoch_share` a smaller client makes its epoch's mini-batches smaller, not fewer, than the largest; the released
   code makes fewer.
 - P_i counts train labels only; it is zero, and EMD_i therefore 1, at a client without any. In evaluation a node sees
@@ -148,8 +149,8 @@ class FedEgo(Deployable):
         return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.epoch_share)
 
     def init(self, fed: Federation) -> Tree:
-        """Θ_g, Φ_g, P_g (uniform before anything is known), how many mashed ego-graphs a client uploads and, where they
-        decide that, how many mini-batches an epoch has."""
+        """Θ_g, Φ_g, P_g (uniform at first), how many mashed ego-graphs a client uploads and, if sizes decide it, how
+        many mini-batches an epoch has."""
         theta, phi = self._parts(models.init(self.model, fed.key("init"), fed.dtype))
         counts = fed.map(self.count, quorum=self.quorum)
         uploads = int(counts.stack("batches").max())

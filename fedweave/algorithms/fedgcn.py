@@ -1,13 +1,13 @@
 """FedGCN: Yao et al. 2023, "FedGCN: convergence-communication tradeoffs in federated training of graph convolutional
 networks".
 
-Before training, the server adds up over clients what nodes' neighbours have for features, and gives the sums to those
-who hold the nodes. The first convolution is then computed once and for all edges, also those between clients; with two
-hops the sums of neighbours elsewhere come with them, and a network of two convolutions gives on every client's nodes
-exactly what it would give on the whole graph.
+Before training, the server adds up the features of each node's neighbours over all clients, and sends the sums to the
+clients that hold the node. The first convolution is then computed once over all edges, also those between clients. With
+two hops clients also get the sums of their nodes' neighbours elsewhere, and a network of two convolutions computes on
+every client's nodes exactly what it would compute on the whole graph.
 
-Deviations: with one hop, the second convolution takes degrees within the client. Where clients share nodes, the first
-of them adds their features, so that each edge counts once. Sums travel in the clear; the paper encrypts them.
+Deviations: with one hop, the second convolution takes degrees within the client. If clients share nodes, only the first
+of them adds these nodes' features, so that each edge counts once. Sums travel in the clear; the paper encrypts them.
 """
 
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ _SUMS = {
 @dataclass(frozen=True)
 class NeighbourSums(Part):
     """Clients' features become rows of Â X, Â = D~^-1/2 (A + I) D~^-1/2 of the graph of all clients, which the server
-    adds up of their shares; the first convolution then passes no further messages (algorithm 1).
+    sums from the clients' shares; the first convolution then passes no further messages (algorithm 1).
 
     hops: 0 exchanges nothing; 1 gives each client the rows of its own nodes; 2 those of its nodes' neighbours elsewhere
         besides, and the edges to them.
@@ -145,8 +145,8 @@ def _total(nodes: Tensor, shares: Replies) -> Tensor:
 
 
 def _joined(own: GraphArrays, place: Placement, message: Tree) -> GraphArrays:
-    """A client's n nodes, their neighbours elsewhere with their rows of Â X, and nodes without features that stand for
-    these neighbours' further ones, so that all degrees are those of the whole graph."""
+    """A client's n nodes, their neighbours elsewhere with those neighbours' rows of Â X, and nodes without features
+    that stand for these neighbours' further ones, so that all degrees are those of the whole graph."""
     here, other = place.crossing.numpy()
     n, found = len(own.y), np.unique(other, return_inverse=True)[1]
     degree = message["degree"].numpy()

@@ -1,11 +1,11 @@
 """FED-PUB: Baek et al. 2023, "Personalized subgraph federated learning".
 
-Every client gets a mix of all clients' weights, more of those whose models behave like its own on a random graph, and
-hides the part of it that it does not need behind a mask of its own.
+Every client gets a mix of all clients' weights, with more of those whose models behave like its own on a random graph,
+and masks the part of the mix that it does not need by its own mask.
 
 Deviations: the server computes the embeddings, from the weights w_i that it has anyway; masks stay at their clients, so
-that these embeddings are those of w_i and not of w_i ∘ μ_i. Biases have no mask. The penalties have gradients, which
-those of the authors' code have not.
+these embeddings are those of w_i and not of w_i ∘ μ_i. Biases have no mask. The penalties have gradients; in the
+authors' code they have none.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ BLOCKS, SIZE, DENSITY = 5, 100, 0.1  # of the proxy graph, section 4.1 and the a
 
 @dataclass(frozen=True)
 class FunctionalMix(Part):
-    """Client i gets Σ_j a_ij w_j, a_ij = softmax_j(τ cos(h_i, h_j)), where h_i is what the model of client i makes of a
-    random graph: the mean over nodes of its last convolution's output (section 4.1, eqs. 4-5).
+    """Client i gets Σ_j a_ij w_j, a_ij = softmax_j(τ cos(h_i, h_j)), where h_i is the embedding of a random graph by
+    the model of client i: the mean over nodes of its last convolution's output (section 4.1, eqs. 4-5).
 
     tau: τ; 0 is the plain mean. The authors take 5 where clients share nodes, 3 where they do not.
     """

@@ -1,21 +1,23 @@
 """FedSage+: Zhang et al. 2021, "Subgraph federated learning with missing neighbor generation", sections 3.3 and 3.4.
 
-Before training, every client learns from neighbours that it hides from itself how many of a node's neighbours are
-missing and what features they have. In the federated exchange others tell it, as gradients, how far its generated
-features are from their own nodes'. It then mends its graph with generated neighbours, and FedSage trains on that.
+Before training, every client hides some neighbours from itself and trains a generator to predict how many of a node's
+neighbours are missing and what features they have. In the federated exchange other clients send gradients of the
+distance between the generated features and those of their own nodes. The client then mends its graph with generated
+neighbours, and FedSage trains on that.
 
 What the paper leaves open, or where this differs:
-- A peer is sent the weights that make features, and of a sample of nodes their embeddings with the noise already on
-  them, and how many neighbours each is missing. It returns the gradient of its matching term, and the server sums.
-- The server asks `peers` random others for each generator in an exchange, the paper all of them: P (P - 1) gradients.
-- Most nodes miss less than one neighbour, of which the reference code's ⌊n̂⌋ leaves none (`rounding = "floor"`); by
-  default as many are generated as n̂ says on average. In local training a node uses a slot for each hidden neighbour in
-  the matching term, so that features are learnt whatever n̂ is.
+- A peer is sent the weights that generate features and, for a sample of nodes, their embeddings, already noised, and
+  how many neighbours each node misses. It returns the gradient of its matching term, and the server adds up the
+  gradients.
+- In an exchange the server asks `peers` random others for each generator; the paper asks all: P (P - 1) gradients.
+- Most nodes miss less than one neighbour, so the reference code's ⌊n̂⌋ generates none (`rounding = "floor"`); by
+  default n̂ neighbours are generated on average. In local training a node uses a slot for each hidden neighbour in the
+  matching term, so that features are learnt whatever n̂ is.
 - Matching terms are means over the used slots of a sample of nodes with missing neighbours, drawn anew in every step;
-  in local training these nodes' generated neighbours alone are in the mended graph that is classified.
-- The last hidden layer that makes features has 64 columns and the reference code's 2,048, with which a generator of
+  in local training the mended graph that is classified has only these nodes' generated neighbours.
+- The last hidden layer that generates features has 64 columns; the reference code's has 2,048, so that a generator of
   Cora's features has 15 million weights.
-- The mended graph's classifier is a GraphSAGE of width 64 of the generator's own.
+- The mended graph's classifier is a separate GraphSAGE of width 64, which belongs to the generator.
 """
 
 from collections.abc import Sequence
@@ -152,7 +154,7 @@ class MissingNeighbours(Part):
         return {}
 
     def local_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """How far the number, the features and the use of generated neighbours are from what is hidden."""
+        """How far the number, the features and the use of generated neighbours are from the hidden ones."""
         visible = graph.real & ~args["hidden"]
         z = embeddings(w["encoder"], graph, visible)
         count, missing = counts(w["count"], z), _missing(graph, args["hidden"])
@@ -246,7 +248,7 @@ class MissingNeighbours(Part):
 
     @on_client(replaces_data=True)
     def mend(self, client: Client, message: Tree) -> Tree:
-        """The whole graph with generated neighbours; sends nothing, and leaves nothing of the generator."""
+        """The whole graph with generated neighbours; sends nothing, and deletes the generator."""
         w, graph, key = client.state.pop("neighbours")["w"], client.graph, client.key
         z = embeddings(w["encoder"], graph, graph.real)
         slots = self.rounded(counts(w["count"], z), random.fold(key, "slots")) * graph.real

@@ -1,8 +1,7 @@
 """FedStar: Tan et al. 2023, "Federated learning on non-IID graphs via structural knowledge sharing".
 
-What graphs of different domains have in common is their structure: clients share the part of the network that reads
-structure codes, and keep the rest, which reads features. Deviations: none that are known; codes are computed from the
-edges that a client holds.
+Graphs of different domains have structure in common: clients share the part of the network that reads structure codes,
+and keep the rest, which reads features. No known deviations; codes are computed from the edges that a client holds.
 """
 
 from dataclasses import dataclass, replace

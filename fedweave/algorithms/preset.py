@@ -12,7 +12,7 @@ from fedweave.core.model import Model
 
 
 class Paper(Protocol):
-    """A frozen dataclass whose fields are a paper's hyperparameters. Those that `FedAvg` has too set FedAvg's."""
+    """A frozen dataclass whose fields are a paper's hyperparameters. A field that `FedAvg` also has sets FedAvg's."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -59,7 +59,7 @@ class Preset:
         return FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))})
 
     def remaining(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """What the paper's protection does not stop with these `values` of its fields and others, in sentences."""
+        """Sentences on what the paper's protection does not stop with these `values` of its fields and others."""
         told = getattr(self.paper, "remaining", None)
         own = {name: value for name, value in values.items() if name in _fields(self.paper)}
         return told(self.paper(**own)) if told else ()

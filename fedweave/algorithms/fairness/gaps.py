@@ -21,8 +21,9 @@ class SoftGaps(NamedTuple):
 
 
 def shares(y: Tensor, sens: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor:
-    """What every node counts in ΔSP and in ΔEO, float […, 2, n], of labels y and groups sens int64 […, n] over `nodes`
-    bool […, n]: 1 / its group's size in group 1, the negative of that in group 0; 0 for all where a group is empty."""
+    """The weight of every node in ΔSP and in ΔEO, float […, 2, n], for labels y and groups sens int64 […, n] over
+    `nodes` bool […, n]: 1 / its group's size in group 1, the negative of that in group 0; 0 for all where a group is
+    empty."""
     among = torch.stack([nodes, nodes & (y == 1)], -2)
     ones, zeros = ((among & (sens == group)[..., None, :]).to(dtype) for group in (1, 0))
     sizes = torch.stack([ones.sum(-1), zeros.sum(-1)])[..., None]

@@ -36,8 +36,8 @@ def f2gnn_weights(balances: Tensor, gaps: Tensor, lam: float, tau: float, prefer
 def fairfed_weights(omega: Tensor, deviation: Tensor, beta: float) -> Tensor:
     """ω [P] of FairFed after a round (Ezzeldin et al. 2023, eq. 6), float64, sums to 1.
 
-    ω_k <- ω_k - β (Δ_k - mean Δ), below 0 cut off, then normalised. The sum of the ω is positive: before the cut it is
-    that of the last round.
+    ω_k <- ω_k - β (Δ_k - mean Δ), negative values set to 0, then normalised. The sum of the ω is positive: before
+    negative values are set to 0 it is that of the last round.
 
     omega: float [P] of the last round. deviation: float [P] Δ, see `fairfed_deviation`. beta: β >= 0.
     """
@@ -46,7 +46,7 @@ def fairfed_weights(omega: Tensor, deviation: Tensor, beta: float) -> Tensor:
 
 
 def fairfed_deviation(gaps: Tensor, gap: Tensor, accuracies: Tensor, accuracy: Tensor) -> Tensor:
-    """Δ [P] of FairFed (eq. 6), float64: |F_k - F| of the clients' signed gaps F [P] and that of all, or |Acc_k - Acc|
-    where a client's gap is not defined (NaN), all of the global model that the clients received."""
+    """Δ [P] of FairFed (eq. 6), float64: |F_k - F| between the clients' signed gaps F [P] and the gap over all, or
+    |Acc_k - Acc| where a client's gap is undefined (NaN), all for the global model that the clients received."""
     unfair = (gaps.double() - gap).abs()
     return torch.where(unfair.isnan(), (accuracies.double() - accuracy).abs(), unfair)

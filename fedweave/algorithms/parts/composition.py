@@ -31,7 +31,7 @@ _NOTED: set[str] = set()  # parts whose weights were noted to be more than a mea
 
 
 class Composition(dict[str, Part]):
-    """{name in messages and states: part}: the class's name, numbered where there are several of it.
+    """{name in messages and states: part}: the class's name, numbered if a class has several parts.
 
     Raises:
         ValueError: they do not go together (`fitting.check`).
@@ -55,13 +55,13 @@ class Composition(dict[str, Part]):
         return next((name for name, part in self.items() if has(part, hook)), "")
 
     def decided(self, hook: str, memory: Tree, round: Round) -> Any:
-        """What the owner of a hook of the server decides; None without one. memory: {part: its state}."""
+        """The decision of the part that owns a hook of the server; None without one. memory: {part: its state}."""
         owner = self.owner(hook)
         return getattr(self[owner], hook)(memory[owner], round) if owner else None
 
     def weights(self, memory: Tree, round: Round) -> Any:
-        """How updates count, float64 [P] or [P, P], as the owner of `weigh` decides; None where only the part that
-        makes the joint update knows. Notes, once, if those of somebody's own part are more than a mean.
+        """The updates' weights, float64 [P] or [P, P], as the owner of `weigh` decides; None if only the part that
+        makes the joint update knows them. Notes, once, if the weights of a user's own part sum to more than a mean's.
 
         Raises:
             FedweaveError: what a client sent is not finite; names it. ConfigError: they are no finite numbers of that
@@ -95,7 +95,7 @@ class Composition(dict[str, Part]):
         return made
 
     def factors(self, memory: Tree, round: Round) -> Tensor | None:
-        """What updates are multiplied by before they count, float64 [P]; None if no part limits them."""
+        """Factors of the updates before aggregation, float64 [P]; None if no part limits them."""
         found = [part.limit(memory[name], round) for name, part in self.items() if has(part, "limit")]
         return torch.stack(found).prod(0) if found else None
 
@@ -153,7 +153,7 @@ class Composition(dict[str, Part]):
         return any(has(part, "changes") for part in self.values())
 
     def measures(self, memory: Tree) -> dict[str, Tensor]:
-        """What the parts know of each client, by name; of a name that several use, each with its part's."""
+        """What the parts know about each client, by name; a name that several parts use is prefixed by the part's."""
         found = {name: part.measures(memory[name]) for name, part in self.items()}
         again = Counter(key for measured in found.values() for key in measured)
         return {

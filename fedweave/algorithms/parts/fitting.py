@@ -1,4 +1,4 @@
-"""Which parts go together: what is refused before anything is trained, naming the parts and what to do."""
+"""Which parts can be combined: what is refused before training, naming the parts and what to do."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from fedweave.algorithms.parts.part import Part, has
 from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Mechanism
 
-# Hooks that one part alone may have, and what they decide.
+# Hooks that only one part may have, and what they decide.
 DECIDES = {
     "reward": "what each client gets",
     "weigh": "how updates count",
@@ -58,7 +58,7 @@ def _reporting(parts: Parts) -> None:
 
 
 def _called(parts: Parts) -> None:
-    """Refuse a method of somebody's own part whose name is nearly a hook's: nothing would call it."""
+    """Refuse a method of a user's own part whose name is nearly a hook's: nothing would call it."""
     hooks = [name for name, made in vars(Part).items() if isinstance(made, FunctionType) and name[0] != "_"]
     for name, part in parts.items():
         own = {} if type(part).__module__.startswith("fedweave.") else vars(type(part))
@@ -95,10 +95,10 @@ def _hidden(parts: Parts) -> None:
 
 
 def check_sum(parts: Parts, remembers: str, participation: float) -> None:
-    """Refuse a secure sum that cannot be had of such clients.
+    """Refuse a secure sum that is impossible with such clients.
 
     remembers: what clients train from besides the present message, as a setting with what to take instead; "" if
-    nothing. participation: the share of the clients that a round is of.
+    nothing. participation: the share of the clients that a round calls.
 
     Raises:
         ValueError: says what to set.
@@ -117,7 +117,7 @@ def check_sum(parts: Parts, remembers: str, participation: float) -> None:
 
 
 def _bounded(parts: Parts) -> None:
-    """Refuse parts that change what a part before them has bounded; one that hides it may come behind."""
+    """Refuse parts that change what an earlier part has bounded; one that hides it may follow."""
     changing = [name for name, part in parts.items() if has(part, "release") and not part.hides]
     for at, name in enumerate(changing[:-1]):
         if any(not own.cost().unbounded for own in mechanisms(parts[name])):
@@ -128,8 +128,8 @@ def _bounded(parts: Parts) -> None:
 
 
 def _replaced(parts: Parts) -> None:
-    """Refuse a part that changes the update before one that sends something else in its place: it would be in vain, and
-    ledgers would state what it does all the same."""
+    """Refuse a part that changes the update before one that sends something else instead: it would have no effect, but
+    ledgers would still state it."""
     names = list(parts)
     for at, name in enumerate(names):
         if parts[name].releases and (before := [one for one in names[:at] if has(parts[one], "release")]):

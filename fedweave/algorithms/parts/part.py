@@ -1,4 +1,4 @@
-"""The one shape of all parts of the FedAvg family: hooks on both sides of the wire, of which any may be absent."""
+"""The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -23,25 +23,25 @@ class Part:
     At the server, in the order of a round: `init`, `download` or `reward`, `observe`, `limit`, `weigh`, `aggregate`,
     `value`, `step`, `update`, `measures` and `pairs`. At a client: `receive`, `start`, `recall`, `minibatches`,
     `prepare`, `loss`, `criterion`, `penalty` and `regulariser`, `after`, `release`, `report`; `judged` when models are
-    evaluated; and where data changes from round to round, `changes` and `changed` before all others. `layers` says
-    what model that is. `state` is the part's memory at the server: a tree, saved in checkpoints.
+    evaluated; and if data changes from round to round, `changes` and `changed` before all others. `layers` gives the
+    model that is trained and used. `state` is the part's memory at the server: a tree, saved in checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
-    hears:     what a client learns from `download`, or from its `reward`; "" where it gets neither.
-    releases:  what `release` makes of an update, where that is no longer a change of the model weights; else "".
+    hears:     what a client learns from `download`, or from its `reward`; "" if it gets neither.
+    releases:  what `release` turns an update into, if that is no longer a change of the model weights; else "".
     mechanism: how `release` protects an update; None if it does not. most_rounds: for how many rounds that is enough.
     personal:  True if every client gets weights of its own, so that there is no one global model.
     judged_apart: True if the global test judges the models that the clients use (`judged`), not the global one.
     requires:  hooks that some other part must decide.
-    private:   patterns of the weights that never leave their client, such as "*_mask".
+    private:   patterns of weights that never leave their client, such as "*_mask".
     groups:    True if clients need a sensitive attribute.
     ids:       True if clients need their nodes' places in the undivided graph.
-    hides:     True if the server learns no single client's update or report, so that no other part may look at them.
+    hides:     True if the server learns no single client's update or report, so no other part may look at them.
     plain_loss: True if the update is of the cross-entropy alone, whatever other parts add to the loss.
-    whole_features: True if `loss` needs all columns of the features, also those that are 0 at a client.
-    supervised: True if `loss` is that of the examples' classes, which one part alone may have.
+    whole_features: True if `loss` needs all columns of the features, even those that are 0 at a client.
+    supervised: True if `loss` is that of the examples' classes, which only one part may have.
     whole_models: True if the server judges clients' models, of which it needs all weights.
-    trains_on: settings that say of how many examples a step of training is, of which sites may want more than a few.
+    trains_on: settings that give the number of examples in a training step; sites may require more than a few.
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
@@ -77,7 +77,8 @@ class Part:
 
     @property
     def forgets(self) -> bool:
-        """Whether nothing that a client remembers may enter its update (`core.federation.StepInfo.forgets`)."""
+        """Whether a client's update must not depend on anything that it remembers
+        (`core.federation.StepInfo.forgets`)."""
         return False
 
     @property
@@ -89,8 +90,8 @@ class Part:
         """Raise a ValueError if the part does not suit the model or the training."""
 
     def layers(self, model: Model, own: bool) -> Model:
-        """The model as it is trained and used, layer by layer, such as with masks on its weights: on the clients' own
-        data or else on the global test graph, which no part changes. Parts apply theirs one after the other."""
+        """The model as it is trained and used, layer by layer, for example with masks on its weights: on the clients'
+        own data or else on the global test graph, which no part changes. Parts apply theirs one after the other."""
         return model
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -103,8 +104,8 @@ class Part:
         return {}, {}
 
     def reward(self, state: Tree, at: Tensor) -> Tree:
-        """What each called client gets in place of the global weights, leaves [P, …] (see `download`); what they stand
-        for, `receive` says. Decides it alone."""
+        """What each called client gets instead of the global weights, leaves [P, …] (see `download`); `receive` says
+        what they stand for. Only one part may decide this."""
         return {}
 
     def observe(self, state: Tree, round: Round) -> Tree:
@@ -112,25 +113,25 @@ class Part:
         return state
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """How the updates count: float64 [P], or [P, P] where row i mixes all clients' weights for client i (then the
-        part is `personal`). They need not sum to 1. Decides it alone."""
+        """The updates' weights: float64 [P], or [P, P] where row i mixes all clients' weights for client i (then the
+        part is `personal`). They need not sum to 1. Only one part may decide this."""
         raise NotImplementedError
 
     def limit(self, state: Tree, round: Round) -> Tensor:
-        """What the server multiplies each update by before it counts, float64 [P]. Parts' factors multiply."""
+        """The server's factor for each update before aggregation, float64 [P]. Parts' factors multiply."""
         raise NotImplementedError
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The joint update, in place of the weighted sum, for a part that decides how updates count, too. Decides it
-        alone."""
+        """The joint update, instead of the weighted sum, for a part that also decides the updates' weights. Only one
+        part may decide this."""
         raise NotImplementedError
 
     def value(self, state: Tree, round: Round) -> Tensor:
-        """What each client's update is worth, float64 [P]. Decides it alone."""
+        """What each client's update is worth, float64 [P]. Only one part may decide this."""
         raise NotImplementedError
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
-        """The new global weights, and the part's state: the server's optimiser. Decides it alone."""
+        """The new global weights, and the part's state: the server's optimiser. Only one part may decide this."""
         raise NotImplementedError
 
     def update(self, state: Tree, round: Round) -> Tree:
@@ -138,7 +139,7 @@ class Part:
         return state
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{name: float64 [N]}: what the server knows of each client after a round; NaN where that is undefined."""
+        """{name: float64 [N]}: what the server knows about each client after a round; NaN where undefined."""
         return {}
 
     def pairs(self, state: Tree) -> dict[str, Tensor]:
@@ -146,16 +147,16 @@ class Part:
         return {}
 
     def receive(self, ctx: Context) -> Tree:
-        """The weights that a reward, `ctx.message["w"]`, stands for. Decides it alone."""
+        """The weights that a reward, `ctx.message["w"]`, stands for. Only one part may decide this."""
         raise NotImplementedError
 
     def start(self, ctx: Context) -> Tree:
-        """Where local training starts. Decides it alone."""
+        """Where local training starts. Only one part may decide this."""
         return ctx.received
 
     def recall(self, ctx: Context) -> Tree:
-        """What the part's terms of the objective find in `given` besides what was sent, such as what it kept at this
-        client; {} if nothing."""
+        """What the part's terms of the objective find in `given` in addition to what was sent, such as what it kept at
+        this client; {} if nothing."""
         return {}
 
     def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
@@ -172,8 +173,8 @@ class Part:
 
     def criterion(self, logits: Tensor, graph: Graph, given: Tree) -> Tensor:
         """A term of the local objective that is a function of the model's outputs for all examples, logits [e, c] of
-        one forward pass over the whole graph that all such terms share; scalar. Takes the place of the part's `loss`.
-        Terms add up."""
+        one forward pass over the whole graph that all such terms share; scalar. Replaces the part's `loss`. Terms add
+        up."""
         raise NotImplementedError
 
     def penalty(self, w: Tensor, received: Tensor, given: Tree) -> Tensor:
@@ -183,7 +184,7 @@ class Part:
 
     def regulariser(self, w: Tree, received: Tree, given: Tree) -> Tensor:
         """A term of the local objective that depends on all weights together and on no data, scalar; received: the
-        weights that the server sent. Where it is a sum over elements, `penalty` is faster. Terms add up."""
+        weights that the server sent. If it is a sum over elements, `penalty` is faster. Terms add up."""
         raise NotImplementedError
 
     def after(self, ctx: Context) -> None:
@@ -203,10 +204,11 @@ class Part:
         raise NotImplementedError
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
-        """What the part keeps at a client some of whose nodes, bool [n] with padding, have other data from now on."""
+        """Update what the part keeps at a client some of whose `nodes`, bool [n] with padding, have other data from now
+        on."""
 
     def judged(self, ctx: Context) -> Tree:
-        """The weights of the model that the client uses. Decides it alone."""
+        """The weights of the model that the client uses. Only one part may decide this."""
         return ctx.start
 
 

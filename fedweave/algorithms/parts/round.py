@@ -16,10 +16,10 @@ from fedweave.core.tree import Tree, leaves, nest
 
 @dataclass(frozen=True)
 class Round:
-    """What a part's hooks see at the server once the clients replied.
+    """What a part's hooks see at the server after the clients replied.
 
     replies: of the P clients that did. at: int64 [P], their places among all clients. w: the global weights before or,
-    where every client has weights of its own, what the P clients received, leaves [P, …] ({} if that is a reward).
+    if every client has its own weights, what the P clients received, leaves [P, …] ({} if that is a reward).
     model: that of the algorithm. held: what the server itself holds (`Federation.held`). factors: float64 [P], what
     updates are multiplied by before they count (`limit`). weights: float64 [P] or [P, P], what `weigh` gave. delta: the
     joint update: what `aggregate` gave, else their weighted sum. value: float64 [P], what `value` gave. Those that are

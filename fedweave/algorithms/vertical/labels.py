@@ -19,11 +19,11 @@ SLOPES = FixedPoint.of(SUM)
 
 @dataclass(frozen=True)
 class LabelRelease:
-    """Labels as they are or, with an `epsilon`, as randomised response leaves each of them, drawn once and for all
-    (Warner 1965; Erlingsson et al. 2014, "RAPPOR", for drawing once).
+    """Labels as they are or, with an `epsilon`, after randomised response on each label, drawn once and for all (Warner
+    1965; Erlingsson et al. 2014, "RAPPOR", for drawing once).
 
-    All training at the client sees these labels alone, so that what it sends for it tells no more of a label than ε,
-    however often. Scores, which say how many labels the model hits, are no training.
+    All training at the client sees only these labels, so what it sends for training reveals no more about a label than
+    ε, however often. Scores, which say how many labels the model hits, are not training.
     """
 
     epsilon: float | None
@@ -41,7 +41,8 @@ class LabelRelease:
         return y if self.epsilon is None else randomised_response(y, classes, self.epsilon, kept[DRAWN])
 
     def sends(self, what: str) -> Mapping[str, Sends]:
-        """The declaration of a "gradient" of the loss in what all parties know, from which labels follow."""
+        """The declaration of a "gradient" of the loss with respect to what all parties know, from which labels
+        follow."""
         if self.epsilon is None:
             return {"gradient": Sends(f"{what}: the labels of the batch can be reconstructed from it")}
         noisy = "the labels of the batch, as randomised response left them, can be reconstructed from it"

@@ -1,5 +1,5 @@
-"""The mini-batch of a vertical federation, the same at all clients, the lists of nodes that are exchanged on its way,
-and what a client samples below them. `now` is what `party` keeps of a round."""
+"""The mini-batch of a vertical federation, the same at all clients, the exchanged lists of nodes that it needs, and
+what a client samples below them. `now` is what `party` keeps during a round."""
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ from fedweave.learn import cross_entropy
 
 
 def draw(graph: Graph, key: Tensor, size: int) -> Tree:
-    """`size` train nodes: "minibatch" int64 [b], and "real" bool [b], for there may be fewer; nothing if
-    `size` is 0."""
+    """`size` train nodes: "minibatch" int64 [b], and "real" bool [b], because there may be fewer; nothing if `size` is
+    0."""
     if not size:
         return {}
     train, size = graph.masks[TRAIN], min(size, len(graph.y))
@@ -30,8 +30,8 @@ def exchanged(now: Tree, cut: int) -> Tensor:
 
 
 def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
-    """What a segment needs for the exchanged list above it, as `Split.sample` gives it. The list has another length
-    every time, and is padded for few of them."""
+    """What a segment needs for the exchanged list above it, as `Split.sample` gives it. The list's length changes every
+    time, and is padded to few different lengths."""
     targets = exchanged(now, segment + 1)
     if targets is now["minibatch"]:
         return split.sample(graph, [segment], targets, now["key"])
@@ -41,8 +41,8 @@ def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
 
 
 def sampled_own(split: Split, graph: Graph, now: Tree, top: int) -> Tree:
-    """What all segments need for the client's own mini-batch alone, as `Split.sample` gives it; from segment `top` on
-    that is what was `sampled` already."""
+    """What all segments need for only the client's own mini-batch, as `Split.sample` gives it; from segment `top` on it
+    was already `sampled`."""
     begun = now["below"][str(top)] if top <= split.last else {"nodes": now["minibatch"], "hops": {}}
     rest = split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"], begun.get("filled"))
     return {"nodes": rest["nodes"], "hops": begun["hops"] | rest["hops"]}

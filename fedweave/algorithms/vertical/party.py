@@ -121,7 +121,7 @@ class PartySteps:
         return {}
 
     def back(self, client: Client, message: Tree) -> Tree:
-        """The gradient in what the client received before a segment; after the first segment, a step."""
+        """The gradient with respect to what the client received before a segment; after the first segment, a step."""
         now, segment, w = client.state["round"], message["segment"], client.state["w"]
         if "h" in message:
             loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)

@@ -1,4 +1,4 @@
-"""What is done to representations before they leave a client, and what the ledger says of it."""
+"""What protects representations before they leave a client, and what the ledger says about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ WORDS = FixedPoint.of(SUM)
 
 @dataclass(frozen=True)
 class RowRelease:
-    """What is done to representations [n, h] before they leave: clipped and noised row by row (`rows`), then, if
-    `masked`, made words of a secure sum (`privacy.secure_sum`), which whoever runs the step masks."""
+    """What protects representations [n, h] before they leave: clipping and noise row by row (`rows`), then, if
+    `masked`, encoding as words of a secure sum (`privacy.secure_sum`), which whoever runs the step masks."""
 
     rows: GaussianRows
     masked: bool
 
     def noised(self, client: Client, h: Tensor, nodes: Tensor | None = None) -> Tensor:
-        """h [n, h] clipped and noised; of `nodes` int64 [n], all nodes where None. A node that stands there several
-        times leaves as one row: the mean of several with noise of their own would have less of it."""
+        """h [n, h] clipped and noised; of `nodes` int64 [n], all nodes where None. A node that appears several times
+        leaves as one row: the mean of several rows, each with its own noise, would have less noise."""
         sent = self.rows.apply(h, random.fold(client.secret, "h"))
         if nodes is None or not self.rows.sigma:
             return sent

@@ -6,13 +6,13 @@ from typing import ClassVar
 from fedweave.algorithms.glasu import GLASU, cuts
 from fedweave.core.algorithm import Capabilities
 
-# A field of GLASU that is declared a class variable here is no choice any more.
+# A field of GLASU that is declared a class variable here is no longer a setting.
 
 
 @dataclass(frozen=True)
 class VFL(GLASU):
     """Vertical federated learning without graphs (Liu et al. 2022, FedBCD): edges = "none", exchanges = 1, so that what
-    a client sends of a node depends on that node's features alone."""
+    a client sends about a node depends only on that node's features."""
 
     exchanges: ClassVar[int] = 1  # type: ignore[misc]
     at: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]

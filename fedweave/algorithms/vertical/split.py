@@ -41,8 +41,9 @@ class Split:
 
     @property
     def followed(self) -> bool:
-        """Whether the prediction sees the aggregate of each node alone, so that clients without labels can follow the
-        gradient in it (appendix B.2: "we require that server aggregation is performed on the last layer")."""
+        """Whether the prediction sees each node's aggregate separately, so that clients without labels can train by the
+        gradient with respect to it (appendix B.2: "we require that server aggregation is performed on the last
+        layer")."""
         return bool(self.cuts) and not self.hops(self.last)
 
     def layers(self, segment: int) -> range:
@@ -98,8 +99,8 @@ class Split:
         kept: Tree | None = None,
         key: Tensor | None = None,
     ) -> tuple[Tensor, Tree]:
-        """A segment's output for its input `h` [s, in], and what else its layers carry (see `core.model.Layer`), {} if
-        that is nothing.
+        """A segment's output for its input `h` [s, in], and whatever else its layers carry (see `core.model.Layer`), {}
+        if nothing.
 
         hops: of `sample`; None takes the whole graph. kept: what the first segment carries beside its output, whose
         first rows are of the nodes of `h`. It does not leave the client, so layers must not change it later on.
@@ -124,8 +125,8 @@ class Split:
 def _widened(layer: Layer, clients: int) -> Layer:
     """`layer` for an input of `clients` times as many columns.
 
-    Its weights by column grow. A layer without such (GCNII's convolution returns to a representation of its own width)
-    comes after a linear map, "merge", back to its width, which begins as the mean.
+    Its weights by column grow. A layer without such weights (GCNII's convolution adds a representation of its own
+    width) follows a linear map, "merge", back to its width, which starts as the mean.
     """
 
     def init(key: Tensor) -> Tree:
