@@ -6,6 +6,7 @@ Deviations: the paper says it in one sentence; 1 / (1 + ‖u_i − u_N‖) and t
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedweave.algorithms.cgsv import CosineValue, SparseReward
@@ -23,8 +24,8 @@ class EuclideanValue(CosineValue):
     """
 
     def likeness(self, updates: Tensor, whole: Tensor) -> Tensor:
-        """1 / (1 + the distance), [P]."""
-        return 1 / (1 + (updates - whole).norm(dim=1))
+        """1 / (1 + the distance), [P]; 0 for an update of 0, which is near a short joint one and brings nothing."""
+        return torch.where(updates.any(1), 1 / (1 + (updates - whole).norm(dim=1)), 0.0)
 
 
 @preset

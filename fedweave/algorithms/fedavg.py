@@ -27,7 +27,7 @@ from fedweave.core.arrays import graph_like
 from fedweave.core.federation import DATA, Client, Federation, on_client
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
-from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.incentives.vocabulary import Vocabulary
 
@@ -222,7 +222,8 @@ class FedAvg(Deployable):
         fitted = self.objective.fit(ctx.start, client, client.key, ctx.sent, anchor=ctx.received, state=state)
         client.state |= {"w": fitted.w} | ({"optimizer": fitted.state} if kept else {})
         ctx = replace(ctx, trained=fitted.w, last_loss=fitted.loss)
-        update, reply = self._shared(ctx.update), Tree()
+        trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimiser takes steps of weight decay alone
+        update, reply = scale(self._shared(ctx.update), trains), Tree()
         for name, part in self.composed.items():
             part.after(ctx.at(name))
             update = part.release(ctx.at(name), update)

@@ -1,6 +1,7 @@
 """What parts may do, on parts made up here."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -14,9 +15,10 @@ from fedweave.algorithms.parts.part import has
 from fedweave.algorithms.preset import Preset
 from fedweave.core import model as models
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel
+from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError, StepFailed
 from fedweave.rounds import train
-from tests.contract.federations import distance, federation, model
+from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
 
@@ -314,3 +316,35 @@ def test_a_step_that_gives_something_else_is_refused_by_name() -> None:
     for made in (lambda w: ({}, {}), lambda w: (map_leaves(lambda leaf: leaf[:1], w), {})):
         with pytest.raises(ConfigError, match=r"^Stepping\.step: the new weights are to have the leaves and shapes"):
             after(FedAvg(model(), parts=(Stepping(made),)), rounds=1)
+
+
+@dataclass(frozen=True)
+class Told(Part):
+    """Tells what the server hears in a round."""
+
+    tell: Callable[[Round], None]
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        self.tell(round)
+        return state
+
+
+@pytest.mark.parametrize("name", ["fedavg", "eu"])
+def test_a_client_without_training_examples_brings_nothing(name: str) -> None:
+    """Weight decay alone would be full steps of Adam; and 0 is near a short joint update, for which `eu` pays."""
+    own = dict(list(graphs(torch.float64).items())[:3])
+    empty = list(own)[1]
+    own[empty] = own[empty]._replace(masks=torch.zeros_like(own[empty].masks))
+    heard: list[Round] = []
+    options = {"optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
+    made = algorithm(name, **options)
+    parts = (Uniform(),) if name == "fedavg" else made.parts
+    *_, last = train(
+        replace(made, parts=(*parts, Told(heard.append))), Simulation(own, classes=CLASSES), 3, eval_every=0
+    )
+    norms = heard[-1].updates.norm(dim=1)
+    assert norms[1] == 0
+    assert all(norms[[0, 2]] > 0)
+    if name == "eu":
+        values = last.state["parts"]["EuclideanValue"]["r"]
+        assert values.argmin() == 1
