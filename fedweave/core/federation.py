@@ -37,8 +37,9 @@ class Client:
     state:  private tree, kept between calls, never leaves. A step may store there a "prediction", [n, c], or a "model",
             weights, for the client's owner: a site takes it out and writes a table of predictions.
     key:    int64 scalar, reproducible randomness of this call: f(seed, round, step, client).
-    secret: int64 scalar for privacy noise. Between organisations it comes from the site's own entropy; the simulation
-            derives it from the seed so that runs can be repeated, and its noise protects nobody.
+    secret: a key for privacy noise. Between organisations it is a secret one of the site's own entropy (`ops.secret`).
+            The simulation derives an int64 scalar from the seed so that runs can be repeated, and its noise protects
+            nobody.
     test:   the global test graph that every client holds, or None.
     place:  the places of its nodes among all clients'; None except in ragged steps of algorithms that need `ids`
             (`core.algorithm.Capabilities`), because the number of edges that leave a client differs between clients.

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.ops import secret
 from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, bits, finalise
 from fedweave.ops.masks import mask
 
@@ -28,11 +29,14 @@ def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
     """A key for `purpose`, unrelated to those of other purposes and to `parent` itself.
 
     A fixed purpose costs only one multiplication and one shift, because steps derive many keys; the draws hash them in
-    full. A number and a tensor that holds it are different purposes.
+    full. A number and a tensor that holds it are different purposes. Of a secret key (`ops.secret`) comes a secret key,
+    or words where a purpose is a tensor of numbers.
     """
     out = parent
     for part in purpose:
-        if isinstance(part, Tensor):
+        if secret.is_secret(out):
+            out = secret.derived(out, part)
+        elif isinstance(part, Tensor):
             out = finalise(out * 3 + finalise(part))
         else:
             out = (out ^ _fixed(part)) * MIX1

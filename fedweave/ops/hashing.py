@@ -4,6 +4,8 @@ generators"), elementwise on int64 tensors, and so the same under any batching."
 import torch
 from torch import Tensor
 
+from fedweave.ops import secret
+
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the same 64 bits, read as a signed number
 MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 MIX2 = 0x94D049BB133111EB - (1 << 64)
@@ -18,5 +20,8 @@ def finalise(z: Tensor) -> Tensor:
 
 
 def bits(source: Tensor, count: int) -> Tensor:
-    """`count` hashed words of the key `source`: int64 [count], uniform over all 2^64 values."""
+    """`count` hashed words of the key `source`, an int64 scalar or a secret key (`ops.secret`): int64 [count], uniform
+    over all 2^64 values."""
+    if secret.is_secret(source):
+        return secret.bits(source, count)
     return finalise(source + torch.arange(1, count + 1, dtype=torch.int64, device=source.device) * GOLDEN)

@@ -3,7 +3,7 @@ Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning
 V-B1.
 
 What is random is given as words: hashed 64-bit numbers of a key (`core.random`), one for each element, so that the same
-key draws the same noise again. The hash is not a cryptographic one.
+key draws the same noise again.
 
 Deviations: 𝓜_N is normalised by the actual sum of its weights; the closed form of eq. 21 is that sum only where x is 0
 or 1.

@@ -1,0 +1,48 @@
+"""Keys and words from a secret of 256 bits: BLAKE2b derives, SHAKE-256 draws, both of the standard library.
+
+A key here is uint8 [32]. Those of `ops.hashing` are int64 scalars, and their hash can be inverted: whoever sees some
+noise can compute such a key, and with it all other noise drawn from it.
+"""
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BYTES = 32
+
+
+def is_secret(source: Tensor) -> bool:
+    """Whether a key is one of these."""
+    return source.dtype == torch.uint8
+
+
+def from_bytes(content: bytes) -> Tensor:
+    """The key made of any bytes: uint8 [32]."""
+    return _tensor(hashlib.blake2b(content, digest_size=BYTES).digest(), np.uint8)
+
+
+def derived(parent: Tensor, part: int | str | Tensor) -> Tensor:
+    """A key for the purpose `part`, uint8 [32]. Where `part` is int64 [...] of at least one dimension: a word for each
+    of its numbers, int64 [...], the same for the same number."""
+    if isinstance(part, Tensor) and part.dim():
+        return _words(bytes(parent.numpy()), part)
+    said = f"{type(part).__name__} {int(part) if isinstance(part, Tensor) else part}"
+    return _tensor(hashlib.blake2b(said.encode(), key=bytes(parent.numpy()), digest_size=BYTES).digest(), np.uint8)
+
+
+def bits(source: Tensor, count: int) -> Tensor:
+    """`count` words of the key `source`: int64 [count]. The first words of a longer draw are those of a shorter one."""
+    return _tensor(hashlib.shake_256(b"bits" + bytes(source.numpy())).digest(8 * count), np.int64)
+
+
+def _words(key: bytes, numbers: Tensor) -> Tensor:
+    found, place = np.unique(numbers.numpy(), return_inverse=True)
+    each = (hashlib.blake2b(number.tobytes(), key=key, digest_size=8) for number in found.astype(np.int64))
+    words = b"".join(hashed.digest() for hashed in each)
+    return torch.from_numpy(np.frombuffer(words, np.int64)[place.reshape(numbers.shape)].copy())
+
+
+def _tensor(content: bytes, kind: type[np.generic]) -> Tensor:
+    return torch.from_numpy(np.frombuffer(content, kind).copy())
