@@ -197,6 +197,8 @@ class GLASU:
                 f"label_epsilon bounds what one client tells of its labels, but {', '.join(holders)} all have them, "
                 "and their draws together tell more; set partition.labels = 'first', or leave label_epsilon out."
             )
+        if self.label_epsilon is not None:
+            fed.map(self.draw, clients=holders)
         nodes = int(replies.stack("nodes")[0])
         counted = {"rounds": 0} if self.decay_every else {}
         return {"holders": {client: int(client in holders) for client in fed.clients}, "nodes": nodes} | counted
@@ -206,6 +208,11 @@ class GLASU:
         """Line 3 of algorithm 1 at t = 0."""
         return self.party.begin(client, message)
 
+    @on_client(sends=lambda glasu: glasu.party.labels.draws())
+    def draw(self, client: Client, message: Tree) -> Tree:
+        """Randomised response on the labels, where `label_epsilon` is set: training sees none before."""
+        return self.party.labels.draw(client)
+
     def calls(self, clients: int) -> Calls:
         """A segment of the model after the other."""
         last = self.party.split.last
@@ -214,7 +221,9 @@ class GLASU:
         pull = (self.pull, self.pull_sum) if self.secure_sum else (self.pull,)
         looks = (self.infer_full,) * last
         judged, predicted = (*looks, self.score), (*looks, self.predict_proba)
-        return Calls((self.begin,), (*forward, *pull, *backward), judged, predicted, labelled=(self.pull,))
+        begun = (self.begin,) if self.label_epsilon is None else (self.begin, self.draw)
+        labelled = (self.draw, self.pull)
+        return Calls(begun, (*forward, *pull, *backward), judged, predicted, labelled=labelled)
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""

@@ -124,11 +124,13 @@ class LDP:
     release: a value drawn once and then sent again costs nothing more (permanent randomised response, Erlingsson et al.
              2014, "RAPPOR"). Names the entry of `Client.state` that holds what was drawn, so that a new draw is noticed
              and counted again. Empty: every message is drawn anew.
+    one_draw: all keys that declare this very mechanism are functions of one draw, counted once for all; else once each.
     """
 
     epsilon: float
     per: str
     release: str = ""
+    one_draw: bool = False
 
     def __post_init__(self) -> None:
         _check("epsilon", self.epsilon)
@@ -245,9 +247,14 @@ class Account:
         for own in bounding:
             if not release_of(own):
                 cost += own.cost() * times
-            elif (applied.key, own) not in released:
-                cost, released = cost + own.cost(), released | {(applied.key, own)}
+            elif (at := (_drawn_at(applied.key, own), own)) not in released:
+                cost, released = cost + own.cost(), released | {at}
         return Account(cost, released)
+
+
+def _drawn_at(key: str, mechanism: Mechanism) -> str:
+    """The key whose release it is; "" of one that several keys tell of."""
+    return "" if isinstance(mechanism, LDP) and mechanism.one_draw else key
 
 
 def release_of(mechanism: Mechanism) -> str:

@@ -80,6 +80,11 @@ def test_another_release_costs_again(other: Applied) -> None:
     assert total(Applied("codes", (LDP(3.0, "node", release="drawn"),)), other) == Cost(epsilon=6.0)
 
 
+def test_one_draw_that_several_keys_tell_of_costs_once() -> None:
+    one = LDP(3.0, "label", release="drawn", one_draw=True)
+    assert total(Applied("drawn", (one,)), Applied("gradient", (one,)), Applied("drawn", (one,))) == Cost(epsilon=3.0)
+
+
 def test_a_release_does_not_lend_its_id_to_a_larger_one() -> None:
     small, large = (Applied("codes", (LDP(epsilon, "node", release="drawn"),)) for epsilon in (1.0, 8.0))
     assert total(small, large) == Cost(epsilon=9.0)

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.federation import Client, Sends
 from fedweave.core.mechanism import LDP, SecureSum
+from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.privacy.ldp import randomised_response
 from fedweave.privacy.secure_sum import FixedPoint
@@ -23,22 +25,33 @@ class LabelRelease:
     1965; Erlingsson et al. 2014, "RAPPOR", for drawing once).
 
     All training at the client sees only these labels, so what it sends for training reveals no more about a label than
-    ε, however often. Scores, which say how many labels the model hits, are not training.
+    ε, however often and under whatever key. So the draw itself is what costs ε. Scores, which say how many labels the
+    model hits, are not training.
     """
 
     epsilon: float | None
 
     def draw(self, client: Client) -> Tree:
-        """What the client keeps of the draw."""
-        return {} if self.epsilon is None else {DRAWN: random.fold(client.secret, DRAWN)}
+        """Draw, once in a run; says no more than that."""
+        client.state[DRAWN] = random.fold(client.secret, DRAWN)
+        return {"drawn": torch.tensor(1)}
 
     def kept(self, client: Client) -> Tree:
-        """The same later."""
-        return {} if self.epsilon is None else {DRAWN: client.state[DRAWN]}
+        """What the client keeps of the draw; {} before it."""
+        return {DRAWN: client.state[DRAWN]} if DRAWN in client.state else {}
 
     def seen(self, y: Tensor, classes: int, kept: Tree) -> Tensor:
-        """The labels that training sees of y int64 [n], −1 where there is none."""
-        return y if self.epsilon is None else randomised_response(y, classes, self.epsilon, kept[DRAWN])
+        """The labels that training sees of y int64 [n], −1 where there is none, and everywhere before the draw."""
+        if self.epsilon is None:
+            return y
+        return randomised_response(y, classes, self.epsilon, kept[DRAWN]) if DRAWN in kept else torch.full_like(y, -1)
+
+    def draws(self) -> Mapping[str, Sends]:
+        """The declaration of what `draw` sends."""
+        if self.epsilon is None:
+            return {}
+        told = "that labels were drawn by randomised response: all that is sent from now on depends on these alone"
+        return {"drawn": Sends(told, self._mechanism(self.epsilon), within=Whole(1, 1))}
 
     def sends(self, what: str) -> Mapping[str, Sends]:
         """The declaration of a "gradient" of the loss with respect to what all parties know, from which labels
@@ -46,7 +59,11 @@ class LabelRelease:
         if self.epsilon is None:
             return {"gradient": Sends(f"{what}: the labels of the batch can be reconstructed from it")}
         noisy = "the labels of the batch, as randomised response left them, can be reconstructed from it"
-        return {"gradient": Sends(f"{what}: {noisy}", LDP(self.epsilon, "label", release=DRAWN))}
+        return {"gradient": Sends(f"{what}: {noisy}", self._mechanism(self.epsilon))}
+
+    @staticmethod
+    def _mechanism(epsilon: float) -> LDP:
+        return LDP(epsilon, "label", release=DRAWN, one_draw=True)
 
     def sends_sum(self, what: str) -> Mapping[str, Sends]:
         """The declaration of a "gradient" that leaves in a secure sum of all clients."""

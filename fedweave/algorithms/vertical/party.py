@@ -58,7 +58,7 @@ class PartySteps:
     def begin(self, client: Client, message: Tree) -> Tree:
         """Initial weights, and what tells whether the clients hold the same nodes."""
         graph, state = client.graph, client.state
-        state |= {"share": message["share"]} | self.labels.draw(client)
+        state |= {"share": message["share"]}
         if self.how.wider:
             state["at"] = message["at"]
         own, tail = random.fold(client.key, "init"), random.fold(message["tail"], "init")

@@ -1,0 +1,102 @@
+"""A server that never asks for the gradient, and reads what it wants to know of labels off trained representations."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.core import random
+from fedweave.core.tree import Tree, encode
+from fedweave.deploy.flare.journal import entries, journals
+from fedweave.deploy.flare.policy import Spent
+from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
+from tests.deploy.test_in_process import cut_again
+from tests.security.cheating import make_sites
+from tests.security.cheating import reply as told
+
+HOLDER = SITES[0]
+ALLOWED = ["ids", "own", "h", "nodes", "masks", "labels"]
+
+
+class Server:
+    """One job after another at the party with labels, in each of which it trains on what the server likes."""
+
+    def __init__(self, project: Path, epsilon: float = 1.0, cap: float = 1.0) -> None:
+        settings = {"exchanges": 1, "batch": 0, "lr": 0.5, "label_epsilon": epsilon}
+        self.config = experiment(
+            "glasu", data={"name": "synthetic", "nodes": 120, "classes": 3}, rounds=9, partition={"labels": "first"},
+            algorithm_settings=settings,
+        )  # fmt: skip
+        self.project, self.folder = cut_again(project, self.config), project / HOLDER
+        path = self.folder / "site.toml"
+        kept = ", ".join(f'"{key}"' for key in ALLOWED)
+        policy = f"[policy]\nepsilon = {cap}\nunbounded = [{kept}]\n"
+        path.write_text(path.read_text().partition("[policy]")[0] + policy)
+
+    def representations(self, run: str, draw: bool) -> tuple[Tensor, Tensor]:
+        """Before and after a round of training, without a call of `pull`."""
+        member = InProcess(self.project).members[HOLDER]
+
+        def ask(request: str, message: Tree) -> Tree:
+            return told(member.answer(request, encode(message)))
+
+        def step(name: str, round: int, message: Tree) -> Tree:
+            return ask(call_request(self.config, f"GLASU.{name}", round), message)
+
+        ask(join_request(self.config, run), {})
+        data = member._job.found.data
+        align = {"kind": "align", "pin": json.loads(call_request(self.config, "x"))["pin"], "round": -1}
+        ask(json.dumps(align), {"width": data.features, "common": torch.arange(data.nodes)})
+        step("begin", 0, {"clients": 3, "share": torch.tensor(1 / 3), "tail": random.key(7)})
+        if draw:
+            step("draw", 0, {})
+        found = []
+        for round in (1, 2):
+            found.append(step("infer", round, {"batch": random.key(10 + round), "segment": 0})["h"])
+            if round == 1:
+                step("update", 1, {"h": found[0].clone()})
+        return found[0], found[1]
+
+    def spent(self) -> float:
+        return Spent.of(entry for path in journals(self.folder) for entry in entries(path)).epsilon(1e-5)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return make_sites(tmp_path / "project", "glasu")
+
+
+def relabelled(project: Path) -> None:
+    """The party's labels, each the next class."""
+    path = project / HOLDER / "data.npz"
+    held: dict[str, Any] = dict(np.load(path))
+    name = "labels" if "labels" in held else "y"
+    held[name] = np.where(held[name] >= 0, (held[name] + 1) % 3, held[name])
+    np.savez(path, **held)
+
+
+def test_the_draw_itself_costs_what_labels_cost(project: Path) -> None:
+    """Each run draws anew, so that votes over many runs would find the labels."""
+    server = Server(project)
+    server.representations("r1", draw=True)
+    assert server.spent() == 1.0
+    with pytest.raises(AssertionError, match=r"policy\.epsilon: ε = 1 is spent"):
+        server.representations("r2", draw=True)
+
+
+@pytest.mark.parametrize("draw", [False, True])
+def test_what_leaves_before_the_draw_tells_nothing_of_labels(project: Path, draw: bool) -> None:
+    """With other labels it is the same to the last bit; after a draw, which leaves nearly all at this ε, it is not."""
+    server = Server(project, 20.0, cap=40.0)
+    [before, after] = server.representations("r1", draw)
+    relabelled(project)
+    [same, other] = server.representations("r2", draw)
+    assert torch.equal(before, same)
+    assert torch.equal(after, other) != draw
+    assert server.spent() == (40.0 if draw else 0.0)
