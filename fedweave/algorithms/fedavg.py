@@ -18,7 +18,7 @@ from torch import Tensor
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy, Objective, Part, Round, has
-from fedweave.algorithms.parts.fitting import check_sum
+from fedweave.algorithms.parts.fitting import check_examples, check_sum
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
@@ -75,6 +75,7 @@ class FedAvg(Deployable):
             if part.whole_models and (self.share != ("*",) or self.composed.private):
                 raise ValueError(f"parts: {name} has the server judge whole models, of which it gets a share alone")
         check_sum(self.composed, self._remembers, self.participation)
+        check_examples(self.composed, self._own_weights)
         self.objective, self.vocabulary  # noqa: B018  refuse what cannot be trained, or known
 
     @property

@@ -123,8 +123,9 @@ class MotifPrototypes(Part):
         weight = torch.zeros(len(number), dtype=torch.float64)
         total = weight[:, None]
         for reply, share in zip(round.replies, round.value.relu(), strict=True):
-            real = reply["motif"] >= 0
-            place = torch.searchsorted(number, reply["motif"][real])
+            motif = once(reply["motif"])
+            real = motif >= 0
+            place = torch.searchsorted(number, motif[real])
             own = reply["prototype"][real]
             total = total.expand(-1, own.shape[1]).contiguous().index_add(0, place, share * own.double())
             weight = weight.index_add(0, place, share.expand(len(place)))
@@ -145,10 +146,18 @@ def both(w: Tree, model: Model, graph: Graph, key: Tensor | None) -> tuple[Tenso
     return embedded, models.apply(model[split:], w, graph, key, embedded, first=split)
 
 
+def once(motif: Tensor) -> Tensor:
+    """int64 [K]: the list with −1 in place of each motif that stood in it before, which would count twice."""
+    number, which = torch.unique(motif, return_inverse=True)
+    at = torch.arange(len(motif))
+    first = at.new_full((len(number),), len(motif)).scatter_reduce(0, which, at, "amin")
+    return torch.where(first[which] == at, motif, -1)
+
+
 def listed(state: Tree, round: Round) -> Tensor:
     """The motifs that each of N agents listed when it replied last, int64 [N, …] padded with -1."""
     before: Tensor = state["motif"]
-    now = [reply["motif"] for reply in round.replies]
+    now = [once(reply["motif"]) for reply in round.replies]
     rows = max(before.shape[1], *(len(own) for own in now))
     out = before.new_full((len(before), rows), -1)
     out[:, : before.shape[1]] = before

@@ -26,6 +26,7 @@ class Dishonest(Simulation):
 
     lie: Lie | None = None
     idle = False  # whether it has no data of its own either, so that it can name no motif
+    repeated = 0  # how often it then lists a motif of another's; its list is as much longer as it said
     rng = generator(0, "adversary")
 
     def map(self, step: Any, shared: Any = None, each: Any = None, *args: Any, **options: Any) -> Replies:
@@ -43,8 +44,11 @@ class Dishonest(Simulation):
             false = unravel(type(self).lie(self, sent, got), like)  # type: ignore[misc]
             for path, leaf in leaves(false):
                 tree[path][AGENT] = leaf
+        if self.repeated:
+            tree["motif"] = torch.nn.functional.pad(tree["motif"], (0, self.repeated), value=-1)
+            tree["prototype"] = torch.nn.functional.pad(tree["prototype"], (0, 0, 0, self.repeated))
         if self.idle:
-            tree["motif"][AGENT] = -1
+            tree["motif"][AGENT] = tree["motif"][VICTIM][0] if self.repeated else -1
         return Replies(replies.clients, [Batch(tuple(range(len(replies))), nest(tree))], replies.missing)
 
 
@@ -74,10 +78,11 @@ def prepared(seed: int) -> Built:
     return build(config.resolve({**SETTINGS, "seed": seed}))
 
 
-def paid(seed: int, lie: Lie | None = None, idle: bool = False, rounds: int = 4) -> Tensor:
+def paid(seed: int, lie: Lie | None = None, idle: bool = False, rounds: int = 4, repeated: int = 0) -> Tensor:
     """What the agents are paid over all rounds, float64 [5]."""
     built = prepared(seed)
-    engine = type("Engine", (Dishonest,), {"lie": lie, "idle": idle, "rng": generator(seed, "adversary")})
+    cheat = {"lie": lie, "idle": idle, "repeated": repeated, "rng": generator(seed, "adversary")}
+    engine = type("Engine", (Dishonest,), cheat)
     fed = engine(built.fed._graphs, classes=2, seed=seed)
     total: Any = 0
     for step in train(built.algorithm, fed, rounds, eval_every=0):

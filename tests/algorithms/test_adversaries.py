@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.prototypes import once
 from tests.algorithms.adversaries import AGENT, LIES, paid
 
 FOUND_OUT = ("noise", "zeros", "its update with the sign flipped")  # whatever else the agent has
@@ -43,6 +44,16 @@ def test_one_that_sends_something_else_than_its_update_is_paid_less(what: str, s
 @pytest.mark.parametrize("what", LIES)
 def test_one_without_data_is_paid_less_whatever_it_sends(what: str, seed: int) -> None:
     assert less(paid(seed, LIES[what], idle=True), seed)
+
+
+@every_seed
+def test_one_without_data_is_paid_less_however_often_it_lists_a_motif_of_anothers(seed: int) -> None:
+    assert less(paid(seed, LIES["zeros"], idle=True, repeated=2048), seed)
+
+
+def test_a_motif_counts_once_in_its_first_row() -> None:
+    assert once(torch.tensor([7, 3, 7, -1, 3, 5, -1])).tolist() == [7, 3, -1, -1, -1, 5, -1]
+    assert once(torch.tensor([], dtype=torch.int64)).tolist() == []
 
 
 @every_seed

@@ -9,9 +9,10 @@ import torch
 from torch.func import grad
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
+from fedweave.algorithms.cgsv import CosineValue, SparseUpdates
 from fedweave.algorithms.f2gnn import FairPenalty
 from fedweave.algorithms.fedprox import Proximal
-from fedweave.algorithms.parts import ExampleNoise, SecureSum, Uniform
+from fedweave.algorithms.parts import Drift, ExampleNoise, SecureSum, Uniform
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.arrays import graph_arrays
@@ -132,6 +133,13 @@ def test_what_cannot_be_bounded_is_refused() -> None:
         FedAvg(MLP, parts=(Uniform(), Proximal(0.1), ExampleNoise()))
     with pytest.raises(ValueError, match="both send something else than an update"):
         ALGORITHMS["graphfl"](MLP, parts=(ExampleNoise(),))
+    for own in ({"share": ("0/*",)}, {"parts": (Uniform(), Drift(), ExampleNoise())}):
+        with pytest.raises(
+            ValueError, match=r"ExampleNoise bounds what one example tells through its own gradient, but"
+        ):
+            FedAvg(MLP, **{"parts": (Uniform(), ExampleNoise()), **own})
+    with pytest.raises(ValueError, match="no reward"):
+        FedAvg(MLP, parts=(CosineValue(), SparseUpdates(), ExampleNoise()))
     for wrong in ({"examples": 0}, {"lr": 0.0}, {"clip": -1.0}, {"epsilon": 1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ExampleNoise(**wrong)

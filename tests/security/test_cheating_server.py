@@ -14,6 +14,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.algorithms import parts
 from fedweave.cli import app
 from fedweave.config import resolve
+from fedweave.core import model as models
+from fedweave.core import random
 from fedweave.core.mechanism import LDP
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.npz import SPLIT
@@ -378,6 +380,24 @@ def test_rounded_scores_give_no_exact_counts_of_classes(project: Path) -> None:
     loud["w"]["1"]["bias"] = torch.tensor([-1e6, 0.0, 0.0])
     told = reply(server.call("FedAvg.score", 4, loud))["own"]
     assert not any(told[name].any() for name in told if name != "accuracy")
+
+
+@pytest.mark.parametrize("policy", ["", "round_scores = 10"])
+def test_no_measure_of_an_evaluation_tells_how_many_a_class_has(project: Path, policy: str) -> None:
+    """FedEgo's evaluation tells how far labels are from those that the server sends: if all in one class, its share."""
+    set_policy(project, policy)
+    server = Cheat(project, agreed("fedego", rounds=5))
+    server.join()
+    algorithm, graph = server.member._job.algorithm, server.member._job.graph
+    theta, phi = algorithm._parts(models.init(algorithm.model, random.key(1), torch.float32))
+    found = []
+    for own in range(3):
+        message = {"theta": theta, "phi": phi, "labels": torch.eye(3)[own]}
+        left = reply(server.call("FedEgo.score", own + 1, message))
+        found.append(1 - float(left["measures"]["emd"]) / 2)
+    counts = torch.bincount(graph.y[graph.masks[0]], minlength=3)
+    exact = (counts / counts.sum()).tolist()
+    assert found == ([1.0] * 3 if policy else pytest.approx(exact, abs=1e-6))
 
 
 # --- caps

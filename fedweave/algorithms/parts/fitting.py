@@ -6,7 +6,7 @@ from types import FunctionType
 
 from fedweave.algorithms.parts.part import Part, has
 from fedweave.core.federation import Sends, step_info
-from fedweave.core.mechanism import Mechanism
+from fedweave.core.mechanism import Gaussian, Mechanism
 
 # Hooks that only one part may have, and what they decide.
 DECIDES = {
@@ -114,6 +114,27 @@ def check_sum(parts: Parts, remembers: str, participation: float) -> None:
                 f"parts: {name} with everyone = true is of all clients, and participation is {participation:g}; set "
                 "participation = 1.0, or everyone = false"
             )
+
+
+def check_examples(parts: Parts, own_weights: bool) -> None:
+    """Refuse noise for single examples where other examples' gradients depend on one, so that its bound does not hold.
+
+    own_weights: whether clients train from weights that the server does not send them.
+
+    Raises:
+        ValueError: says what makes them depend on each other.
+    """
+    for name, part in parts.items():
+        if not any(isinstance(own, Gaussian) and own.per == "example" for own in mechanisms(part)):
+            continue
+        changing = next((other for other, own in parts.items() if has(own, "changes")), "")
+        if own_weights or changing:
+            why = (
+                f"{changing} copies data between examples"
+                if changing
+                else "weights that clients keep of their own come from all examples (set share = ['*'], and no reward)"
+            )
+            raise ValueError(f"parts: {name} bounds what one example tells through its own gradient, but {why}")
 
 
 def _bounded(parts: Parts) -> None:
