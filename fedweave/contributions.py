@@ -130,7 +130,7 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
             "clients'; contributions are measured for such algorithms, for instance fedavg."
         )
     reached = Checkpoint.load(directory / CHECKPOINT)
-    check_again(directory, built, reached)
+    check_again(directory, config, built, reached)
     where, _ = judging(built)
     net = algorithm.net if built.fed.test is None else algorithm.test_net
     rows = []

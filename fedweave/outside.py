@@ -50,6 +50,15 @@ def files_in(document: Mapping[str, Any]) -> Iterator[Path]:
             waiting.extend(value)
 
 
+def digests(document: Mapping[str, Any]) -> dict[str, str]:
+    """{name: SHA-256} of the Python files that a configuration names plug-ins in, those of one name together; not of
+    what these import."""
+    found: dict[str, Any] = {}
+    for file in sorted({file for file in files_in(document) if file.is_file()}):
+        found.setdefault(file.name, hashlib.sha256()).update(file.read_bytes())
+    return {name: whole.hexdigest() for name, whole in found.items()}
+
+
 def check_trusted(document: Mapping[str, Any], where: Path) -> None:
     """Refuse the configuration `where` of a run's folder, which a stranger may have written, if it names a Python file
     that the environment variable `TRUSTED` does not.

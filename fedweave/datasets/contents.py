@@ -34,13 +34,14 @@ def content(data: Dataset) -> str:
 
 
 def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, remedy: str) -> None:
-    """Refuse data that is not that of a run any more; a run that did not note its data may have any.
+    """Refuse data, or files of plug-ins, that are not those of a run any more; what a run did not note may be any.
 
     Raises:
         UserError: names what has changed.
     """
-    if before and (changed := [what for what in now if before.get(what) != now[what]]):
-        raise UserError(f"the data of {run} has changed since it was begun: {', '.join(changed)}. {remedy}")
+    if changed := [what for what in now if what in before and before[what] != now[what]]:
+        what = "code" if any(Path(one).suffix == ".py" for one in changed) else "data"
+        raise UserError(f"the {what} of {run} has changed since it was begun: {', '.join(changed)}. {remedy}")
 
 
 def _digest(arrays: tuple[np.ndarray | None, ...]) -> str:

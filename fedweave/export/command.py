@@ -56,7 +56,9 @@ def free(directory: Path, out: Path | None, form: Format) -> Path:
     Raises:
         UserError: it is there already, or the format needs what is not installed.
     """
-    folder = out or directory / "export"
+    from fedweave.runs.files import EXPORT
+
+    folder = out or directory / EXPORT
     if folder.exists():
         raise UserError(f"{folder} exists; name another folder with --out, or remove it.")
     if form == Format.onnx:

@@ -33,7 +33,9 @@ def statement(
         typer.echo(f"the statement in {check} agrees with the ledger of {member} in {directory}")
         typer.echo("checked are its Parquet and CSV files; the page (.html) is a copy to read")
         return
-    paths, totals = write_statement(directory, member, out or directory / "statement")
+    from fedweave.runs.files import STATEMENT
+
+    paths, totals = write_statement(directory, member, out or directory / STATEMENT)
     _show(totals)
     for path in paths:
         typer.echo(path)

@@ -7,7 +7,9 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from fedweave import outside
 from fedweave.build import Built, client_ids
+from fedweave.config import Config
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.model import Model
@@ -25,13 +27,14 @@ def held(built: Built) -> dict[str, Any]:
     return columns | {"client": client_ids(len(columns["client"]), built.partition.names)}
 
 
-def check_again(directory: Path, built: Built, reached: Checkpoint) -> None:
+def check_again(directory: Path, config: Config, built: Built, reached: Checkpoint) -> None:
     """Refuse what the directory's configuration gives now, unless its data and clients are those that the run noted.
 
     Raises:
         UserError: says what has changed.
     """
-    check_same(reached.source, digests(built.data), directory, "Bring it back; new data are for `predict --data`.")
+    now = digests(built.data) | outside.digests(config.plain())
+    check_same(reached.source, now, directory, "Bring it back; new data are for `predict --data`.")
     if not (directory / PARTITION).exists():
         return
     noted, now = read_table(directory, PARTITION), pa.table(held(built))

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -30,7 +31,9 @@ PAIRS = "pairs.npz"  # what is known of every two clients; only where there is s
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 RUN = "run.json"  # of a run between sites: which run of the project it is
 OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
-OF_COMMANDS = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)
+EXPORT, STATEMENT = "export", "statement"  # folders
+OF_MODEL = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)  # of a run as it is, whatever its rounds
+OF_COMMANDS = (*OF_MODEL, EXPORT, STATEMENT)
 
 _IN_SUMMARY = {
     "algorithm": str,
@@ -219,7 +222,11 @@ def remove_leftovers(directory: Path) -> None:
 def remove_run(directory: Path) -> None:
     """Remove what a run wrote, and what commands wrote of it: all their files would be of another run."""
     for name in (*OF_A_RUN, *OF_COMMANDS):
-        (directory / name).unlink(missing_ok=True)
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from fedweave import outside
 from fedweave.build import Built, build
 from fedweave.config import Config, written
 from fedweave.core.edge_list import MotifTable
@@ -36,8 +37,8 @@ from fedweave.runs.files import (
     LEDGER,
     METRICS,
     MOTIFS,
+    OF_MODEL,
     PARTITION,
-    PREDICTIONS,
     SUMMARY,
     damaged,
     locked,
@@ -142,7 +143,7 @@ def run(
     with locked(directory), replacing(directory) if overwrite else nullcontext():
         if not overwrite:
             examine(config, directory, resume)  # again: now nobody else writes
-        source = here.source(built)
+        source = here.source(built) | outside.digests(config.plain())
         start, metrics = _prepare(config, built, directory, here, source)
         watch.begin(config, built, directory, start.round)
         files = RunFiles(directory, built, metrics, start, source)
@@ -171,7 +172,7 @@ def _prepare(
     if (directory / CHECKPOINT).exists():
         start = Checkpoint.load(directory / CHECKPOINT)
         check_rounds(start.round, config, directory)
-        check_same(start.source, source, directory, "Bring the old data back, or begin anew with --overwrite.")
+        check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
@@ -180,7 +181,7 @@ def _prepare(
     if motifs := getattr(built, "motifs", None):
         write_table(directory / MOTIFS, frequent(motifs, built.data))
     with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone
-        for name in (SUMMARY, PREDICTIONS):  # of fewer rounds than are wanted now
+        for name in (SUMMARY, *OF_MODEL):  # of fewer rounds than are wanted now
             (directory / name).unlink(missing_ok=True)
     return start, metrics
 

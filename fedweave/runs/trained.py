@@ -106,7 +106,7 @@ def trained(directory: Path, config: Config, instead: str) -> Trained:
     if config.engine.name != "simulation":
         raise UserError(f"{directory} was trained between sites, where its models are. {instead}")
     built, reached = build(config), Checkpoint.load(directory / CHECKPOINT)
-    check_again(directory, built, reached)
+    check_again(directory, config, built, reached)
     built.fed.restore(reached.fed, reached.data)
     built.fed.begin(reached.round)
     return Trained(directory, config, built, reached.state)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 
-from fedweave import datasets
+from fedweave import datasets, outside
 from fedweave.config import Document, load, override, parameters, registry, with_algorithm
 from fedweave.config.plugins import lookup
 from fedweave.datasets.contents import check_same, digests
@@ -102,7 +102,8 @@ def _seeds(text: str) -> list[int]:
 
 
 def check_unchanged(runs: Sequence[PlannedRun]) -> None:
-    """Refuse finished runs of tables of one's own that have changed since: they would stand beside runs of the new.
+    """Refuse finished runs of tables or plug-ins of one's own that have changed since: they would stand beside runs of
+    the new.
 
     Raises:
         UserError: names the run and what has changed.
@@ -110,10 +111,12 @@ def check_unchanged(runs: Sequence[PlannedRun]) -> None:
     known: dict[str, dict[str, str]] = {}
     for run in runs:
         data, folder, seed = run.config.data, run.config.folder, run.config.general.seed
-        if folder is None or not run.finished():
+        code = outside.digests(run.config.plain())
+        if (folder is None and not code) or not run.finished():
             continue
         key = repr((data.plain(), folder, seed))
         if key not in known:
-            known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values))
+            own = folder is not None
+            known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values)) if own else {}
         before = Checkpoint.load(run.directory / CHECKPOINT).source
-        check_same(before, known[key], run.directory, "Sweep the new data into another directory with --out.")
+        check_same(before, known[key] | code, run.directory, "Sweep what is new into another directory with --out.")

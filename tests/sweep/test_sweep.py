@@ -133,5 +133,5 @@ def test_runs_of_tables_that_have_changed_are_not_mixed_with_new_ones(
     (tmp_path / "nodes.csv").write_text(f"id,label,f\n{rows.replace('7.5', '8.5')}")
     changed = CliRunner().invoke(app, [*words, "0-1"])
     assert changed.exit_code == 2
-    assert "has changed since it was begun: features. Sweep the new data into another" in changed.stderr
+    assert "has changed since it was begun: features. Sweep what is new into another" in changed.stderr
     assert len(list((tmp_path / "out/runs").glob("*/summary.json"))) == 1

@@ -1,0 +1,84 @@
+"""Files of plug-ins are part of what a run was begun with."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedweave import outside
+from fedweave.cli import app
+
+MODEL = """
+from dataclasses import dataclass
+from fedweave.models import GCN
+
+@dataclass(frozen=True)
+class Net(GCN):
+    hidden: int = {width}
+"""
+CONFIG = """
+rounds = 2
+[data]
+name = "digits"
+[partition]
+name = "random"
+clients = 2
+[algorithm]
+name = "fedavg"
+local_steps = 1
+"""
+
+
+def fedweave(*words: str, code: int = 0) -> str:
+    """What a command says in a process of its own, which has run no file of a plug-in yet."""
+    outside._module.cache_clear()
+    result = CliRunner().invoke(app, [*words])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output + (str(result.exception) if result.exception else "")
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a model, which is changed once a run was begun."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDWEAVE_FILES", str(tmp_path / "net.py"))
+    Path("net.py").write_text(MODEL.format(width=8))
+    Path("config.toml").write_text(CONFIG + f'[model]\nname = "{tmp_path}/net.py:Net"\n')
+    return tmp_path / "net.py"
+
+
+def test_a_run_whose_code_has_changed_is_not_continued_nor_used(own: Path) -> None:
+    fedweave("run", "config.toml", "--out", "run", "--quiet")
+    fedweave("predict", "run")
+    own.write_text(MODEL.format(width=8) + "# another model, for all that anybody knows\n")
+    for words in (
+        ("run", "config.toml", "--out", "run", "--resume", "--set", "rounds=3"),
+        ("predict", "run", "-o", "more.csv"),
+    ):
+        said = fedweave(*words, code=2)
+        assert "the code of run has changed since it was begun: net.py" in " ".join(said.split())
+    fedweave("run", "config.toml", "--out", "run", "--overwrite", "--quiet")
+    fedweave("predict", "run")
+
+
+def test_a_sweep_mixes_no_runs_of_changed_code(own: Path) -> None:
+    fedweave("sweep", "config.toml", "--seeds", "0", "--out", "swept")
+    fedweave("sweep", "config.toml", "--seeds", "0", "--out", "swept")
+    own.write_text(MODEL.format(width=8) + "# changed\n")
+    said = fedweave("sweep", "config.toml", "--seeds", "0-1", "--out", "swept", code=2)
+    assert "has changed since it was begun: net.py. Sweep what is new into another" in " ".join(said.split())
+
+
+def test_what_commands_wrote_of_a_run_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.toml").write_text(CONFIG)
+    fedweave("run", "config.toml", "--out", "run", "--quiet")
+    fedweave("export", "run")
+    fedweave("predict", "run")
+    fedweave("run", "config.toml", "--out", "run", "--overwrite", "--quiet")
+    assert not any(Path("run", name).exists() for name in ("export", "predictions.parquet"))
+    fedweave("export", "run")
+    fedweave("contributions", "run", "--rounds", "all")
+    fedweave("run", "config.toml", "--out", "run", "--resume", "--set", "rounds=3", "--quiet")
+    assert not Path("run/contributions.parquet").exists(), "it was of two rounds"
+    assert "2 rounds" in Path("run/export/README.md").read_text(), "the card says of which rounds it is"
