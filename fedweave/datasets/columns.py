@@ -127,6 +127,19 @@ def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[st
     return groups or tuple(sorted(present.unique().to_pylist()))
 
 
+def owners_of(table: Table, column: str) -> tuple[str, ...]:
+    """The names in a column that says whose each row is, sorted.
+
+    Raises:
+        DataError: a cell is empty, or a name begins or ends with a blank, which would make a member of its own.
+    """
+    names = table.filled(column).to_pylist()
+    blank = np.array([name != name.strip() for name in names], bool)
+    remedy = "Write each member's name the same way in every row."
+    refuse_rows(table, blank, lambda row: f"{column} is {names[row]!r}, with a blank at an end", remedy)
+    return tuple(sorted(set(names)))
+
+
 def edges_of(edges: Table, ids: pa.Array) -> np.ndarray:
     """int64 [2, 2 E]: both directions of every edge between the nodes `ids`, each once.
 

@@ -17,6 +17,7 @@ from fedweave.datasets.columns import (
     features_of,
     group_names,
     ids_of,
+    owners_of,
     sens_of,
     split_of,
 )
@@ -115,7 +116,7 @@ class Folder(Classified):
             "sens": lambda found: sens_of(nodes, self.groups),
             "groups": lambda found: group_names(nodes, self.groups),
             "public": lambda found: split_of(nodes, found["labelled"][0]) if split and "labelled" in found else None,
-            "owners": lambda found: tuple(sorted(set(nodes.filled(self.owner or "").to_pylist()))) if owned else (),
+            "owners": lambda found: owners_of(nodes, self.owner or "") if owned else (),
             "owner": lambda found: nodes.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
             "edges": lambda found: edges_of(edges, found["ids"]) if "ids" in found else None,
         }

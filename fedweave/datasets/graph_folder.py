@@ -12,7 +12,16 @@ import scipy.sparse as sp
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first
 from fedweave.datasets.classified import Classified
-from fedweave.datasets.columns import EDGES, check_columns, ends_of, feature_names, features_of, ids_of, split_of
+from fedweave.datasets.columns import (
+    EDGES,
+    check_columns,
+    ends_of,
+    feature_names,
+    features_of,
+    ids_of,
+    owners_of,
+    split_of,
+)
 from fedweave.datasets.features import compact, normalise, one_hot
 from fedweave.datasets.recognise import TABLES
 from fedweave.datasets.table import WHOLE, Table, find, read
@@ -77,9 +86,9 @@ class GraphFolder(Classified):
             DataError: see `load`.
         """
         own = () if self.owner is None else (self.owner,)
-        known, owners_of = (*GRAPHS, *own), "" if own else "data.owner names one that says whose each graph is"
+        known, hint = (*GRAPHS, *own), "" if own else "data.owner names one that says whose each graph is"
         required = (*GRAPHS[:2], *own) if labelled else GRAPHS[:1]  # whose a graph to be predicted is does not matter
-        check_columns(graphs, required=required, known=known, closed=True, hint=owners_of)
+        check_columns(graphs, required=required, known=known, closed=True, hint=hint)
         check_columns(nodes, required=NODES[:2], known=NODES)
         check_columns(edges, required=EDGES, known=(*EDGES, "label"), closed=True)
         y, classes = self.labels_of(graphs, labelled)
@@ -92,7 +101,7 @@ class GraphFolder(Classified):
             kinds = _kinds(nodes, self.node_labels)[order]
         x = self._features(nodes, order, kinds, pairs)
         owned = self.owner if self.owner in graphs.columns else None
-        owners = tuple(sorted(set(graphs.filled(owned).to_pylist()))) if owned else ()
+        owners = owners_of(graphs, owned) if owned else ()
         dataset = Dataset(
             name=root.resolve().name,
             x=normalise(compact(x), self.normalise, root.name),

@@ -38,6 +38,8 @@ def compare(
     from fedweave.report.training import unlike
 
     groups = grouped(read_runs(directories))
+    if len(directories) < 2:
+        raise UserError(f"{directories[0]} is one run; give another to compare it with.")
     if len(groups) < 2:
         raise UserError("these runs differ in the seed alone; give runs of at least two experiments or algorithms.")
     if not comparable(groups):

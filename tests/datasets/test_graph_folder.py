@@ -178,3 +178,9 @@ def test_text_of_nodes_worked_by_hand(tmp_path: Path) -> None:
     assert data.columns == ("charge = minus", "charge = plus")
     with pytest.raises(ConfigError, match="names a value twice"):
         load("graphs", str(root), categories={"charge": ("plus", "plus")})
+
+
+def test_a_blank_makes_no_other_member(tmp_path: Path) -> None:
+    owned = "id,label,lab\nwater,wet,north\nsalt,dry,north \nair,,south\n"
+    with pytest.raises(DataError, match="lab is 'north ', with a blank at an end"):
+        load("graphs", str(folder(tmp_path, owned)), owner="lab")

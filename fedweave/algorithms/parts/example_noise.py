@@ -40,7 +40,8 @@ class ExampleNoise(MemberNoise):
     T rounds with √T μ.
 
     clip:     norm of one example's gradient at most. One that is not finite counts as 0.
-    sigma:    the sum's noise has the standard deviation sigma · clip; or `epsilon`, `target_rounds`: see `MemberNoise`.
+    sigma:    the sum's noise has the standard deviation sigma · clip; 1 unless `epsilon` and `target_rounds` are given
+              in its place, as of `MemberNoise`.
     examples: what the sum is divided by: a public guess of how many examples a member has.
     lr:       the step's length. What a member trains besides never leaves it; local_steps = 1 saves time.
     """
