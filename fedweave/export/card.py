@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedweave.core.text import printable
-from fedweave.export.source import AT_SITES, Form, Source
+from fedweave.export.source import AT_SITES, HANDED_OUT, Form, Source
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import GAPS, NOTES
 from fedweave.report.reading import Run
@@ -25,6 +25,8 @@ _NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in m
 _SCALED = {
     "none": "as they are",
     AT_SITES: "as in the sites' own data after what each one's site.toml says of it (normalise, categories)",
+    HANDED_OUT: "as `sites init --split` handed them out: if its configuration has a normalise other than none, scaled "
+    "with numbers of the whole data set that no site has",
     "binary": "1 where not 0",
     "row": "each row divided by the sum of its absolute values",
     "scale": f"each column divided by its standard deviation over the run's nodes{_NUMBERS}",

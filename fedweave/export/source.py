@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego")
 AT_SITES = "sites"  # how features are scaled that each site reads by itself
+HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
 
 
 @dataclass(frozen=True)

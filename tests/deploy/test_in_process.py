@@ -30,6 +30,7 @@ from fedweave.deploy.flare.journal import Journal, entries
 from fedweave.deploy.flare.peers import read_rounding
 from fedweave.deploy.flare.scores import NOTHING, as_arrived, rounded
 from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.deploy.sites.exporting import form_of
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
 from fedweave.metrics.measured import COARSE
@@ -484,6 +485,14 @@ def test_noise_comes_from_the_sites_own_secret(project: Path, monkeypatch: pytes
     monkeypatch.setattr(secret.os, "urandom", lambda count: b"\0" * count)
     here, there = (bytes(secret.noise_key(project / site / "privacy.secret")) for site in ("bank-a", "bank-b"))
     assert here != there
+
+
+def test_a_card_does_not_say_of_features_that_were_cut_that_they_are_as_they_were(project: Path) -> None:
+    """`sites init --split` scales them as its configuration says."""
+    assert form_of(project / "bank-a").scaling == {"how": "handed out"}
+    site = project / "bank-a/site.toml"
+    site.write_text(site.read_text().replace("draws_as", "# draws_as"))
+    assert form_of(project / "bank-a").scaling == {"how": "none"}
 
 
 def test_a_readable_secret_is_refused(project: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.sitefile import SITE_FILE
-from fedweave.export.source import Form, numbers
+from fedweave.export.source import HANDED_OUT, Form, numbers
 
 
 def form_of(site: Path) -> Form:
@@ -18,4 +18,6 @@ def form_of(site: Path) -> Form:
     about, _ = read_checked(site / SITE_FILE)
     data = read_graph(site / about.path, replace(about, normalise="none"))
     labels, scaling = data.labels or about.labels or (), numbers(data.x, about.normalise)
+    if about.draws_as is not None and about.normalise == "none":
+        scaling = {"how": HANDED_OUT}
     return Form(data.features, data.classes, data.columns, labels, data.example, scaling)
