@@ -194,7 +194,7 @@ def test_the_exported_source_needs_no_fedweave(tmp_path: Path) -> None:
 
 
 def test_the_card_knows_every_scaling_and_tells_the_gaps_between_groups(tmp_path: Path) -> None:
-    assert set(card._SCALED) == {*features.NORMALISE, source.AT_SITES}
+    assert set(card._SCALED) == {*features.NORMALISE, source.AT_SITES, source.HANDED_OUT}
     summary = made(tmp_path / "run", {"name": "fedavg", "lr": 0.05}, SYNTHETIC, 3)
     text = (exported(tmp_path / "run") / "README.md").read_text()
     for gap in ("sp", "eo", "equalised_odds"):

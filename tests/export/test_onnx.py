@@ -110,7 +110,7 @@ def test_the_command_writes_a_model_that_stands_alone(
     assert logging.getLogger("torch.onnx").level == level
     page = (Path(__file__).parents[2] / "docs/predicting.md").read_text()
     monkeypatch.chdir(out / "export")
-    exec(textwrap.dedent(page.split("onnxruntime alone:\n\n")[1].split("\n\n")[0]), {})
+    exec(textwrap.dedent(page.split("only onnxruntime is needed:\n\n")[1].split("\n\n")[0]), {})
     assert set(ast.literal_eval(capsys.readouterr().out)) <= {"high", "low"}
 
 
