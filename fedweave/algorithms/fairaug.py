@@ -4,7 +4,8 @@ averages.
 
 Deviations: augmented graphs train the classifier itself, not a contrastive representation; each local step draws a new
 one. The paper's constants could not be checked, so those here are ours, as is what is done to nodes of unknown group:
-they and their edges stay.
+they and their edges stay. A client with one group only, or without an edge between the groups, keeps all its edges:
+as many within the groups as between them would be none, and it would train without any.
 """
 
 from dataclasses import dataclass, replace
@@ -78,7 +79,8 @@ def ends_of(graph: Graph) -> Ends:
 def edge_probabilities(ends: Ends, groups: Tensor, kept: Tensor, keep: float) -> Tensor:
     """[steps, E]: how likely each entry stays among the nodes `kept` bool [steps, n]. Edges between groups stay with
     π = `keep`, those within group s with min(1, π |E_inter| / (2 |E_intra,s|)), so that in expectation as many are left
-    within either group, together as many as between them; others with 1, and none that loses an end."""
+    within either group, together as many as between them; others with 1, and none that loses an end. Where no edge of
+    the client joins the groups, there is nothing to balance, and all have 1."""
     own, other = groups[:, ends.source], groups[:, ends.target]
     alive = ends.real & kept[:, ends.source] & kept[:, ends.target]
     inter = own.any(0) & other.any(0) & ~(own & other).any(0)
@@ -88,7 +90,8 @@ def edge_probabilities(ends: Ends, groups: Tensor, kept: Tensor, keep: float) ->
         intra = own[s] & other[s]
         within = (alive & intra).sum(1).clamp(min=1)
         chance = torch.where(intra, (keep * between / (2 * within)).clamp(max=1)[:, None], chance)
-    return torch.where(alive, chance, 0.0)
+    joined = (ends.real & inter).any()
+    return torch.where(alive, torch.where(joined, chance, 1.0), 0.0)
 
 
 def drawn_edges(ends: Ends, chance: Tensor, starts: Tensor, keys: Tensor) -> Tree:

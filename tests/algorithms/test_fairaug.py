@@ -30,20 +30,20 @@ SENS = np.array([0, 0, 0, 1, 1, -1])
 STEPS = 4000
 
 
-def small() -> Graph:
+def small(pairs: np.ndarray = PAIRS, sens: np.ndarray = SENS) -> Graph:
     x = np.array([[1, 2, 0], [3, 2, 0], [2, 2, 0], [0, 2, 1], [0, 2, 0], [9, 9, 9]], float)
-    edges = np.concatenate([PAIRS, PAIRS[::-1]], 1)
+    edges = np.concatenate([pairs, pairs[::-1]], 1)
     edges = edges[:, np.lexsort(edges[::-1])]
-    return make_graph(x, edges, np.array([0, 1, 0, 1, 0, 1]), np.ones((3, 6), bool), SENS, torch.float64)
+    return make_graph(x, edges, np.array([0, 1, 0, 1, 0, 1]), np.ones((3, 6), bool), sens, torch.float64)
 
 
 def keys(steps: int = STEPS) -> torch.Tensor:
     return random.fold(random.key(0), torch.arange(steps))
 
 
-def chances(keep: float, kept: torch.Tensor | None = None) -> dict[tuple[int, int], float]:
+def chances(keep: float, kept: torch.Tensor | None = None, graph: Graph | None = None) -> dict[tuple[int, int], float]:
     """{(end, end): probability}, the same in both directions."""
-    graph = small()
+    graph = graph or small()
     ends = ends_of(graph)
     kept = graph.real[None] if kept is None else kept
     found: dict[tuple[int, int], float] = {}
@@ -75,6 +75,35 @@ def test_edges_stay_with_probabilities_that_balance_them() -> None:
     assert chances(0.9, without) == pytest.approx(
         {(0, 1): 0.45, (3, 4): 0.45, (0, 3): 0.9, (4, 5): 1.0, (1, 2): 0.0, (0, 2): 0.0, (2, 4): 0.0}
     )
+
+
+def test_a_client_of_one_group_keeps_its_edges() -> None:
+    """By the formula 0.9 · 0 / (2 · 6): it would train without any edge. 4-5, whose end 5 is of no group, stays too."""
+    alone = small(sens=np.array([1, 1, 1, 1, 1, -1]))
+    pairs = [(0, 1), (1, 2), (0, 2), (3, 4), (0, 3), (2, 4), (4, 5)]
+    assert chances(0.9, graph=alone) == pytest.approx(dict.fromkeys(pairs, 1.0))
+    part = FairAugmented(mask=0.5, keep=0.9)
+    drawn = part.minibatches(model(), alone, random.key(1), 3)
+    assert drawn["kept"][:, :6].all()
+    assert all(edges_of(drawn, step) == {(u, v) for a, b in pairs for u, v in ((a, b), (b, a))} for step in range(3))
+
+
+def test_a_client_without_an_edge_between_its_groups_keeps_those_within() -> None:
+    """Both groups, 0-1 1-2 0-2 within group 0, 3-4 within 1; of the nodes left out the edges go all the same."""
+    apart = small(pairs=np.array([[0, 1, 0, 3], [1, 2, 2, 4]]))
+    pairs = [(0, 1), (1, 2), (0, 2), (3, 4)]
+    assert chances(0.9, graph=apart) == pytest.approx(dict.fromkeys(pairs, 1.0))
+    without = torch.arange(32)[None] < 6
+    without[0, 2] = False
+    assert chances(0.9, without, apart) == pytest.approx({(0, 1): 1.0, (3, 4): 1.0, (1, 2): 0.0, (0, 2): 0.0})
+
+
+def test_a_copy_that_draws_no_edge_between_the_groups_is_balanced_all_the_same() -> None:
+    """0-3 and 2-4 join the groups; a copy without 0 and 2 has none of them, so none within either group either."""
+    without = torch.arange(32)[None] < 6
+    without[0, 0] = without[0, 2] = False
+    found = chances(0.9, without)
+    assert found == pytest.approx({pair: 1.0 if pair == (4, 5) else 0.0 for pair in found})
 
 
 def test_as_many_nodes_of_either_group_are_drawn() -> None:
