@@ -247,6 +247,11 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     assert "note: client-0, client-1, client-2 have no test node" in odd
     assert "3 rounds, evaluated at the end" in odd
     assert "model: 43 weights" in odd  # 6 * 4 + 4 + 4 * 3 + 3
+    pulled = "note: Proximal: with local_steps = 1 training ends before the penalty has a gradient; this is FedAvg's"
+    one = ("--algorithm", "fedprox", "--set", "algorithm.local_steps=1")
+    assert pulled in run("check", str(tmp_path / "a.toml"), *one)
+    assert pulled in run("run", str(tmp_path / "a.toml"), *one, "--out", str(tmp_path / "pulled"))
+    assert "Proximal" not in run("check", str(tmp_path / "a.toml"), *one[:3], "algorithm.local_steps=2")
     rare = tmp_path / "data"
     rare.mkdir()
     (rare / "nodes.csv").write_text("id,label,split,f\n1,a,train,0\n2,a,val,1\n3,b,test,2\n4,b,test,2\n")

@@ -91,6 +91,14 @@ class FedAvg(Deployable):
         return self.composed.most_rounds
 
     @property
+    def idle(self) -> list[str]:
+        """What does nothing with these settings, by parts: pulls to the weights at which the only local step starts."""
+        if self.local_steps > 1 or self.composed.owner("start"):
+            return []
+        told = {name: part.one_step for name, part in self.composed.items() if part.one_step}
+        return [f"{name}: with local_steps = 1 training ends before {note}" for name, note in told.items()]
+
+    @property
     def _remembers(self) -> str:
         """What clients train from besides what they are told, as the setting that says so; "" if nothing."""
         if self._own_weights:

@@ -30,6 +30,7 @@ class Proximal(Part):
     mu: float = 0.01
     adaptive: bool = False
     hears = "how strongly training is pulled to the received weights"
+    one_step = "the penalty has a gradient; this is FedAvg's training"
 
     def __post_init__(self) -> None:
         if self.mu < 0:
@@ -69,7 +70,8 @@ class Proximal(Part):
 @preset
 @dataclass(frozen=True)
 class FedProx:
-    """FedAvg whose local objective has the proximal term μ/2 ‖w − w_t‖² added.
+    """FedAvg whose local objective has the proximal term μ/2 ‖w − w_t‖² added. With one local step it is FedAvg: the
+    term's gradient is 0 where training starts.
 
     mu:       strength of the pull.
     adaptive: FedEgo's variant, which moves μ over {.001, .01, .1, 1} with the training loss.

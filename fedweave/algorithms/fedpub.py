@@ -5,7 +5,8 @@ and masks the part of the mix that it does not need by its own mask.
 
 Deviations: the server computes the embeddings, from the weights w_i that it has anyway; masks stay at their clients, so
 these embeddings are those of w_i and not of w_i ∘ μ_i. Biases have no mask. The penalties have gradients; in the
-authors' code they have none.
+authors' code they have none. But the gradient of ‖w − w̄_i‖₂ is 0 at w̄_i, where training starts: with one local step,
+the default, only the L1 norm of the masks acts.
 """
 
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ class SparseMasks(Part):
     threshold: float = 1e-3
     private: ClassVar = ("*" + SUFFIX,)
     hears = "how strongly training is pulled to the received weights"
+    one_step = "the pull to the received weights has a gradient; of the penalties only the masks' L1 norm acts"
 
     def __post_init__(self) -> None:
         if min(self.l1, self.pull, self.threshold) < 0:
@@ -145,7 +147,7 @@ class FedPUB:
 
     tau:          how much more similar clients share; 3 where they have no nodes in common, 5 where they do.
     l1:           weight of the masks' L1 norm.
-    pull:         weight of the distance to the received weights.
+    pull:         weight of the distance to the received weights; without effect where local_steps is 1.
     threshold:    smaller entries of a mask are 0 in evaluation.
     local_steps:  optimiser steps per round.
     weight_decay: of the local training.

@@ -51,7 +51,8 @@ class Terminal:
             self._bar.start()
 
     def header(self, config: Config, built: Any) -> None:
-        """What is run, on what, and the clients; and what of one's own is not used."""
+        """What is run, on what, and the clients; and what of one's own, or of the algorithm, is not used."""
+        from fedweave.algorithms.fedavg import FedAvg
         from fedweave.build import client_ids
         from fedweave.partition import unused
         from fedweave.partition.statistics import statistics, totals
@@ -71,7 +72,8 @@ class Terminal:
         cut = built.data, built.partition
         named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
         self._console.print(clients_table(statistics(*cut) | named, totals(*cut), built.data.labels))
-        for note in unused(config.partition.make(), *cut):
+        idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
+        for note in (*unused(config.partition.make(), *cut), *idle):
             self._console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
 
     def step(self, reached: Any) -> None:

@@ -234,7 +234,8 @@ STEPS = (
 )
 OWN = (
     "Ditto and FED-PUB have a model for every client, and are judged by the mean over these on the global test. "
-    "FED-PUB trains with Adam, learning rate .01, and FCFL takes one local step a round."
+    "FED-PUB trains with Adam, learning rate .01. FCFL and FED-PUB take one local step a round, so FED-PUB's pull to "
+    "the received weights has no effect."
 )
 DRIFT = (
     "Nodes change as the part `drift` has it. FairGFL's clients draw codes of changed nodes anew, and β = .8; the "

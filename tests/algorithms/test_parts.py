@@ -101,6 +101,29 @@ def test_clusters_learn_apart() -> None:
     assert distance(*(map_leaves(lambda leaf: leaf[4], s["own"]) for s in (both, other))) > 1e-3
 
 
+@pytest.mark.parametrize("name", ["fedprox", "fedpub"])
+def test_a_pull_that_one_local_step_leaves_without_a_gradient_is_told(name: str) -> None:
+    """The gradient of ‖w − w_t‖, squared or not, is 0 at w_t, where training starts, so its strength is all the same
+    after one step; not after two, nor where training starts elsewhere."""
+    strength, part = {"fedprox": ("mu", "Proximal"), "fedpub": ("pull", "SparseMasks")}[name]
+
+    def end(value: float, **more: Any) -> tuple[Tree, list[str]]:
+        made = ALGORITHMS[name](model(), optimizer="sgd", lr=0.5, **{strength: value}, **more)
+        *_, last = train(made, federation(dtype=torch.float64), 3)
+        return {key: last.state[key] for key in ("w", "own") if key in last.state}, made.idle
+
+    (weak, told), (strong, _) = (end(value, local_steps=1) for value in (0.0, 10.0))
+    assert distance(weak, strong) == 0
+    assert [note.partition(" training")[0] for note in told] == [f"{part}: with local_steps = 1"]
+    (weak, told), (strong, _) = (end(value, local_steps=2) for value in (0.0, 10.0))
+    assert distance(weak, strong) > 1e-3
+    assert not told
+    if name == "fedprox":
+        elsewhere = {"local_steps": 1, "parts": (MixedStart(0.5),)}
+        assert distance(end(0.0, **elsewhere)[0], end(10.0, **elsewhere)[0]) > 1e-3
+        assert not end(0.0, **elsewhere)[1]
+
+
 def test_clients_that_were_not_sampled_keep_their_weights() -> None:
     algorithm = FedAvg(model(), participation=0.4, parts=(Mix(rows((0, 1, 2, 3, 4))),), **SGD)
     fed = federation(dtype=torch.float64)

@@ -40,6 +40,8 @@ class Part:
     plain_loss: True if the update is of the cross-entropy alone, whatever other parts add to the loss.
     whole_features: True if `loss` needs all columns of the features, even those that are 0 at a client.
     supervised: True if `loss` is that of the examples' classes, which only one part may have.
+    one_step:  what to note where training is one step from the received weights, so that what pulls to these has no
+        gradient yet; "" if nothing does.
     whole_models: True if the server judges clients' models, of which it needs all weights.
     trains_on: settings that give the number of examples in a training step; sites may require more than a few.
     """
@@ -57,6 +59,7 @@ class Part:
     plain_loss: ClassVar[bool] = False
     whole_features: ClassVar[bool] = False
     supervised: ClassVar[bool] = False
+    one_step: ClassVar[str] = ""
     whole_models: ClassVar[bool] = False
     trains_on: ClassVar[tuple[str, ...]] = ("batch",)
 
