@@ -118,6 +118,10 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     named = f"algorithm.name='{tmp_path}/own.py:FedAvg'"
     listed = " ".join(runner.invoke(app, ["sites", "check", str(project), str(path), "--set", named]).output.split())
     assert listed.count(f"policy.files: the job names {tmp_path}/own.py, which this site would run") == 3
+    site = project / "bank-b/site.toml"
+    site.write_text(site.read_text().partition("[policy]")[0] + '[policy]\nalgorithms = ["fedavg"]\n')
+    made = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.parts=['clip']"])
+    assert "fault bank-b: policy.parts: the job has fedavg with the part clip" in " ".join(made.output.split())
     refused = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.name='centralized'"])
     assert refused.exit_code == 2
     assert "centralized pools all data at one place, which no site allows" in " ".join(refused.output.split())

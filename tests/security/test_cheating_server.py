@@ -155,6 +155,29 @@ def test_a_file_that_the_owner_lists_is_run(project: Path, tmp_path: Path) -> No
     assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("part", ["missing_neighbours", "file"])
+def test_a_listed_algorithm_has_no_parts_of_others_unless_the_owner_lists_them(
+    project: Path, tmp_path: Path, part: str
+) -> None:
+    """FedAvg by name, and another algorithm by its parts."""
+    if part == "file":
+        (tmp_path / "own.py").write_text("from fedweave.algorithms.parts import Clip\n")
+        part = f"{tmp_path}/own.py:Clip"
+    listed, config = f'files = ["{tmp_path}/own.py"]', agreed(algorithm_settings={"parts": [part]})
+    set_policy(project, listed)
+    assert not Cheat(project, config, run="r0").join().refusal  # any algorithm is allowed
+    listed += '\nalgorithms = ["fedavg", "fedsage_plus"]'
+    set_policy(project, listed)
+    server = Cheat(project, config)
+    refusal = server.join().refusal
+    assert f"policy.parts: the job has fedavg with the part {part}, and may have it by itself alone" in refusal
+    assert f'policy.parts = ["{part}"]' in refusal
+    assert not (project / SITE / "ledgers/r1.jsonl").exists() or server.records().entries == []
+    set_policy(project, f"{listed}\nparts = {json.dumps(['secure_sum', part])}")
+    assert not Cheat(project, config).join().refusal
+    assert not Cheat(project, run="r2").join().refusal
+
+
 @pytest.mark.parametrize("name", ["fedweave", "torch"])
 def test_other_versions_are_refused(project: Path, name: str) -> None:
     theirs = json.loads(join_request(agreed()))["versions"] | {name: "0.0.1"}

@@ -143,6 +143,11 @@ def test_a_job_cannot_ask_for_a_million_threads(project: Path) -> None:
         ('deny = ["own/gruops"]', "policy.deny: no algorithm sends 'own/gruops'; below own there are loss,"),
         ("noise = {update = -1.0}", "policy.noise"),
         ("calls = {trian = 9}", "policy.calls: there is no 'trian'.*Did you mean 'train'"),
+        (
+            'algorithms = ["fedavg"]\nparts = ["secure_sums"]',
+            "policy.parts: there is no 'secure_sums'.*Did you mean 'se",
+        ),
+        ('parts = ["secure_sum"]', "policy.parts: without policy.algorithms any part may run"),
         ('algorithms = ["fedavgg"]', "policy.algorithms: there is no 'fedavgg'.*Did you mean 'fedavg"),
     ],
 )

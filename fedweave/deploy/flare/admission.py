@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fedweave import outside
-from fedweave.config import Config, Document, resolve
-from fedweave.deploy.flare.policy import PolicyViolation, check_algorithm
+from fedweave.config import Choice, Config, Document, own_parameters, resolve
+from fedweave.deploy.flare.policy import PolicyViolation
 from fedweave.deploy.flare.sitefile import Rules
 
 
@@ -12,11 +12,12 @@ def admitted(rules: Rules, document: Document) -> Config:
     """The configuration in a server's `document`, if the site's policy lets it run.
 
     Raises:
-        PolicyViolation: it names a Python file or an algorithm that the policy does not. ConfigError: it is not valid.
+        PolicyViolation: it names a Python file, an algorithm or a part that the policy does not. ConfigError: it is not
+            valid.
     """
     check_files(rules, document)
     config = resolve(document)
-    check_algorithm(rules, config.algorithm.name)
+    check_algorithm(rules, config.algorithm)
     return config
 
 
@@ -34,3 +35,31 @@ def check_files(rules: Rules, document: Document) -> None:
                 f"policy.files: the job names {file}, which this site would run; its owner can list it there, or "
                 "install a package that announces the plug-in (docs/extending.md)"
             )
+
+
+def check_algorithm(rules: Rules, algorithm: Choice) -> None:
+    """Refuse a job whose algorithm is not allowed: where the policy lists algorithms, one means itself without further
+    parts, which could make any other of it, unless the policy lists these, too.
+
+    Raises:
+        PolicyViolation: names the algorithm, or the part and what to do.
+    """
+    if not rules.algorithms:
+        return
+    if algorithm.name not in rules.algorithms:
+        raise PolicyViolation(f"policy.algorithms: {algorithm.name} is not among {', '.join(rules.algorithms)}")
+    allowed = {outside.absolute(name) if outside.is_file(name) else name for name in rules.parts}
+    for part in _added(algorithm):
+        if part not in allowed:
+            raise PolicyViolation(
+                f"policy.parts: the job has {algorithm.name} with the part {part}, and may have it by itself alone "
+                f'(policy.algorithms). If you have reviewed the part: policy.parts = ["{part}"]'
+            )
+
+
+def _added(algorithm: Choice) -> list[str]:
+    """The names of the parts that an algorithm does not have by default."""
+    own = own_parameters(algorithm.kind).get("parts")
+    kinds = {type(part) for part in own.default} if own is not None and isinstance(own.default, tuple) else set()
+    chosen = [part for part in algorithm.values.get("parts", ()) if isinstance(part, Choice)]
+    return [part.name for part in chosen if part.kind not in kinds]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.algorithms import ALGORITHMS, PARTS
+from fedweave.config import registry
 from fedweave.config.names import check_name, nearest
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.deploy.flare.alignment import MEETING
@@ -13,6 +14,7 @@ from fedweave.deploy.flare.sitefile import Rules, SiteData, read_site_file
 from fedweave.errors import ConfigError
 from fedweave.metrics.classification import ALWAYS
 from fedweave.models import MODELS
+from fedweave.outside import is_file
 
 _SCORED = ("own", "trained", "global_test")  # what has a leaf for each metric, of which not all are declared apart
 _SCORES = (*ALWAYS, "classes", "auc", "groups", "group_auc")
@@ -28,6 +30,7 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
     data, rules = read_site_file(path)
     for name in rules.algorithms:
         check_name(f"{path}: policy.algorithms", name, ALGORITHMS)
+    _check_parts(path, rules)
     for step in rules.calls:
         check_name(f"{path}: policy.calls", step, known_steps())
     for rule in ("deny", "mixup", "noise", "secure_sum", "unbounded"):
@@ -35,6 +38,16 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
             if wrong := _unknown(key):
                 raise ConfigError(f"{path}: policy.{rule}: {wrong}")
     return data, rules
+
+
+def _check_parts(path: Path, rules: Rules) -> None:
+    if rules.parts and not rules.algorithms:
+        raise ConfigError(
+            f"{path}: policy.parts: without policy.algorithms any part may run; list both, or leave this out"
+        )
+    for name in rules.parts:  # one of a file is not looked up, because that would run the file
+        if not is_file(name):
+            check_name(f"{path}: policy.parts", name, registry("part"))
 
 
 def _unknown(key: str) -> str:

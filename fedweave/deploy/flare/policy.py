@@ -56,16 +56,6 @@ class Spent:
         return replace(self, bytes=self.bytes + size, account=account)
 
 
-def check_algorithm(rules: Rules, name: str) -> None:
-    """Refuse a job whose algorithm is not allowed.
-
-    Raises:
-        PolicyViolation: names it and those that are.
-    """
-    if rules.algorithms and name not in rules.algorithms:
-        raise PolicyViolation(f"policy.algorithms: {name} is not among {', '.join(rules.algorithms)}")
-
-
 def is_of(step: str, name: str) -> bool:
     """Whether `name` is that of a step, alone or with its algorithm's."""
     return name in (step, step.rpartition(".")[2].strip("()"))

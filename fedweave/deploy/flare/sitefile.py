@@ -62,7 +62,8 @@ class SiteData:
 class Rules:
     """The table [policy]; by default everything that an installed algorithm sends may leave.
 
-    algorithms: refuse jobs that run any other; empty allows all.
+    algorithms: refuse jobs that run any other, or one of these with more parts than it has by itself; empty allows all.
+    parts:      parts that these may have besides: names, or "file.py:Name".
     files:      Python files of this site that a job may name plug-ins in, "file.py:Name"; to look one up is to run it.
     deny:       top-level reply keys that never leave.
     mixup:      {key: smallest mixup batch}. noise: {key: least Gaussian noise}, the
@@ -85,6 +86,7 @@ class Rules:
     """
 
     algorithms: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     mixup: dict[str, Annotated[int, Field(ge=1)]] = field(default_factory=dict)

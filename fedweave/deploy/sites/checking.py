@@ -15,13 +15,13 @@ import numpy as np
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.graph import SPLITS
-from fedweave.deploy.flare.admission import check_files
+from fedweave.deploy.flare.admission import check_algorithm, check_files
 from fedweave.deploy.flare.foretold import refusals
 from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.party import read_own
-from fedweave.deploy.flare.policy import Spent, check_algorithm
+from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, read_secret
 from fedweave.deploy.sites.caps import ending
@@ -113,7 +113,7 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
     name, (data, rules) = folder.name, read_checked(folder / SITE_FILE)
     if config is not None:
         told.attempt(name, partial(check_files, rules, config.plain()))
-        told.attempt(name, partial(check_algorithm, rules, config.algorithm.name))
+        told.attempt(name, partial(check_algorithm, rules, config.algorithm))
         scaling = config.data.values.get("normalise", "none")
         if scaling not in ("none", data.normalise):
             said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
