@@ -251,10 +251,12 @@ def test_a_bound_on_changes_sees_what_was_not_sent_again(project: Path) -> None:
     deny(project, "max_change = 1e-9")
     config = experiment("fedavg", rounds=2, resend=False)
     fed, algorithm, _ = joined(project, config, quorum=0.6, resend=False)
-    state = algorithm.round(algorithm.init(fed), fed)
-    algorithm.evaluate(state, fed)  # here the changed model is new to the step that scores
+    first = algorithm.init(fed)
+    state = algorithm.round(first, fed)
+    algorithm.evaluate(first, fed)  # of weights that sites have
+    assert not fed.faults()
     fed.begin(2)
-    state = algorithm.round(state, fed)
+    algorithm.round(state, fed)
     assert fed.faults()[("bank-b", "missing")] == 1
 
 

@@ -370,6 +370,42 @@ def test_weights_that_jump_are_refused_where_the_policy_bounds_them(project: Pat
     assert "policy.max_change" in other.call("FedAvg.train", 2, far).refusal
 
 
+@pytest.mark.parametrize("form", ["dense", "sparse", "whole", "spread"])
+def test_no_step_is_the_first_to_get_weights_that_jump(project: Path, form: str) -> None:
+    """Weights far from those that were trained, for the step that scores, which has had none in the run; also as whole
+    numbers, or of a shape that spreads to the same."""
+    set_policy(project, "max_change = 0.5")
+    server = Cheat(project)
+    server.join()
+    reply(server.call("FedAvg.train", 1))
+    near = server.weights(1.001)
+    far = {
+        "dense": server.weights(1e6),
+        "sparse": map_leaves(Sparsified, server.weights(1e6)),
+        "whole": changed_bias(near, torch.full((3,), 10**6)),
+        "spread": changed_bias(near, torch.full((1, 3), 1e6)),
+    }[form]
+    assert "policy.max_change" in server.call("FedAvg.score", 1, far).refusal
+    honest = Cheat(project)
+    assert not honest.join(after=0).refusal
+    assert honest.call("FedAvg.score", 1, near).blob
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_whole_numbers_among_weights_are_bounded_too(project: Path, dtype: torch.dtype) -> None:
+    set_policy(project, "max_change = 0.5")
+    server = Cheat(project)
+    server.join()
+    reply(server.call("FedAvg.score", 1, changed_bias(server.weights(), torch.zeros(3, dtype=dtype))))
+    jumped = changed_bias(server.weights(), torch.ones(3, dtype=dtype))
+    assert "policy.max_change" in server.call("FedAvg.score", 2, jumped).refusal
+
+
+def changed_bias(message: Tree, bias: torch.Tensor) -> Tree:
+    """The weights with another bias of the output."""
+    return {"w": message["w"] | {"1": message["w"]["1"] | {"bias": bias}}}
+
+
 def trained(project: Path, *scales: float, run: str = "r1") -> Any:
     """The answer to the last of several rounds."""
     server = Cheat(project, run=run)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.build import check_examples, check_pooling, check_scaling, graph_of
 from fedweave.config import Config
-from fedweave.core.algorithm import calls_of, check_rounds
+from fedweave.core.algorithm import calls_of, capabilities, check_rounds
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import StepInfo, step_info
 from fedweave.core.graph import Graph
@@ -80,7 +80,8 @@ class Participation:
         self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger)
         private_folder(own.parent)
         self.memory, self._replaced = Memory(own, lasting=not asked.predict), Store(own, "data", "data-before-")
-        self.downloads, self.last = Downloads(own, rules.max_change), LastReceived(engine["resend"])
+        apart = capabilities(config.algorithm.kind).vertical
+        self.downloads, self.last = Downloads(own, rules.max_change, apart), LastReceived(engine["resend"])
 
     def _check_history(self) -> int:
         """The round of the server's last checkpoint, as far as it told the site.

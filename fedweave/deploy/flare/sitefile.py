@@ -82,7 +82,8 @@ class Rules:
     max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
-    max_change: largest L2 norm of the change of a step's message from one call to the next. None allows any.
+    max_change: largest L2 norm of the change of what the server sends, from the run's last message with the same keys,
+                whatever step that was for. None allows any.
     """
 
     algorithms: tuple[str, ...] = ()
