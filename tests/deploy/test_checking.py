@@ -151,6 +151,16 @@ def test_a_policy_that_would_end_every_run_is_found_before(
     assert "Change its policy" in found[0]
 
 
+@pytest.mark.parametrize("key", ["features", "classes"])
+def test_what_no_run_can_do_without_is_missed_before(project: Path, tmp_path: Path, key: str) -> None:
+    path, site = tmp_path / "experiment.toml", project / "bank-b/site.toml"
+    path.write_text('[data]\nname = "digits"\n[partition]\nclients = 3\n')
+    site.write_text(site.read_text().partition("[policy]")[0] + f'[policy]\ndeny = ["{key}"]\n')
+    told = runner.invoke(app, ["sites", "check", str(project), str(path)])
+    assert told.exit_code == 2
+    assert f"policy.deny keeps back how many {key} there are, without which no model can be built" in told.output
+
+
 def test_a_taken_port_is_a_fault_of_the_server(project: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("", read_project(project).port))

@@ -164,6 +164,17 @@ def test_a_cap_that_ends_a_run_is_found_before(project: Path, tmp_path: Path, ca
         assert said in checked()
 
 
+def test_a_cap_on_bytes_that_is_reached_is_found_before(project: Path, tmp_path: Path) -> None:
+    config = experiment("fedavg", rounds=1)
+    (tmp_path / "config.toml").write_text(dumps(config.plain()))
+    job(project, tmp_path / "out", config)
+    deny(project, "bytes = 10")
+    said = CliRunner().invoke(app, ["sites", "check", str(project), str(tmp_path / "config.toml")]).output
+    left = Spent.of(entries(project / "bank-b/ledgers/r1.jsonl")).bytes
+    assert f"policy.bytes: {left:,} have left and 10 may" in " ".join(said.split())
+    assert "no fault found" not in said
+
+
 @pytest.mark.parametrize("fit", [3, 2])
 def test_a_cap_on_epsilon_that_ends_a_run_is_found_before(project: Path, tmp_path: Path, fit: int) -> None:
     """What `sites check` says of three noisy rounds is what becomes of them; at σ = 8 one has μ = 1/4."""

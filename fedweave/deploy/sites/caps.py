@@ -14,10 +14,16 @@ from fedweave.rounds import evaluated
 
 
 def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
-    """A sentence for each cap of `policy.calls`, and for that on ε, that the run would reach.
+    """A sentence for each cap of `policy.calls`, and for that on ε, that the run would reach, and for one on bytes that
+    is reached already: how many a run sends depends on its data.
 
     spent: what the site's journals come to, those of a run that is to be continued included, which asks for less.
     """
+    if rules.bytes is not None and spent.bytes >= rules.bytes:
+        yield (
+            f"policy.bytes: {spent.bytes:,} have left and {rules.bytes:,} may, so that a run that begins now would "
+            f"lose the site in round 1 of {general.rounds:,}"
+        )
     yield from _of_replies(rules, spent, calls, general)
     if rules.epsilon is not None:
         yield from _of_epsilon(rules, rules.epsilon, spent, calls, general)

@@ -17,7 +17,7 @@ from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.deploy.flare.admission import check_algorithm, check_files
 from fedweave.deploy.flare.foretold import refusals
-from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph
+from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph, withheld
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.party import read_own
@@ -114,6 +114,9 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
     if config is not None:
         told.attempt(name, partial(check_files, rules, config.plain()))
         told.attempt(name, partial(check_algorithm, rules, config.algorithm))
+        if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
+            why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
+            told.faults.append((name, f"{folder / SITE_FILE}: {why}. Allow it."))
         scaling = config.data.values.get("normalise", "none")
         if scaling not in ("none", data.normalise):
             said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
