@@ -25,6 +25,7 @@ _DTYPES = {
     torch.uint8, torch.bool,
 }  # fmt: skip
 _SPARSE = "sparse "
+_FILLED = 512_000_000  # bytes; a message of few bytes must not make its receiver allocate more
 _SIZES: dict[tuple[Any, ...], int] = {}
 
 
@@ -190,10 +191,10 @@ def encode(tree: Tree) -> bytes:
     return save(tensors, {"python": json.dumps(python, sort_keys=True)})
 
 
-def decode(blob: bytes, filled: int = 1 << 32) -> Tree:
+def decode(blob: bytes, filled: int = _FILLED) -> Tree:
     """Parse what `encode` wrote.
 
-    filled: bytes that its sparse leaves may take once they are filled in.
+    filled: bytes that all its sparse leaves together may take once they are filled in.
 
     Raises:
         ReplyRefused: the bytes are not such a blob.
@@ -205,7 +206,7 @@ def decode(blob: bytes, filled: int = 1 << 32) -> Tree:
         if absent := python.keys() - tensors.keys():
             raise ValueError(f"it tells of leaves that it does not have: {sorted(absent)[:3]}")
         if (size := sum(map(_filled, python.values()))) > filled:
-            raise ValueError(f"its sparse leaves take {size} bytes")
+            raise ValueError(f"its sparse leaves take {size} bytes, and {filled} are allowed")
         tree = nest({path: _unwrap(tensor, python.get(path)) for path, tensor in sorted(tensors.items())})
         return check(tree, "the tree")
     except Exception as error:  # whatever a hostile blob provokes in the parser is one refusal

@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fedweave.core.tree import Tree, decode, encode, leaves, nest
+from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
 from fedweave.errors import ReplyRefused
 from fedweave.runs.files import damaged, read, write
 
@@ -32,12 +32,12 @@ class Checkpoint:
     source: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write the one file, with a digest of its content.
+        """Write the one file, with a digest of its content; no leaf is sparse, so that a small file is small in memory.
 
         `encode` keeps neither the order of keys nor empty subtrees, so the structure is noted too: sums over leaves
         must run in the same order after resuming.
         """
-        tree = {**self.__dict__, "summary": nest(self.summary)}
+        tree = map_leaves(lambda leaf: leaf, {**self.__dict__, "summary": nest(self.summary)})
         tree["structure"] = json.dumps(_structure(tree))
         tree["digest"] = hashlib.sha256(encode(tree)).hexdigest()
         blob = encode(tree)
@@ -52,7 +52,7 @@ class Checkpoint:
         """
         blob = read(path)
         try:
-            tree = decode(blob)
+            tree = decode(blob, filled=0)
             if tree.pop("digest", None) != hashlib.sha256(encode(tree)).hexdigest():
                 raise ReplyRefused("its content does not match its digest")
             tree = _arranged(json.loads(tree["structure"]), tree)

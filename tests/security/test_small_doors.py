@@ -7,6 +7,7 @@ import logging
 import lzma
 import os
 import re
+import resource
 import socket
 import sys
 import zipfile
@@ -17,7 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import typer
+from safetensors.torch import save
 from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
@@ -31,6 +34,7 @@ from fedweave.datasets import npz, table, tu
 from fedweave.deploy.flare.journal import entries
 from fedweave.deploy.flare.keys import known, read_checked
 from fedweave.deploy.flare.logs import log_to
+from fedweave.deploy.flare.store import Store
 from fedweave.deploy.sites import processes
 from fedweave.deploy.sites.command import Teller
 from fedweave.deploy.sites.processes import SiteProcess, certificate
@@ -38,6 +42,7 @@ from fedweave.deploy.sites.project import Project
 from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
 from fedweave.report.ledger import as_csv
 from fedweave.runs import files
+from fedweave.runs.checkpoint import Checkpoint
 from tests.deploy.projects import SITES, call_request
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 from tests.security.fuzzing import limit
@@ -129,6 +134,32 @@ def test_a_job_cannot_ask_for_a_million_threads(project: Path) -> None:
     lie = document | {"engine": document["engine"] | {"threads": 10**6}}
     assert "ConfigError" in Cheat(project).join(document=lie).refusal
     assert runner.invoke(app, ["sites", "start", str(project), "--threads", "1000000"]).exit_code == 2
+
+
+@pytest.mark.parametrize("where", ["a message", "a generous configuration", "a checkpoint", "a site's state"])
+def test_a_few_bytes_with_sparse_leaves_do_not_fill_the_memory(project: Path, tmp_path: Path, where: str) -> None:
+    """Three leaves of a gigabyte each, none with an entry."""
+    told = {f"w{at}": f"sparse float32 {1 << 28}" for at in range(3)}
+    blob = save(dict.fromkeys(told, torch.zeros(0, dtype=torch.uint8)), {"python": json.dumps(told)})
+    assert len(blob) < 400
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    allowed = {"a message": 512_000_000, "a generous configuration": 1 << 30}.get(where, 0)
+    if where == "a checkpoint":
+        (tmp_path / "state").write_bytes(blob)
+        with pytest.raises(FedweaveError, match="sparse leaves take 3221225472 bytes, and 0 are allowed"):
+            Checkpoint.load(tmp_path / "state")
+    elif where == "a site's state":
+        (tmp_path / "state.safetensors").write_bytes(blob)
+        with pytest.raises(FedweaveError, match="sparse leaves take 3221225472 bytes, and 0 are allowed"):
+            Store(tmp_path)
+    else:
+        server = Cheat(project, agreed(reply_mb=1e6) if allowed > 512_000_000 else None)
+        reply(server.join())
+        answer = server.member.answer(call_request(server.config, "FedAvg.train"), blob)
+        assert "(ReplyRefused)" in answer.refusal
+        told_why = server.refusals()[-1]["why"]
+        assert f"sparse leaves take 3221225472 bytes, and {allowed} are allowed" in told_why
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
 
 
 # --- policies

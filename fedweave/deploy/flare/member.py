@@ -118,13 +118,14 @@ class Member:
             raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
         if asked.pin != self._job.pin:
             raise CallRefused(f"{described(asked)} carries another configuration than the one that the site has joined")
+        told = decode(blob, self._job.limit)
         if isinstance(asked, Agree | Open):
-            return self._prepare(self._job, asked, decode(blob)), ""
+            return self._prepare(self._job, asked, told), ""
         if isinstance(asked, Pad):
-            return self._pad(asked, decode(blob)), ""
+            return self._pad(asked, told), ""
         if isinstance(asked, Blind):
-            return self._blind(asked, decode(blob)), ""
-        return (self._align(asked, decode(blob)), "") if isinstance(asked, Align) else self._step(asked, blob)
+            return self._blind(asked, told), ""
+        return (self._align(asked, told), "") if isinstance(asked, Align) else self._step(asked, told)
 
     def _refused(self, asked: Request | None, error: Exception) -> Answer:
         """Tell the owner why the site takes no further part in the job."""
@@ -222,7 +223,7 @@ class Member:
         free = self._job.rules.freed((*FORM, "signed", "signature", *withheld(self._job.rules)))
         return self._send(round, name, told, StepInfo.of(sends, ragged=True), free)
 
-    def _step(self, asked: Call, blob: bytes) -> tuple[bytes, str]:
+    def _step(self, asked: Call, told: Tree) -> tuple[bytes, str]:
         """The reply to the server, and the note that goes with it."""
         job = self._job
         if job is None or not job.ready or not isinstance(job.found, Holdings):
@@ -232,7 +233,7 @@ class Member:
         check_way(asked.step, info, _WAYS[asked.kind])
         job.order.admit(asked.step, asked.round, asked.again)
         job.ledger.purpose = job.order.purpose
-        message = job.last.whole(decode(blob))
+        message = job.last.whole(told)
         job.enter(asked, message)
         job.keys.begin(asked.round)
         call = job.keys.step(asked.step, asked.again)
@@ -286,7 +287,7 @@ class Member:
             raise CallRefused(f"{described(asked)} names peers that are no other sites of the run")
         blob = self._send(asked.round, name, reply, info, to=peers)
         receipt = Receipt.of(job.ledger.last, {})
-        job.inbox.note_own(name, (asked.round, asked.again), decode(blob))
+        job.inbox.note_own(name, (asked.round, asked.again), decode(blob, job.limit))
         if peers:
             label = json.dumps({"run": job.run, "step": name, "round": asked.round, "again": asked.again})
             receipt = receipt._replace(lost=self._post(peers, label, blob, job.patience))

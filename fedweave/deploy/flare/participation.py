@@ -41,13 +41,16 @@ from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.runs.files import write
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
+MOST_FILLED = (
+    1 << 30
+)  # bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names
 
 
 class Participation:
     """A site's part in one job of a run: data, state, ledger, and how far the job has come.
 
     found: what it has of the run's data; of a `PartyData` no step can be run until `begin`. pin: what every call has to
-    carry (`requests.pin`).
+    carry (`requests.pin`). limit: bytes that a message's sparse leaves may take, and a peer's parcel.
     """
 
     algorithm: Any = None
@@ -64,7 +67,8 @@ class Participation:
         name: str,
     ) -> None:
         engine, own = config.engine.values, folder / RUNS / asked.run
-        self.asked, self.run, self.inbox = asked, asked.run, Inbox(int(engine["reply_mb"] * 1e6))
+        self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
+        self.asked, self.run, self.inbox = asked, asked.run, Inbox(self.limit)
         # Half of what the server waits, so that a peer that cannot be reached does not make its senders late.
         self.patience = engine["timeout"] / 2
         self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as

@@ -4,13 +4,14 @@ process, and never leave."""
 import os
 from pathlib import Path
 
-from fedweave.core.tree import Tree, decode, encode
+from fedweave.core.tree import Tree, decode, encode, map_leaves
 from fedweave.deploy.flare.private import private_folder
 from fedweave.runs.files import write
 
 
 class Store:
-    """A tree after the last call, and as it was before each round that a resuming server may go back to.
+    """A tree after the last call, and as it was before each round that a resuming server may go back to; no leaf in its
+    files is sparse.
 
     name: of the tree's file. before: begins the names of the earlier ones.
     """
@@ -19,7 +20,7 @@ class Store:
         self._folder, self._prefix = folder, before
         private_folder(folder)
         self._state = folder / f"{name}.safetensors"
-        self.tree: Tree = decode(self._state.read_bytes()) if self._state.exists() else {}
+        self.tree: Tree = decode(self._state.read_bytes(), filled=0) if self._state.exists() else {}
         self._round = max(self._rounds(), default=-1)
 
     def enter(self, round: int, saved: int) -> None:
@@ -35,7 +36,7 @@ class Store:
         """The state after a call."""
         self.tree = tree
         if tree or self._state.exists():
-            blob = encode(tree)
+            blob = encode(map_leaves(lambda leaf: leaf, tree))
             write(self._state, lambda file: file.write(blob))
 
     def go_back(self, round: int) -> None:
@@ -43,7 +44,7 @@ class Store:
         later = sorted(number for number in self._rounds() if number > round)
         if later:
             blob = self._before(later[0]).read_bytes()
-            self.keep(decode(blob) if blob else {})
+            self.keep(decode(blob, filled=0) if blob else {})
         for number in later:
             self._before(number).unlink()
         self._round = max(self._rounds(), default=-1)
