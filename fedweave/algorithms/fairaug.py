@@ -142,6 +142,15 @@ class FairAugmented(Part):
         edges = drawn_edges(ends, edge_probabilities(ends, groups, kept, self.keep), starts, keys)
         return {"features": features.to(graph.x.dtype), "kept": kept, **edges}
 
+    def least_examples(self, graph: Graph, steps: int) -> int:
+        """As many as are left if of the larger group all nodes that train are left out first."""
+        groups, train = groups_of(graph) & graph.real, graph.masks[TRAIN] & graph.real
+        sizes, trained, kept = groups.sum(1), (groups & train).sum(1), groups.sum(1).min()
+        if not kept:
+            return int(train.sum())
+        left = (kept - sizes + trained).clamp(min=0).sum() + (train & ~groups.any(0)).sum()
+        return max(1, int(left)) if train.any() else 0
+
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
         """Of one augmented copy, scalar; 0 without training examples in it."""
         edges = BatchEdges({"nodes": graph.real, **minibatch}, graph.x.dtype, graph.own_edges)

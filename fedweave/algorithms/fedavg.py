@@ -25,6 +25,7 @@ from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.arrays import graph_like
 from fedweave.core.federation import DATA, Client, Federation, on_client
+from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
@@ -135,6 +136,10 @@ class FedAvg(Deployable):
         return self.composed.layers(self.model, own=False)
 
     # --- server ------------------------------------------------------------------------------------------------------
+
+    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+        """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""
+        return self.objective.least_examples(graph)
 
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""

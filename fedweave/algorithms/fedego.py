@@ -148,6 +148,15 @@ class FedEgo(Deployable):
             return Egos(self.batch, self.hops, self.fan_out)
         return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.epoch_share)
 
+    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+        """{settings: fewest train nodes of a mini-batch} at a client that is sent `message`, which may say how many
+        mini-batches an epoch has; else at least as many as the client needs."""
+        if self.epoch_share is None:
+            return {"FedEgo (batch)": self.egos.least(graph, self.epochs * self.batches)}
+        told = message.get("epoch")
+        epoch = int(self.egos.needed(graph)) if told is None else int(told)
+        return {"FedEgo (batch, epoch_share)": self.egos.least(graph, self.epochs * epoch)}
+
     def init(self, fed: Federation) -> Tree:
         """Θ_g, Φ_g, P_g (uniform at first), how many mashed ego-graphs a client uploads and, if sizes decide it, how
         many mini-batches an epoch has."""

@@ -45,6 +45,7 @@ from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
@@ -174,6 +175,11 @@ class GLASU:
     def cuts(self) -> tuple[int, ...]:
         """I: the numbers of the model's layers after which the server aggregates."""
         return cuts(self.model, self.exchanges, self.at)
+
+    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+        """{settings: fewest train nodes of a mini-batch} at a client."""
+        count = int(graph.masks[TRAIN].sum())
+        return {f"{type(self).__name__} (batch)": min(self.batch or count, count)}
 
     def init(self, fed: Federation) -> Tree:
         """W_m of every client, and who has labels.

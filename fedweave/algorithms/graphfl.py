@@ -37,6 +37,7 @@ class MetaGradient(Part):
     examples: int = 100
     judged_apart = True
     supervised = True
+    trains_on = ("examples",)
     releases = "negative gradient of the loss on a query set of training examples, at weights trained on a support set"
 
     def __post_init__(self) -> None:
@@ -50,6 +51,12 @@ class MetaGradient(Part):
         size = ((train.sum() + 1) // 2).clamp(max=self.examples)
         sets = {"support": rank < size, "query": (rank >= size) & (rank < 2 * size)}
         return {name: (chosen & train).expand(steps, -1) for name, chosen in sets.items()}
+
+    def least_examples(self, graph: Graph, steps: int) -> int:
+        """Of the smaller of the two sets, unless it is empty."""
+        count = int(graph.masks[TRAIN].sum())
+        support = min((count + 1) // 2, self.examples)
+        return min(support, count - support) or support
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
         """Mean cross-entropy over the support set or, where `given` says so, the query set."""

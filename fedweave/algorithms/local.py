@@ -20,6 +20,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 
@@ -76,6 +77,10 @@ class Local(Deployable):
             self.model, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
         )
         return Objective(Composition.of(self.parts, defaults={"loss": CrossEntropy()}), training)
+
+    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+        """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""
+        return self.objective.least_examples(graph)
 
     def init(self, fed: Federation) -> Tree:
         """The server holds nothing."""

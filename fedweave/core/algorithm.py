@@ -120,6 +120,8 @@ class Algorithm(Protocol):
     All splits are evaluated in one call, because one forward pass serves them all. What it needs besides training nodes
     at every client is a class variable `capabilities` (see `Capabilities`). A site takes part only in algorithms that
     also have `calls(clients) -> Calls`: the calls that a site may get in a federation of that many clients.
+    One whose training steps can be on few examples says on how few: `least_examples(graph, message)` gives {settings:
+    number}.
     """
 
     model: Any

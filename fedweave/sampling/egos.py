@@ -71,6 +71,14 @@ class Egos:
         chosen = nodes[:, torch.where(real, place, 0).reshape(-1)].reshape(steps, self.batch)
         return chosen, real.expand(self.epochs, *real.shape).reshape(steps, self.batch)
 
+    def least(self, graph: Graph, steps: int) -> int:
+        """The fewest train nodes that any of `steps` mini-batches has, apart from those that have none."""
+        if not self.epochs:
+            return min(self.batch, int(graph.masks[TRAIN].sum()))
+        each = max(1, steps // self.epochs)
+        count = min(int(self.epoch(graph)), each * self.batch)
+        return max(1, count // each) if count else 0
+
     def epoch(self, graph: Graph) -> Tensor:
         """How many train nodes an epoch goes through: int64 scalar."""
         wanted = (self.share * graph.real.sum().double()).floor().long()

@@ -52,6 +52,12 @@ class GraphBatches:
         real = place < train.sum()
         return torch.where(real, chosen, 0), real
 
+    def least(self, graph: Graph, steps: int) -> int:
+        """The fewest training graphs that any of `steps` mini-batches has: an epoch's last has those that are left."""
+        count = int(graph.masks[TRAIN].sum())
+        left = count % self.batch
+        return left if left and steps * self.batch >= count else min(self.batch, count)
+
     def batches(self, graph: Graph, key: Tensor, steps: int) -> Tree:
         """Mini-batches for `fit(…, batches=…)`, all leaves [steps, …]: of b graphs the "target" class, the "weight" (0
         or 1) and where their nodes begin among the rows, "first" [b + 1]; of M rows the "nodes", the graph that each

@@ -18,7 +18,7 @@ from fedweave.algorithms.fairaug import (
 )
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.graph import Graph, make_graph
+from fedweave.core.graph import TRAIN, Graph, make_graph
 from fedweave.core.tree import Tree
 from fedweave.rounds import train
 from tests.contract.federations import federation, graphs, model
@@ -116,6 +116,18 @@ def test_as_many_nodes_of_either_group_are_drawn() -> None:
     assert (shares - 2 / 3).abs().max() < 4 * np.sqrt(2 / 9 / STEPS)
     lonely = groups_of(graph) & torch.tensor([[True], [False]])
     assert torch.equal(balanced_nodes(lonely, graph.real, keys(3)), graph.real.expand(3, -1))
+
+
+@pytest.mark.parametrize("rare", [0, 2, 9, 20])
+def test_a_copy_trains_on_no_fewer_nodes_than_is_said(rare: int) -> None:
+    """Of 40 nodes `rare` are of one group; two thirds train."""
+    x, sens = np.ones((40, 2)), (np.arange(40) < rare).astype(np.int64)
+    train = np.arange(40) % 3 > 0
+    masks = np.stack([train, ~train, np.zeros(40, bool)])
+    graph = make_graph(x, np.zeros((2, 0), np.int64), np.arange(40) % 2, masks, sens=sens)
+    left = (balanced_nodes(groups_of(graph), graph.real, keys()) & graph.masks[TRAIN]).sum(1)
+    least = FairAugmented().least_examples(graph, 1)
+    assert max(1, least) <= int(left[left > 0].min()) <= least + 6
 
 
 def copies(keep: float, steps: int = STEPS) -> Tree:

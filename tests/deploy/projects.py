@@ -46,6 +46,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "fedsage_plus": {"local_steps": 2, "epochs": 2, "exchanges": 2, "hidden": [16]},
 }
 HORIZONTAL_CUT = {"name": "louvain", "clients": 3, "holdout": True}
+DATA["fairaug"] |= {"nodes": 600}  # of which it trains on few: as many of either group
 CUTS |= dict.fromkeys(PEOPLE, HORIZONTAL_CUT)
 VERTICAL_CUT = {"name": "vertical", "clients": 3, "widths": (1.0, 2.0, 1.0)}
 

@@ -122,6 +122,18 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     site.write_text(site.read_text().partition("[policy]")[0] + '[policy]\nalgorithms = ["fedavg"]\n')
     made = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.parts=['clip']"])
     assert "fault bank-b: policy.parts: the job has fedavg with the part clip" in " ".join(made.output.split())
+    small = runner.invoke(
+        app,
+        [
+            "sites",
+            "check",
+            str(project),
+            str(path),
+            "--set",
+            "algorithm.parts=[{name='sampled_cross_entropy', batch=9}]",
+        ],
+    )
+    assert small.output.count("policy.min_nodes: SampledCrossEntropy (batch) would train on fewer than 10") == 3
     refused = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.name='centralized'"])
     assert refused.exit_code == 2
     assert "centralized pools all data at one place, which no site allows" in " ".join(refused.output.split())

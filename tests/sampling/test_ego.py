@@ -1,5 +1,6 @@
 """Sampled ego-graphs: who is drawn, how they are laid out, and that message passing on them is that on trees."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,17 @@ def test_fewer_train_nodes_than_a_batch_leave_places_empty(train: int, batch: in
     assert centres.shape == real.shape == (3, batch)
     for nodes, own in zip(centres, real, strict=True):
         assert sorted(nodes[own].tolist()) == list(range(min(train, batch)))
+
+
+@pytest.mark.parametrize("train", [0, 1, 7, 20, 31])
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize("epochs", [0, 1, 3])
+def test_the_smallest_batch_is_known_before(train: int, share: float, epochs: int) -> None:
+    graph = labelled(40, undirected((0, 1)), train)
+    for batch, times in itertools.product((1, 6, 50), (1, 2, 5, 30)):
+        egos, steps = Egos(batch, epochs=epochs, share=share), times * max(1, epochs)
+        _, real = egos.draw(graph, random.key(3), steps)
+        assert egos.least(graph, steps) == min([size for size in real.sum(1).tolist() if size], default=0)
 
 
 def one_loss(egos: Egos, w: Tree, model: Model, graph: Graph, key: Tensor) -> Tensor:

@@ -46,6 +46,16 @@ def test_every_epoch_has_each_training_graph_once() -> None:
     assert not torch.equal(other, chosen[:per_epoch])
 
 
+@pytest.mark.parametrize("count", [1, 2, 13, 40])
+@pytest.mark.parametrize("batch", [1, 5, 13, 100])
+def test_the_smallest_batch_is_known_before(count: int, batch: int) -> None:
+    graph = small_graphs(count, 2)[0]
+    for steps in range(1, 9):
+        _, real = GraphBatches(batch).draw(graph, random.key(3), steps)
+        sizes = [size for size in real.sum(1).tolist() if size]
+        assert GraphBatches(batch).least(graph, steps) == min(sizes, default=0)
+
+
 def test_a_batch_by_hand() -> None:
     """Graphs {0 - 1 - 2}, {3}, {4 - 5}; all train, all in one batch."""
     edges = np.array([[0, 1, 1, 2, 4, 5], [1, 0, 2, 1, 5, 4]])

@@ -30,6 +30,7 @@ from fedweave.errors import CallRefused
 from fedweave.ops.sparsified import Sparsified
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import Party, digest
+from tests.conftest import random_graph
 from tests.contract.federations import algorithm
 from tests.deploy.projects import SITES, bring, experiment, join_request, tables
 from tests.privacy.authority import write_kits
@@ -548,7 +549,11 @@ def test_a_batch_of_fewer_nodes_than_the_policy_allows_is_trained_on_nowhere(pro
     set_policy(project, "min_nodes = 10")
     answer = Cheat(project, agreed("fedsage", algorithm_settings={"batch": batch})).join()
     assert bool(answer.blob) == (batch == 10)
-    with pytest.raises(PolicyViolation, match=r"policy.min_nodes: GLASU trains on 1 examples at a time \(batch\)"):
-        check_batches(Rules(min_nodes=10), algorithm("glasu", batch=1))
-    with pytest.raises(PolicyViolation, match=r"MissingNeighbours trains on 1 examples at a time \(sample\)"):
-        check_batches(Rules(min_nodes=10), algorithm("fedsage_plus", batch=16, sample=1))
+    graph = random_graph(60)
+    for own, what in (
+        (algorithm("glasu", batch=1), r"GLASU \(batch\)"),
+        (algorithm("fedsage_plus", batch=16, sample=1), r"MissingNeighbours \(sample\)"),
+        (algorithm("graphfl", examples=1), r"MetaGradient \(examples\)"),
+    ):
+        with pytest.raises(PolicyViolation, match=rf"policy.min_nodes: {what} would train on fewer than 10"):
+            check_batches(Rules(min_nodes=10), own, graph, {})

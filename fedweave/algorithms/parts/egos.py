@@ -31,6 +31,7 @@ class EgoCrossEntropy(Part):
     epochs: int = 0
     share: float = 1.0
     supervised = True
+    trains_on = ("batch", "epochs", "share")
 
     def __post_init__(self) -> None:
         self.egos  # noqa: B018  refuses impossible sizes
@@ -51,6 +52,10 @@ class EgoCrossEntropy(Part):
     def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """A mini-batch per step."""
         return self.egos.batches(model, graph, key, steps)
+
+    def least_examples(self, graph: Graph, steps: int) -> int:
+        """Of the smallest mini-batch."""
+        return self.egos.least(graph, steps)
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
         """Of one mini-batch, scalar."""

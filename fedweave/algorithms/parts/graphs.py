@@ -40,6 +40,10 @@ class GraphCrossEntropy(Part):
         """A mini-batch per step."""
         return self.sampler.batches(graph, key, steps)
 
+    def least_examples(self, graph: Graph, steps: int) -> int:
+        """Of the smallest mini-batch."""
+        return self.sampler.least(graph, steps)
+
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
         """Of one mini-batch, scalar."""
         return self.sampler.loss(w, model, graph, key, minibatch)

@@ -81,6 +81,15 @@ class Objective:
         whole = any(part.whole_features for part in self.parts.values())
         return frozenset() if whole else models.feature_rows(self.training.model)
 
+    def least_examples(self, graph: Graph) -> dict[str, int]:
+        """{part, with its settings that matter: the fewest training examples that a step at a client is on} (see
+        `Part.least_examples`)."""
+        steps, found = self.training.local_steps, dict[str, int]()
+        for name, part in self.parts.items():
+            settings = ", ".join(own for own in part.trains_on if hasattr(part, own))
+            found[f"{name} ({settings})" if settings else name] = part.least_examples(graph, steps)
+        return found
+
     def fit(
         self,
         w: Tree,

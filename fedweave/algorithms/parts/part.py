@@ -11,7 +11,7 @@ from fedweave.algorithms.parts.round import Round
 from fedweave.algorithms.parts.training import Training
 from fedweave.core.arrays import GraphArrays
 from fedweave.core.federation import Federation, Sends, Step
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary
@@ -43,7 +43,8 @@ class Part:
     one_step:  what to note where training is one step from the received weights, so that what pulls to these has no
         gradient yet; "" if nothing does.
     whole_models: True if the server judges clients' models, of which it needs all weights.
-    trains_on: settings that give the number of examples in a training step; sites may require more than a few.
+    trains_on: settings that bound the number of examples in a training step; sites may require more than a few
+        (`least_examples`).
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
@@ -165,6 +166,12 @@ class Part:
     def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """What `loss` wants drawn beforehand, leaves [steps, …]; {} if nothing."""
         return {}
+
+    def least_examples(self, graph: Graph, steps: int) -> int:
+        """The fewest training examples that any of `steps` steps at a client is on, apart from steps on none: all of
+        them, or as many as a setting in `trains_on` says. A part whose steps can be on fewer says so here."""
+        sizes = [getattr(self, name, 0) for name in self.trains_on]
+        return min([int(graph.masks[TRAIN].sum()), *(size for size in sizes if size > 0)])
 
     def prepare(self, graph: Graph) -> Tree:
         """What `criterion` finds in `given` besides, worked out once before training; {} if nothing."""

@@ -196,7 +196,6 @@ class Participation:
         check_rounds(self.algorithm, self.config.general.rounds)
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
         check_scaling(scaling, self.algorithm, ("example", "node"))
-        check_batches(self.rules, self.algorithm)
         if not self.asked.predict:
             check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
@@ -235,7 +234,7 @@ class Participation:
         self._data = ClientData({self.draws_as: found.graph}, found.classes)
         if self._replaced.tree and not self.asked.predict:
             self._data.load({self.draws_as: self._replaced.tree})
-        check_crowd(self.rules, self.graph)
+        self._check_numbers({})
 
     def enter(self, call: Call, message: Tree) -> None:
         """See that a call may be answered with its `message`, and keep the state from before its round.
@@ -243,7 +242,7 @@ class Participation:
         Raises:
             CallRefused: it may not.
         """
-        check_crowd(self.rules, self.graph)
+        self._check_numbers(message)
         if not self._saved <= call.saved <= call.round:
             raise CallRefused(
                 f"the server says that its last checkpoint is of round {call.saved}; it was of round {self._saved}, "
@@ -255,6 +254,12 @@ class Participation:
             self._saved = call.saved
         self.downloads.check(call.step, message)
         self.memory.enter(call.round, call.saved)
+
+    def _check_numbers(self, message: Tree) -> None:
+        """Refuse to go on where numbers would be of few examples of the data as it is now."""
+        check_crowd(self.rules, self.graph)
+        if not self.asked.predict:  # where models predict, nothing is trained
+            check_batches(self.rules, self.algorithm, self.graph, message)
 
     def heard(self, asked: Call, info: StepInfo, message: Tree) -> str:
         """The fingerprint of what the step makes its reply of besides the site's own data (`Memory.heard`).

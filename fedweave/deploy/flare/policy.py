@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedweave.core.federation import StepInfo
-from fedweave.core.graph import SPLITS, Graph
+from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.ledger import Entry
 from fedweave.core.mechanism import Account, Applied, Cost, Gaussian, Mechanism, Mixup, SecureSum, read_applied
 from fedweave.core.tree import Tree, leaves
@@ -118,19 +118,28 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
         )
 
 
-def check_batches(rules: Rules, algorithm: Any) -> None:
-    """Refuse an algorithm that trains on fewer examples at once than the policy allows.
+def check_batches(rules: Rules, algorithm: Any, graph: Graph, message: Tree) -> None:
+    """Refuse an algorithm that at this site, once it is sent `message`, trains on fewer examples at once than the
+    policy allows; steps on none tell nothing.
 
     Raises:
-        PolicyViolation: names the setting.
+        PolicyViolation: names the settings, not how many examples these are.
     """
-    for part in (algorithm, *getattr(algorithm, "parts", ())):
-        for name in getattr(part, "trains_on", ("batch",)):
-            if 0 < getattr(part, name, 0) < rules.min_nodes:
-                raise PolicyViolation(
-                    f"policy.min_nodes: {type(part).__name__} trains on {getattr(part, name)} examples at a time "
-                    f"({name}), and {rules.min_nodes} are allowed at least"
-                )
+    for what, least in least_examples(algorithm, graph, message).items():
+        if 0 < least < rules.min_nodes:
+            raise PolicyViolation(
+                f"policy.min_nodes: {what} would train on fewer than {rules.min_nodes} of the site's examples in some "
+                "step; choose other settings, or have the owner lower the bound"
+            )
+
+
+def least_examples(algorithm: Any, graph: Graph, message: Tree) -> dict[str, int]:
+    """{what makes steps, and its settings: the fewest training examples of one} as the algorithm says it for a client's
+    graph; of one that does not say, by its setting `batch`."""
+    if told := getattr(algorithm, "least_examples", None):
+        return dict(told(graph, message))
+    batch, count = getattr(algorithm, "batch", 0), int(graph.masks[TRAIN].sum())
+    return {f"{type(algorithm).__name__} (batch)": min(batch, count)} if batch else {}
 
 
 def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepInfo) -> None:

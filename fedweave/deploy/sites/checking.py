@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.graph import SPLITS
@@ -21,7 +22,7 @@ from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph, 
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.party import read_own
-from fedweave.deploy.flare.policy import Spent
+from fedweave.deploy.flare.policy import Spent, check_batches
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, read_secret
 from fedweave.deploy.sites.caps import ending
@@ -136,7 +137,10 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
     own = own_graph(data, folder)
     if config is not None and not capabilities(config.algorithm.kind).pooled:
         shape = own.features, own.classes, sites
-        told.attempt(name, partial(_rehearse, folder, rules, config, shape, bool((own.y >= 0).any()), told))
+        algorithm = told.attempt(name, partial(_rehearse, folder, rules, config, shape, bool((own.y >= 0).any()), told))
+        if algorithm is not None and own.public is not None:
+            graph = graph_of(own, own.features, torch.float32)
+            told.attempt(name, partial(check_batches, rules, algorithm, graph, {}))
     counts = np.asarray(own.public).sum(1).tolist()
     told.facts.append((name, _described(own, counts)))
     for split, count in zip(SPLITS, counts, strict=True):
@@ -158,9 +162,9 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
 
 def _rehearse(
     folder: Path, rules: Rules, config: Config, shape: tuple[int, int, int], labels: bool, told: Found
-) -> None:
+) -> Any:
     """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites; labels:
-    whether the site has any.
+    whether the site has any. Returns the algorithm.
 
     Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would
     reach, unless it needs all sites.
@@ -184,6 +188,7 @@ def _rehearse(
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
         needed = getattr(algorithm, "quorum", 1.0) >= 1  # then the run ends without the site
         (told.faults if needed else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
+    return algorithm
 
 
 def _described(own: Any, counts: list[int]) -> str:
