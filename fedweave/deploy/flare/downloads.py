@@ -12,11 +12,8 @@ from fedweave.deploy.flare.store import Store
 from fedweave.errors import CallRefused
 from fedweave.ops.touched import materialize
 
-_PATHS, _STEPS, _LAST = (
-    "paths",
-    "steps",
-    "last",
-)  # of the store: names in JSON, and the numbers by place among the paths
+# Of the store: names in JSON, and the numbers by place among the paths.
+_PATHS, _STEPS, _LAST = "paths", "steps", "last"
 
 
 class Downloads:

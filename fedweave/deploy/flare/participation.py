@@ -41,9 +41,8 @@ from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.runs.files import write
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
-MOST_FILLED = (
-    1 << 30
-)  # bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names
+# Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.
+MOST_FILLED = 1 << 30
 
 
 class Participation:
