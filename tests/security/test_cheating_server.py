@@ -544,6 +544,27 @@ def test_where_models_predict_new_records_their_scores_stay_at_home(project: Pat
     assert "where a finished run's models predict, nothing is sent" in again.refusals()[-1]["why"]
 
 
+def test_a_job_that_predicts_leaves_what_training_goes_on_from(project: Path) -> None:
+    """Also one of an earlier round, whose server says that it has saved that; it would delete what came after."""
+    set_policy(project, "max_change = 9.0")
+    server = Cheat(project, agreed(rounds=9))
+    reply(server.join())
+    for round in (1, 2, 3, 4):
+        reply(server.call("FedAvg.train", round))
+    folder = project / SITE / "runs/r1"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {"before-2", "before-3", "before-4", "state.safetensors", "download.safetensors"} <= before.keys()
+    for after in (1, 4):
+        predicting = Cheat(project, agreed(rounds=9))
+        reply(predicting.join(after, predict=True))
+        assert not predicting.call("FedAvg.keep_trained", after, predict=True, saved=after).refusal
+    there = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith("predictions")}
+    assert there == before
+    later = Cheat(project, agreed(rounds=9))
+    reply(later.join(after=1))  # from no later round than it really has saved
+    assert not later.call("FedAvg.train", 2).refusal
+
+
 @pytest.mark.parametrize("batch", [9, 10])
 def test_a_batch_of_fewer_nodes_than_the_policy_allows_is_trained_on_nowhere(project: Path, batch: int) -> None:
     set_policy(project, "min_nodes = 10")

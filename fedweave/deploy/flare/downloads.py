@@ -23,11 +23,12 @@ class Downloads:
 
     folder: of the run. bound: the largest L2 norm of a change; None keeps nothing. apart: steps get representations of
     other lists of nodes under the same path, so that each step's messages are compared among themselves.
+    lasting: see `Store`.
     """
 
-    def __init__(self, folder: Path, bound: float | None, apart: bool = False) -> None:
+    def __init__(self, folder: Path, bound: float | None, apart: bool = False, lasting: bool = True) -> None:
         self._bound, self._apart = bound, apart
-        self._store = Store(folder, "download", "download-before-") if bound is not None else None
+        self._store = Store(folder, "download", "download-before-", lasting) if bound is not None else None
 
     def check(self, step: str, message: Tree) -> None:
         """Refuse a message of `step` that is not finite, or too far from those before.

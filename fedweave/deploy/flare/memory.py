@@ -17,14 +17,16 @@ _PAST = "past"
 class Memory:
     """A site's state in one run.
 
-    folder: of the run at the site. lasting: what calls make of it outlasts the job; it does not where a finished run's
-    models predict. chained: the run has secure sums whose terms depend on the state, and so on what it was made of.
+    folder: of the run at the site. lasting: what calls make of it outlasts the job; it does not where a run's models
+    predict, from the state after some round, which leaves all that training goes on from. chained: the run has secure
+    sums whose terms depend on the state, and so on what it was made of.
     """
 
     chained = False
 
     def __init__(self, folder: Path, lasting: bool) -> None:
-        self._state, self._told, self._lasting = Store(folder), Store(folder, "told", "told-before-"), lasting
+        self._state = Store(folder, lasting=lasting)
+        self._told = Store(folder, "told", "told-before-", lasting)
 
     def begun(self, info: StepInfo) -> Tree:
         """The state that a step finds, for it to change."""
@@ -42,15 +44,10 @@ class Memory:
 
     def keep(self, state: Tree, heard: str, info: StepInfo) -> None:
         """The state after a call. What the step `heard` counts if it changed the state, or the data."""
-        kept = [(self._state, state)]
         if self.chained and (info.replaces_data or not _same(dict(leaves(self._state.tree)), dict(leaves(state)))):
             past = torch.tensor(list(bytes.fromhex(heard)), dtype=torch.uint8)
-            kept.insert(0, (self._told, {_PAST: past}))  # first: no state outlives a process without what made it
-        for store, tree in kept:
-            if self._lasting:
-                store.keep(tree)
-            else:
-                store.tree = tree
+            self._told.keep({_PAST: past})  # first: no state outlives a process without what made it
+        self._state.keep(state)
 
     def enter(self, round: int, saved: int) -> None:
         """A call of `round` has come, and the server holds a checkpoint of round `saved`."""

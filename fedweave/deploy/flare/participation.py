@@ -82,9 +82,10 @@ class Participation:
             self.accounts.skip(self.ledger)
         self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger)
         private_folder(own.parent)
-        self.memory, self._replaced = Memory(own, lasting=not asked.predict), Store(own, "data", "data-before-")
+        lasting = not asked.predict
+        self.memory, self._replaced = Memory(own, lasting), Store(own, "data", "data-before-", lasting)
         apart = capabilities(config.algorithm.kind).vertical
-        self.downloads, self.last = Downloads(own, rules.max_change, apart), LastReceived(engine["resend"])
+        self.downloads, self.last = Downloads(own, rules.max_change, apart, lasting), LastReceived(engine["resend"])
 
     def _check_history(self) -> int:
         """The round of the server's last checkpoint, as far as it told the site.
@@ -247,7 +248,7 @@ class Participation:
                 f"the server says that its last checkpoint is of round {call.saved}; it was of round {self._saved}, "
                 f"and the call is of round {call.round}"
             )
-        if call.saved > self._saved:
+        if call.saved > self._saved and not self.asked.predict:
             with self.accounts.open(self.ledger):
                 self.ledger.note("saved", round=call.saved)
             self._saved = call.saved

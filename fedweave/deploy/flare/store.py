@@ -13,11 +13,12 @@ class Store:
     """A tree after the last call, and as it was before each round that a resuming server may go back to; no leaf in its
     files is sparse.
 
-    name: of the tree's file. before: begins the names of the earlier ones.
+    name: of the tree's file. before: begins the names of the earlier ones. lasting: False leaves the disk as it is, for
+    a job whose changes are to end with it.
     """
 
-    def __init__(self, folder: Path, name: str = "state", before: str = "before-") -> None:
-        self._folder, self._prefix = folder, before
+    def __init__(self, folder: Path, name: str = "state", before: str = "before-", lasting: bool = True) -> None:
+        self._folder, self._prefix, self._lasting = folder, before, lasting
         private_folder(folder)
         self._state = folder / f"{name}.safetensors"
         self.tree: Tree = decode(self._state.read_bytes(), filled=0) if self._state.exists() else {}
@@ -25,6 +26,8 @@ class Store:
 
     def enter(self, round: int, saved: int) -> None:
         """A call of `round` has come, and the server holds a checkpoint of round `saved`."""
+        if not self._lasting:
+            return
         if round != self._round:
             self._link(self._before(round))
             self._round = round
@@ -35,6 +38,8 @@ class Store:
     def keep(self, tree: Tree) -> None:
         """The state after a call."""
         self.tree = tree
+        if not self._lasting:
+            return
         if tree or self._state.exists():
             blob = encode(map_leaves(lambda leaf: leaf, tree))
             write(self._state, lambda file: file.write(blob))
@@ -45,7 +50,7 @@ class Store:
         if later:
             blob = self._before(later[0]).read_bytes()
             self.keep(decode(blob, filled=0) if blob else {})
-        for number in later:
+        for number in later if self._lasting else ():
             self._before(number).unlink()
         self._round = max(self._rounds(), default=-1)
 
