@@ -169,7 +169,8 @@ class GLASU:
         split = Split(self.model, self.cuts, how.wider, self.fan_out, self.edges == "own")
         release = RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum)
         labels, returned = LabelRelease(self.label_epsilon), self.backward == "exchanged"
-        return PartySteps(split, how, release, labels, self.batch, self.steps, self.lr, self.weight_decay, returned)
+        training = self.batch, self.steps, self.lr, self.weight_decay
+        return PartySteps(split, how, release, labels, *training, returned, decays=self.decay_every > 0)
 
     @property
     def cuts(self) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from tests.conftest import random_graph
 from tests.contract.federations import algorithm
 from tests.deploy.projects import SITES, bring, experiment, join_request, tables
 from tests.privacy.authority import write_kits
-from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
+from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
 
 Plan = list[tuple[str, int, int]]  # step, round, occurrence
 
@@ -542,6 +542,40 @@ def test_where_models_predict_new_records_their_scores_stay_at_home(project: Pat
     answer = again.call("FedAvg.score", 1, predict=True)
     assert answer.blob == b""
     assert "where a finished run's models predict, nothing is sent" in again.refusals()[-1]["why"]
+
+
+@pytest.mark.parametrize(
+    ("decay", "rate", "good"),
+    [
+        ({}, None, True),
+        ({}, 0.5, True),
+        ({}, 0.1, False),
+        ({}, -1e6, False),
+        ({"decay": 0.5, "decay_every": 1}, 0.25, True),
+        ({"decay": 0.5, "decay_every": 1}, 0.0, True),
+        ({"decay": 0.5, "decay_every": 1}, -0.1, False),
+        ({"decay": 0.5, "decay_every": 1}, 0.6, False),
+        ({"decay": 0.5, "decay_every": 1}, torch.tensor(-1e6), False),
+    ],
+)
+def test_a_server_lowers_a_learning_rate_as_agreed_and_turns_none_around(
+    tmp_path: Path, decay: dict[str, Any], rate: Any, good: bool
+) -> None:
+    """GLASU's step backwards, of any length, would write what the server likes into a party's weights."""
+    settings = {"exchanges": 1, "batch": 0, "lr": 0.5, **decay}
+    config = agreed("glasu", algorithm_settings=settings)
+    server = Cheat(make_sites(tmp_path / "project", "glasu"), config)
+    reply(server.join())
+    found = server.member._job.found  # type: ignore[union-attr]
+    about = {"kind": "align", "pin": pin(config.plain(), [*SITES]), "round": -1}
+    reply(server.say(json.dumps(about), {"width": found.data.features, "common": torch.arange(found.data.nodes)}))
+    begin = {"clients": 3, "share": torch.tensor(1 / 3), "tail": random.key(7)}
+    reply(server.call("GLASU.begin", 0, begin))
+    h = reply(server.call("GLASU.infer", 1, {"batch": random.key(8), "segment": 0}))["h"]
+    answer = server.call("GLASU.update", 1, {"h": h} | ({} if rate is None else {"lr": rate}))
+    assert bool(answer.blob) == good, answer.refusal
+    if not good:
+        assert f"lr is {float(rate):g} in the message, and may be" in answer.refusal
 
 
 def test_a_job_that_predicts_leaves_what_training_goes_on_from(project: Path) -> None:

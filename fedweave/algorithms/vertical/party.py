@@ -25,6 +25,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.errors import CallRefused
 from fedweave.learn import Sgd, fit
 from fedweave.learn.recorded import recorded
 from fedweave.ops.rows import gather_rows
@@ -37,7 +38,7 @@ class PartySteps:
     """The bodies of GLASU's steps at one client.
 
     labels: the labels that it trains on. batch, steps, lr, weight_decay: see `GLASU`. returned: gradients are exchanged
-    (`backward = "exchanged"`).
+    (`backward = "exchanged"`). decays: the server tells the rate of each round.
     """
 
     split: Split
@@ -49,6 +50,7 @@ class PartySteps:
     lr: float
     weight_decay: float
     returned: bool
+    decays: bool
 
     @property
     def sampling(self) -> list[int]:
@@ -148,8 +150,17 @@ class PartySteps:
         return {}
 
     def _rate(self, message: Tree) -> float:
-        """The learning rate, which the server may lower."""
-        return min(message.get("lr", self.lr), self.lr)
+        """The learning rate, which the server may lower where it decays: a step of any other length, or backwards,
+        would write what the server likes into the weights.
+
+        Raises:
+            CallRefused: it is another, or out of range.
+        """
+        rate = float(message.get("lr", self.lr))
+        if not (0 <= rate <= self.lr if self.decays else rate == self.lr):
+            allowed = f"from 0 to {self.lr:g}" if self.decays else f"{self.lr:g}, as algorithm.decay_every is 0"
+            raise CallRefused(f"lr is {rate:g} in the message, and may be {allowed}; send what algorithm.lr says")
+        return rate
 
     def infer_full(self, client: Client, message: Tree) -> Tree:
         """H+_m after a segment for all nodes, from all edges."""
