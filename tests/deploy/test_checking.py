@@ -113,7 +113,9 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     assert said.exit_code == 0, said.output
     told = " ".join(said.output.split())
     assert told.count("normalise = 'standard' of the experiment is of simulations; here it is 'none'") == 3
-    assert told.count("which site.toml says, after what the configuration of `sites init --split` did") == 3
+    assert (
+        told.count("as nothing in site.toml scales it, after what the configuration of `sites init --split` did") == 3
+    )
     (tmp_path / "own.py").write_text("from fedweave.algorithms import FedAvg\n")
     named = f"algorithm.name='{tmp_path}/own.py:FedAvg'"
     listed = " ".join(runner.invoke(app, ["sites", "check", str(project), str(path), "--set", named]).output.split())

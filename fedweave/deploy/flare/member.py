@@ -121,10 +121,8 @@ class Member:
         told = decode(blob, self._job.limit)
         if isinstance(asked, Agree | Open):
             return self._prepare(self._job, asked, told), ""
-        if isinstance(asked, Pad):
-            return self._pad(asked, told), ""
-        if isinstance(asked, Blind):
-            return self._blind(asked, told), ""
+        if isinstance(asked, Pad | Blind):
+            return self._pad(asked, told) if isinstance(asked, Pad) else self._blind(asked, told), ""
         return (self._align(asked, told), "") if isinstance(asked, Align) else self._step(asked, told)
 
     def _refused(self, asked: Request | None, error: Exception) -> Answer:

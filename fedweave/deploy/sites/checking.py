@@ -24,7 +24,7 @@ from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.party import read_own
 from fedweave.deploy.flare.policy import Spent, check_batches
 from fedweave.deploy.flare.requests import ADMIN
-from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, read_secret
+from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, SITE_FILE, Rules, SiteData, read_secret
 from fedweave.deploy.sites.caps import ending
 from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found
 from fedweave.deploy.sites.project import Project
@@ -113,16 +113,7 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
 
     name, (data, rules) = folder.name, read_checked(folder / SITE_FILE)
     if config is not None:
-        told.attempt(name, partial(check_files, rules, config.plain()))
-        told.attempt(name, partial(check_algorithm, rules, config.algorithm))
-        if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
-            why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
-            told.faults.append((name, f"{folder / SITE_FILE}: {why}. Allow it."))
-        scaling = config.data.values.get("normalise", "none")
-        if scaling not in ("none", data.normalise):
-            said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
-            split = ", after what the configuration of `sites init --split` did" if data.draws_as is not None else ""
-            told.notes.append((name, f"{said}; here it is {data.normalise!r}, which site.toml says{split}"))
+        _allowed(folder, data, rules, config, told)
     if config is not None and capabilities(config.algorithm.kind).vertical:
         party = read_own(data, folder, "check", (name,), name)
         told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
@@ -158,6 +149,22 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
         if test is not None and test.x.shape[1] != own.features:
             why = f"it has {test.x.shape[1]} features, the site's data {own.features}"
             told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
+
+
+def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: Found) -> None:
+    """See whether a site's policy lets a configuration run, and note the scaling that the site does not follow."""
+    name = folder.name
+    told.attempt(name, partial(check_files, rules, config.plain()))
+    told.attempt(name, partial(check_algorithm, rules, config.algorithm))
+    if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
+        why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
+        told.faults.append((name, f"{folder / SITE_FILE}: {why}. Allow it."))
+    scaling = config.data.values.get("normalise", "none")
+    if scaling not in ("none", data.normalise):
+        how = "said by site.toml" if data.normalise != "none" else "as nothing in site.toml scales it"
+        split = ", after what the configuration of `sites init --split` did" if data.draws_as is not None else ""
+        said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
+        told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))
 
 
 def _rehearse(
