@@ -30,8 +30,9 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left rounded and without counts by class "
-            "(policy.round_scores): accuracies include them, rounded; losses, F1, AUC, the constant prediction and all "
-            "else that is counted by class or group of members' own examples are of the others alone, if there are "
+            "(policy.round_scores): accuracies include them, rounded, and may be far off for a site with few examples, "
+            "the best and the worst client's among them; losses, F1, AUC, the constant prediction and all else that is "
+            "counted by class or group of members' own examples are of the others alone, if there are "
             "any. metrics.parquet names the sites (scores/coarse)."
         )
     return found
