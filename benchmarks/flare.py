@@ -83,6 +83,7 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
         last=LastReceived(resend=True),
         scores=set(),
         graph=None,
+        limit=1 << 30,
         asked=SimpleNamespace(predict=False),
         memory=memory,
         heard=lambda asked, info, message: memory.heard(asked.step, message, info),

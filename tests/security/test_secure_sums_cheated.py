@@ -210,7 +210,8 @@ def test_parties_that_were_told_differently_open_no_aggregate(
     Then the server
     overlooks that they say so."""
     write_kits(project, SITES, 2048)
-    config = agreed("glasu", rounds=2, algorithm_settings={"lr": 0.5, "secure_sum": True})
+    decaying = {"lr": 0.5, "decay_every": 1, "decay": 0.5}  # so that the server tells the rate of a round
+    config = agreed("glasu", rounds=2, algorithm_settings={"secure_sum": True, **decaying})
     fed, algorithm, link = joined(cut_again(project, config), config)
     whole = link.exchange
 
