@@ -325,7 +325,7 @@ def test_a_key_at_the_wrong_place_is_told_where_it_belongs() -> None:
     ):
         with pytest.raises(ConfigError) as error:
             resolved(f"{key}\n{GRID}")
-        assert str(error.value).endswith(f" Did you mean '{meant}'?")
+        assert f"unknown key. Did you mean '{meant}'? The keys are" in str(error.value)
 
 
 def test_a_run_of_sites_says_which_sections_they_did_not_use() -> None:
@@ -345,3 +345,17 @@ def test_numbers_as_people_write_them(raw: str, value: object) -> None:
     document: config.Document = {}
     config.override(document, f"algorithm.lr={raw}")
     assert document == {"algorithm": {"lr": value}}
+
+
+def test_who_exchanges_a_plugin_is_told_how_to_leave_out_the_keys_of_the_other(toml: Callable[[str], Path]) -> None:
+    path = toml(GRID + "[algorithm]\nname = 'other'\nsteps = 2\n")
+    with pytest.raises(ConfigError) as error:
+        config.read(path, ["algorithm.name=fedavg"])
+    assert "algorithm.steps: unknown key. It is a key of other. The keys of fedavg are" in str(error.value)
+    remedy = str(error.value).splitlines()[-1]
+    assert remedy.startswith("--set algorithm.name=fedavg keeps the other keys of [algorithm]")
+    whole = remedy.partition("write --set '")[2].removesuffix("'")
+    assert config.read(path, [whole])[0].algorithm.name == "fedavg"
+    with pytest.raises(ConfigError, match="unknown key") as other:
+        config.read(path, ["algorithm.step=3"])
+    assert "keeps the other keys" not in str(other.value)

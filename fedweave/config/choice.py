@@ -124,8 +124,15 @@ def _checked(path: str, value: Any, hint: Any) -> Any:
     except TypeError as error:
         raise ConfigError(f"{path}: {value!r} is of a type that no setting has") from error
     except ValidationError as error:
-        problems = sorted({problem["msg"].replace("Input should", "must") for problem in error.errors()})
+        problems = sorted({_in_toml(problem["msg"]) for problem in error.errors()})
         raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}") from error
+
+
+def _in_toml(message: str) -> str:
+    """Pydantic's message in TOML's words."""
+    for its, ours in (("Input should", "must"), ("a valid array", "a list"), ("an object", "a table")):
+        message = message.replace(its, ours)
+    return message
 
 
 def _parts(path: str, value: Any, family: Mapping[str, type]) -> tuple[Any, ...]:

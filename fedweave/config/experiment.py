@@ -1,6 +1,7 @@
 """One experiment: from its document to every section resolved."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -76,7 +77,8 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
     try:
         return resolve(document), dropped
     except ConfigError as error:
-        raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args)) from error
+        remedies = _replacing([str(fault) for fault in error.args], overrides)
+        raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args), *remedies) from error
 
 
 def read_saved(path: Path) -> Config:
@@ -127,6 +129,16 @@ def _flagged(fault: str, overrides: Sequence[str]) -> str:
         if set(re.split(r"\W+", text.partition("=")[0].strip())) <= set(about):
             return f"--set {text}: {fault}"
     return fault
+
+
+def _replacing(faults: Sequence[str], overrides: Sequence[str]) -> Iterator[str]:
+    """How to leave out the keys of a section whose plug-in an override exchanged, where the new one lacks some."""
+    for text in overrides:
+        path, _, name = (part.strip() for part in text.partition("="))
+        table = path.removesuffix(".name")
+        if table != path and any(fault.startswith(f"{table}.") and "unknown key" in fault for fault in faults):
+            whole = f"{table}={{name = {json.dumps(name.strip(chr(34)))}}}"
+            yield f"--set {text} keeps the other keys of [{table}]; to leave all of them out, write --set '{whole}'"
 
 
 def with_algorithm(document: Document, name: str, option: str = "--algorithm") -> tuple[Document, tuple[str, ...]]:

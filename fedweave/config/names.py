@@ -34,7 +34,7 @@ def check_name(path: str, name: Any, valid: Iterable[str]) -> None:
         ConfigError: names `path`, the name, the valid ones and the nearest.
     """
     if not isinstance(name, str) or name not in valid:
-        raise ConfigError(f"{path}: there is no {name!r}; choose one of {', '.join(valid)}.{nearest(name, valid)}")
+        raise ConfigError(f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of {', '.join(valid)}.")
 
 
 def check_keys(
@@ -54,8 +54,10 @@ def check_keys(
     unknown = [key for key in given if key not in valid]
     if unknown:
         where = f"{path}." if path else ""
-        allowed = f"unknown key; the keys{owner} are {', '.join(valid)}."
-        raise ConfigError(*(f"{where}{key}: {allowed}{hint(key) or nearest(key, valid)}" for key in unknown))
+        allowed = f"The keys{owner} are {', '.join(valid)}."
+        raise ConfigError(
+            *(f"{where}{key}: unknown key.{hint(key) or nearest(key, valid)} {allowed}" for key in unknown)
+        )
 
 
 def nearest(name: Any, valid: Iterable[str]) -> str:
