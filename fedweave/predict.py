@@ -118,7 +118,8 @@ def _jointly(run: Any, data: Path | None) -> "pa.Table":
     built.algorithm.predict(run.state, built.fed)
     states, nodes = built.fed.snapshot(), np.arange(built.data.nodes)
     told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
-    found = [Predicted(client, p, nodes) for client, p in told.items()]
+    masks = {client: part.masks for client, part in zip(run.built.fed.clients, run.seen.parts, strict=True)}
+    found = [Predicted(client, p, nodes, masks[client] if data is None else None) for client, p in told.items()]
     return predictions_table(found, built.data.ids, built.data.labels, y=built.data.y)
 
 

@@ -78,8 +78,15 @@ def test_old_and_new_nodes(tmp_path: Path) -> None:
     assert old["id"].tolist() == [f"n{i:03d}" for i in range(60)] * 2
     assert (old["predicted"] == old["node"] % 2).mean() > 0.9
     assert np.allclose(old["p_0"] + old["p_1"], 1, atol=1e-5)
+    held = columns(pq.read_table(out / "partition.parquet"))
+    for split in ("train", "val", "test"):
+        counted = [int(((old["client"] == client) & (old["split"] == split)).sum()) for client in ("bank", "shop")]
+        assert counted == held[split].tolist()
+    CliRunner().invoke(app, ["report", str(out)])
+    assert "(predictions.parquet)" in (out / "report.html").read_text()  # below the confusion of test nodes
     new = columns(predictions(out, folder(tmp_path / "new", 80, 60)))
     assert new["node"].tolist() == [*range(80)] * 2
+    assert "split" not in new
     fresh = new["node"] >= 60
     assert (new["predicted"] == new["node"] % 2)[fresh].mean() > 0.9
     far = [*range(50), *range(60, 110)]  # beyond the reach of the new nodes' edges
@@ -112,7 +119,7 @@ def test_only_who_has_labels_predicts_and_nothing_is_overwritten(tmp_path: Path)
     said = CliRunner().invoke(app, ["predict", str(out), "--out", str(tmp_path / "p.csv")])
     assert said.exit_code == 0, said.output
     lines = (tmp_path / "p.csv").read_text().splitlines()
-    assert lines[0] == '"client","node","id","true","predicted","p_0","p_1"'
+    assert lines[0] == '"client","node","id","split","true","predicted","p_0","p_1"'
     assert len(lines) == 61
     assert all(line.startswith('"bank"') for line in lines[1:])
     again = CliRunner().invoke(app, ["predict", str(out), "--out", str(tmp_path / "p.csv")])
