@@ -65,6 +65,11 @@ def contributions(
     )
     if any(value != value for row in summed.to_pylist() for value in row.values()):  # as NaN alone
         console.print("nan: these gains sum to nothing or less, so that no budget can be divided by them")
+    if odd := unpayable(summed):
+        console.print(
+            f"{', '.join(odd)}: some member's share is more than the whole budget, since gains of both signs nearly "
+            "cancel; pay nobody by it, measure more rounds or take another share"
+        )
 
 
 def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", permutations: int = 200) -> "pa.Table":
@@ -141,6 +146,14 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
             _, graphs = judging(built)  # of the data as they are now
             rows += found(number, round, worth(round, net, graphs, metric), config.general.seed)
     return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
+
+
+def unpayable(summed: "pa.Table") -> list[str]:
+    """The kinds of shares in `totals` of which one is more than the whole budget."""
+    import pyarrow.compute as pc
+
+    columns = [name for name in summed.column_names if name.endswith("_share")]
+    return [name.replace("_", " ") for name in columns if pc.max(pc.abs(summed[name])).as_py() > 1]
 
 
 def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedweave import config
 from fedweave.build import build
 from fedweave.cli import app
-from fedweave.contributions import _heard, measured, totals
+from fedweave.contributions import _heard, measured, totals, unpayable
 from fedweave.core import model as models
 from fedweave.core.tree import map_leaves
 from fedweave.errors import UserError
@@ -216,6 +216,14 @@ def test_shares_of_several_rounds_are_those_of_their_summed_gains() -> None:
     assert [row["cosine"] for row in summed] == [1.0, 1.0]
     for scheme in ("equal", "union", "individual", "shapley"):
         assert [row[f"{scheme}_share"] for row in summed] == [0.5, 0.5]
+
+
+def test_shares_beyond_the_whole_budget_are_named() -> None:
+    """By hand: gains of .03 and -.02 leave .01 to divide by, three times of which the first would get."""
+    gains = {"leave_one_out": [0.03, -0.02], "shapley": [0.01, 0.03], "error": [0.0, 0.0], "individual": [0.1, -0.1]}
+    found = totals(pa.table({"round": [1, 1], "client": ["a", "b"]} | gains))
+    assert found["union_share"].to_pylist() == [pytest.approx(3), pytest.approx(-2)]
+    assert unpayable(found) == ["union share"]  # the individual ones are NaN
 
 
 def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:

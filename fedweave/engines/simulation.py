@@ -35,7 +35,7 @@ from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
 from fedweave.engines.states import Group, Readers, States
 from fedweave.engines.summing import SumMeter, check_alike, check_terms
-from fedweave.engines.vectorised import batch_dims, matrix_of, run_batch, settled, stacked_states
+from fedweave.engines.vectorised import batch_dims, matrix_of, remedy, run_batch, settled, stacked_states
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, raised_at
 from fedweave.ops.recording import Recordings, When, traced
 from fedweave.ops.touched import TouchedRows
@@ -252,8 +252,8 @@ class Simulation:
             self._find_culprit(call, group, messages)
             raise StepFailed(
                 f"step {call.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on "
-                f"any of them alone{raised_at(error)}: {type(error).__name__}: {error}. "
-                "Mark it @on_client(…, ragged=True) if its shapes depend on data."
+                f"any of them alone{raised_at(error)}: {type(error).__name__}: "
+                f"{str(error).rstrip('.')}. {remedy(error)}"
             ) from error
         call.refuse_changes(before, messages)
         self._readers.note(call.step, states, held)

@@ -36,6 +36,16 @@ def run_batch(call: Invocation, spec: Any, dims: tuple[Any, ...], operands: tupl
     return pytree.tree_map(_without_matrix, found, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
 
 
+def remedy(error: Exception) -> str:
+    """What to do about a step that failed for a batch alone, as far as PyTorch's message tells."""
+    if ".item()" in str(error) or "control flow" in str(error):
+        return (
+            "Leave out .item(), int(), float() and `if` on tensors (torch.where chooses between two values), mark a "
+            "step of your own @on_client(…, ragged=True), or set engine.mode = 'loop', which is slower."
+        )
+    return "Mark it @on_client(…, ragged=True) if its shapes depend on data, or set engine.mode = 'loop'."
+
+
 def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tree:
     """The states of a batch, stacked; leaves that are `TouchedRows` refer to the batch's own matrix."""
     states, known = kept.many(group, copy), (matrix_of(graphs), None)

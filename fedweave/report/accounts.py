@@ -166,7 +166,10 @@ def check_own(own: pa.Table, seal: dict[str, Any], member: str, run: Run) -> Non
             f"the seal is damaged ({type(error).__name__} {error}); ask for the statement again."
         ) from error
     if config != config_hash(run.config):
-        raise UserError(f"the statement is about another configuration than {run.directory}/config.toml.")
+        raise UserError(
+            f"the statement is about another configuration than {run.directory}/config.toml. If the run went on after "
+            "the statement was written, ask for a new one; the number of rounds is of the configuration, too."
+        )
     if ledgers.get(member) != ledger_hash(run.ledger, member):
         raise UserError(
             f"the statement does not know the ledger of {member} in {run.directory}: it is about another run, or what "

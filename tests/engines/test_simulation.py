@@ -344,9 +344,21 @@ def test_a_step_that_only_fails_when_vectorised_says_what_to_do(make_graphs: Cal
         return {"x": float(client.graph.real.sum().item())}
 
     graphs = make_graphs(SIZES)
-    with pytest.raises(StepFailed, match=r"branches failed when vectorised .* Mark it @on_client\(…, ragged=True\)"):
+    told = r"branches failed when vectorised .* Leave out \.item\(\).* mark a step of your own .*ragged=True\), or set"
+    with pytest.raises(StepFailed, match=told):
         Simulation(graphs, classes=3, mode="vmap").map(branches)
     assert numbers(Simulation(graphs, classes=3, mode="loop").map(branches)) == SIZES
+
+
+def test_a_step_of_a_length_that_depends_on_data_is_told_of_ragged(
+    make_graphs: Callable[..., dict[str, Graph]],
+) -> None:
+    @on_client(sends={"x": "x"})
+    def some(client: Client, message: Tree) -> Tree:
+        return {"x": client.graph.real.nonzero().flatten()}
+
+    with pytest.raises(StepFailed, match=r"some failed when vectorised .* Mark it @on_client\(…, ragged=True\) if its"):
+        Simulation(make_graphs(SIZES), classes=3, mode="vmap").map(some)
 
 
 def test_ragged_steps_run_in_both_modes(make: Make) -> None:
