@@ -135,8 +135,9 @@ def test_no_file_that_a_server_names_is_run_unless_the_owner_lists_it(
 ) -> None:
     """Some .py file that lies at the site, whatever the configuration calls it; also by a way around the list."""
     (tmp_path / "allowed").mkdir()
+    (tmp_path / "allowed/other.py").touch()
     (tmp_path / "own.py").write_text(PLUG_IN.format(mark=str(tmp_path / "ran")))
-    set_policy(project, f'files = ["{tmp_path}/allowed"]')
+    set_policy(project, f'files = ["{tmp_path}/allowed/other.py"]')
     for file in (f"{tmp_path}/own.py", f"{tmp_path}/allowed/../own.py"):
         document = agreed().plain()
         if section == "parts":
@@ -156,13 +157,26 @@ def test_a_file_that_the_owner_lists_is_run(project: Path, tmp_path: Path) -> No
     assert (tmp_path / "ran").exists()
 
 
+def test_an_algorithm_of_a_file_can_be_listed(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(PLUG_IN.format(mark=str(tmp_path / "ran")))
+    document = agreed().plain()
+    document["algorithm"] |= {"name": f"{tmp_path}/own.py:Own"}
+    listed = f'files = ["{tmp_path}/own.py"]\nalgorithms = ["fedavg"'
+    set_policy(project, f"{listed}]")
+    assert "Own is not among fedavg" in Cheat(project).join(document=document).refusal
+    set_policy(project, f'{listed}, "{tmp_path}/../{tmp_path.name}/own.py:Own"]')  # another way to the same file
+    assert not Cheat(project).join(document=document).refusal
+    set_policy(project, f'files = ["{tmp_path}/own.py"]\nalgorithms = ["{tmp_path}/own.py:Another"]')
+    assert "Own is not among" in Cheat(project).join(document=document).refusal
+
+
 @pytest.mark.parametrize("part", ["missing_neighbours", "file"])
 def test_a_listed_algorithm_has_no_parts_of_others_unless_the_owner_lists_them(
     project: Path, tmp_path: Path, part: str
 ) -> None:
     """FedAvg by name, and another algorithm by its parts."""
+    (tmp_path / "own.py").write_text("from fedweave.algorithms.parts import Clip\n")
     if part == "file":
-        (tmp_path / "own.py").write_text("from fedweave.algorithms.parts import Clip\n")
         part = f"{tmp_path}/own.py:Clip"
     listed, config = f'files = ["{tmp_path}/own.py"]', agreed(algorithm_settings={"parts": [part]})
     set_policy(project, listed)

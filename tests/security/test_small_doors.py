@@ -179,6 +179,7 @@ def test_a_few_bytes_with_sparse_leaves_do_not_fill_the_memory(project: Path, tm
             "policy.parts: there is no 'secure_sums'.*Did you mean 'se",
         ),
         ('parts = ["secure_sum"]', "policy.parts: without policy.algorithms any part may run"),
+        ('files = ["/nowhere/own.py"]', "policy.files: there is no file /nowhere/own.py; correct its path"),
         ('algorithms = ["fedavgg"]', "policy.algorithms: there is no 'fedavgg'.*Did you mean 'fedavg"),
     ],
 )

@@ -46,15 +46,20 @@ def check_algorithm(rules: Rules, algorithm: Choice) -> None:
     """
     if not rules.algorithms:
         return
-    if algorithm.name not in rules.algorithms:
+    if algorithm.name not in _named(rules.algorithms):
         raise PolicyViolation(f"policy.algorithms: {algorithm.name} is not among {', '.join(rules.algorithms)}")
-    allowed = {outside.absolute(name) if outside.is_file(name) else name for name in rules.parts}
+    allowed = _named(rules.parts)
     for part in _added(algorithm):
         if part not in allowed:
             raise PolicyViolation(
                 f"policy.parts: the job has {algorithm.name} with the part {part}, and may have it by itself alone "
                 f'(policy.algorithms). If you have reviewed the part: policy.parts = ["{part}"]'
             )
+
+
+def _named(listed: tuple[str, ...]) -> set[str]:
+    """Plug-ins as a policy lists them, under the names that a configuration keeps of them."""
+    return {outside.absolute(name) if outside.is_file(name) else name for name in listed}
 
 
 def _added(algorithm: Choice) -> list[str]:

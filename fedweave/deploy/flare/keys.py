@@ -28,9 +28,10 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
         ConfigError: it cannot be read, or is not valid; names the key and what is.
     """
     data, rules = read_site_file(path)
-    for name in rules.algorithms:
-        check_name(f"{path}: policy.algorithms", name, ALGORITHMS)
-    _check_parts(path, rules)
+    _check_listed(path, rules)
+    for file in rules.files:
+        if not Path(file).expanduser().is_file():
+            raise ConfigError(f"{path}: policy.files: there is no file {file}; correct its path, or take it out")
     for step in rules.calls:
         check_name(f"{path}: policy.calls", step, known_steps())
     for rule in ("deny", "mixup", "noise", "secure_sum", "unbounded"):
@@ -40,14 +41,16 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
     return data, rules
 
 
-def _check_parts(path: Path, rules: Rules) -> None:
+def _check_listed(path: Path, rules: Rules) -> None:
+    """Algorithms and parts that the policy lists; one of a file is not looked up, because that would run the file."""
     if rules.parts and not rules.algorithms:
         raise ConfigError(
             f"{path}: policy.parts: without policy.algorithms any part may run; list both, or leave this out"
         )
-    for name in rules.parts:  # one of a file is not looked up, because that would run the file
-        if not is_file(name):
-            check_name(f"{path}: policy.parts", name, registry("part"))
+    for rule, kind, names in (("algorithms", "algorithm", rules.algorithms), ("parts", "part", rules.parts)):
+        for name in names:
+            if not is_file(name):
+                check_name(f"{path}: policy.{rule}", name, registry(kind))
 
 
 def _unknown(key: str) -> str:

@@ -62,8 +62,9 @@ class SiteData:
 class Rules:
     """The table [policy]; by default everything that an installed algorithm sends may leave.
 
-    algorithms: refuse jobs that run any other, or one of these with more parts than it has by itself; empty allows all.
-    parts:      parts that these may have besides: names, or "file.py:Name".
+    algorithms: refuse jobs that run any other, or one of these with more parts than it has by itself; names, or
+                "file.py:Name"; empty allows all.
+    parts:      parts that these may have besides, by name or "file.py:Name".
     files:      Python files of this site that a job may name plug-ins in, "file.py:Name"; to look one up is to run it.
     deny:       top-level reply keys that never leave.
     mixup:      {key: smallest mixup batch}. noise: {key: least Gaussian noise}, the
