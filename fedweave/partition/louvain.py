@@ -3,6 +3,7 @@
 import heapq
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +13,7 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
+from fedweave.partition.dealing import dealt
 from fedweave.partition.splits import check_clients, check_enough, check_ratios, divide, group
 
 _FINER = 1.3  # least growth of the resolution per level; 2 keeps 1 % fewer of Cora's edges
@@ -30,8 +32,11 @@ class Louvain:
     clients:          how many, P.
     train, val, test: ratios of every client's labelled nodes, stratified by label.
     slack:            how far sizes may deviate from n / P, relative; more slack keeps more edges.
+    packing:          "linked" as above, or "in_turn": too large communities are chopped in the order of nodes, and
+                      all dealt to the clients in turn, largest first, as in FedEgo's released code and in
+                      FederatedScope (`dealing.dealt`). Clients are more alike then, and more edges are cut.
     holdout:          the community whose size is closest to n / (P + 1) becomes the global test set and is held by no
-                      client; of it, only the labelled nodes are kept.
+                      client; of it, only the labelled nodes are kept. In turn, it is what the first of P + 1 gets.
     public_split:     take the dataset's published masks instead of the ratios.
     """
 
@@ -40,6 +45,7 @@ class Louvain:
     val: float = 0.4
     test: float = 0.4
     slack: float = 0.1
+    packing: Literal["linked", "in_turn"] = "linked"
     holdout: bool = False
     public_split: bool = False
 
@@ -48,6 +54,11 @@ class Louvain:
         check_ratios(self.train, self.val, self.test)
         if not 0 <= self.slack < math.inf:
             raise ConfigError(f"[partition] slack = {self.slack}: must be a number >= 0, such as 0.1.")
+        if self.packing == "in_turn" and self.slack >= 1:
+            raise ConfigError(
+                f'[partition] slack = {self.slack} with packing = "in_turn": communities above (1 - slack) of a '
+                "client's share are chopped; give less than 1."
+            )
 
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts and, with `holdout`, a global test set.
@@ -59,16 +70,24 @@ class Louvain:
         rng = generator(seed, "partition/louvain")
         graph = sp.csr_matrix((np.ones(data.edges.shape[1]), tuple(data.edges)), shape=(data.nodes, data.nodes))
         labels = _communities(graph, 1.0, rng)
-        owner, test = np.full(data.nodes, -1), None
-        nodes = np.arange(data.nodes)
-        if self.holdout:
-            out = labels == np.abs(np.bincount(labels) - data.nodes / (self.clients + 1)).argmin()
-            nodes, test = np.flatnonzero(~out), np.flatnonzero(out & (data.y >= 0))
-            check_enough(len(nodes), self.clients)
-        owner[nodes] = _balance(graph[nodes][:, nodes], labels[nodes], self.clients, self.slack, rng)
-        held = group(owner + 1, self.clients + 1)[1:]  # group 0 is the held-out community
+        if self.packing == "in_turn":
+            check_enough(data.nodes, self.clients + self.holdout)
+            hand = dealt(labels, self.clients + self.holdout, self.slack) + (not self.holdout)
+        else:
+            hand = self._linked(graph, labels, rng)
+        out, *held = group(hand, self.clients + 1)
         parts = divide(data, held, (self.train, self.val, self.test), self.public_split, seed)
-        return Partition(parts, test)
+        return Partition(parts, out[data.y[out] >= 0] if self.holdout else None)
+
+    def _linked(self, graph: sp.csr_matrix, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """int64 [n]: the client of every node, counted from 1; 0 is the global test."""
+        hand, nodes = np.zeros(len(labels), dtype=np.int64), np.arange(len(labels))
+        if self.holdout:
+            out = labels == np.abs(np.bincount(labels) - len(labels) / (self.clients + 1)).argmin()
+            nodes = np.flatnonzero(~out)
+            check_enough(len(nodes), self.clients)
+        hand[nodes] = 1 + _balance(graph[nodes][:, nodes], labels[nodes], self.clients, self.slack, rng)
+        return hand
 
 
 def _communities(graph: sp.csr_matrix, resolution: float, rng: np.random.Generator) -> np.ndarray:

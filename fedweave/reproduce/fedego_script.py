@@ -17,6 +17,9 @@ EGO_METHODS = ("fedego", "local", "fedavg", "fedprox", "dfedgnn")  # that train 
 SHARED = ("fedavg", "fedprox")
 # Into how many mini-batches a fifth of the largest client's nodes go, those without an edge dropped, with seed 0.
 BATCHES = {"cora": 7, "citeseer": 8, "dblp": 13}
+DELTA, VAL = 20, 0.2  # nodes by which clients made of communities may differ; share of a client's nodes
+TEST_NODES = {"cora": 200, "citeseer": 200}  # of a client; of others
+OTHERS = 300
 
 
 def _only(names: tuple[str, ...], **changes: Any) -> Callable[[PaperCell], PaperCell]:
@@ -34,6 +37,17 @@ def _on_data(names: tuple[str, ...], **changes: Any) -> Callable[[PaperCell], Pa
 
 def _reserved(cell: PaperCell) -> PaperCell:
     return changed(cell, partition={"reserved": True}) if cell.document["partition"]["name"] == "label_skew" else cell
+
+
+def _communities(cell: PaperCell) -> PaperCell:
+    """Communities dealt in turn, and their clients' numbers of test nodes as under label skew."""
+    data, partition = cell.document["data"]["name"], cell.document["partition"]
+    if partition["name"] != "louvain" or data not in FACTS:
+        return cell
+    each = FACTS[data].nodes / (partition["clients"] + 1)
+    test = round(TEST_NODES.get(data, OTHERS) / each, 4)
+    split = {"train": round(1 - VAL - test, 4), "val": VAL, "test": test}
+    return changed(cell, partition={"packing": "in_turn", "slack": round(DELTA / each, 4)} | split)
 
 
 def _in_epochs(cell: PaperCell) -> PaperCell:
@@ -72,6 +86,7 @@ def _longer(cell: PaperCell) -> PaperCell:
 
 SETTINGS = {
     "test nodes out of later clients' choice": Setting(_reserved),
+    "communities dealt in turn": Setting(_communities),
     "epochs of a fifth of the nodes": Setting(_in_epochs),
     "Adam's moments kept": Setting(
         _only(EGO_METHODS, algorithm={"optimizer_state": "kept"}),

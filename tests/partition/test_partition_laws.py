@@ -28,10 +28,17 @@ from fedweave.partition import (
     Vertical,
 )
 from fedweave.partition.base import Part
+from fedweave.partition.dealing import dealt
 
 SMALL_SKEW = LabelSkew(clients=4, majors=2, test_nodes=20)
 CUTS = [Louvain(clients=4), Louvain(clients=4, holdout=True), Dirichlet(clients=4), Random(clients=4), SMALL_SKEW]
-DISJOINT = [Louvain(clients=7), Dirichlet(clients=7, min_nodes=3), Random(clients=7)]
+CUTS += [Louvain(clients=4, packing="in_turn"), Louvain(clients=4, packing="in_turn", holdout=True)]
+DISJOINT = [
+    Louvain(clients=7),
+    Louvain(clients=7, packing="in_turn"),
+    Dirichlet(clients=7, min_nodes=3),
+    Random(clients=7),
+]
 
 
 def both_ways(pairs: np.ndarray) -> np.ndarray:
@@ -237,6 +244,43 @@ def test_holdout_is_the_community_closest_to_an_equal_share() -> None:
     assert cut.test.tolist() == [node for node in range(40, 62) if node != 45]
     held = np.sort(np.concatenate([part.nodes for part in cut.parts]))
     assert held.tolist() == [*range(40), *range(62, 80)]
+
+
+def test_communities_dealt_in_turn_by_hand() -> None:
+    """Shares of 10 of 30 nodes, 8 to 12 with the slack. The community of 13 is chopped into 8 and 5; then 8, 7, 6, 5
+    and 4 nodes go to 0, 1, 2, 1 (0 would have 13) and, after it, 2."""
+    labels = np.repeat([4, 0, 2, 1], [13, 6, 7, 4])
+    part = dealt(labels, 3, 0.2)
+    assert part[:13].tolist() == [0] * 8 + [1] * 5
+    assert part[13:].tolist() == [2] * 6 + [1] * 7 + [2] * 4
+
+
+def test_a_piece_that_fits_nowhere_goes_to_the_smallest() -> None:
+    assert dealt(np.repeat([0, 1, 2], [5, 4, 4]), 2, 0.1).tolist() == [0] * 5 + [1] * 8
+
+
+@given(sizes=st.lists(st.integers(1, 30), min_size=1), parts=st.integers(1, 40), slack=st.floats(0, 0.99))
+@settings(deadline=None)
+def test_every_part_is_dealt_some_node(sizes: list[int], parts: int, slack: float) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    held = np.bincount(dealt(labels, min(parts, len(labels)), slack), minlength=min(parts, len(labels)))
+    assert held.min() >= 1
+    assert held.max() <= 2 * math.ceil(len(labels) / min(parts, len(labels)))
+
+
+def test_pieces_of_no_node_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"slack = 1\.0 with packing"):
+        Louvain(slack=1.0, packing="in_turn")
+
+
+def test_what_the_first_in_turn_would_get_is_held_out() -> None:
+    data = blocks()
+    whole = Louvain(clients=5, packing="in_turn").cut(data, 0)
+    held = Louvain(clients=4, packing="in_turn", holdout=True).cut(data, 0)
+    assert held.test is not None
+    first = whole.parts[0].nodes
+    assert held.test.tolist() == first[data.y[first] >= 0].tolist()
+    assert [part.nodes.tolist() for part in held.parts] == [part.nodes.tolist() for part in whole.parts[1:]]
 
 
 def test_holdout_of_a_single_community_is_an_error() -> None:

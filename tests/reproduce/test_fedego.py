@@ -12,7 +12,7 @@ from fedweave.core import random
 from fedweave.core.tree import leaves
 from fedweave.reproduce import fedego, fedego_experiments, fedego_printed, fedego_script, grid
 from fedweave.reproduce.fedego import FEDEGO
-from fedweave.reproduce.fedego_experiments import experiment
+from fedweave.reproduce.fedego_experiments import COMMUNITIES, experiment
 from fedweave.reproduce.paper import PaperCell, printed
 from fedweave.reproduce.papers import PROTOCOLS
 from fedweave.reproduce.quantities import megabytes
@@ -239,6 +239,16 @@ def test_the_scripts_protocol_is_a_bundle_of_settings_of_their_own() -> None:
     }
 
 
+@pytest.mark.parametrize(("data", "nodes", "tested"), [("Cora", 451, 200), ("Citeseer", 554, 200), ("Wiki", 1610, 300)])
+def test_the_scripts_communities_have_its_numbers_of_test_nodes(data: str, nodes: int, tested: int) -> None:
+    partition = script("FedEgo", data, 5)["partition"]
+    assert partition["packing"] == "in_turn"
+    assert nodes * partition["test"] == pytest.approx(tested, abs=0.5)
+    assert nodes * partition["slack"] == pytest.approx(20, abs=0.1)
+    assert partition["train"] + partition["val"] + partition["test"] == pytest.approx(1)
+    assert script("FedEgo", data, 5, "communities dealt in turn")["partition"] == COMMUNITIES[data]
+
+
 def test_every_cell_of_the_scripts_protocol_is_accepted() -> None:
     protocol = PROTOCOLS["fedego"]["script"]
     known = {}
@@ -264,7 +274,8 @@ def test_one_row_for_each_setting_that_concerns_a_data_set() -> None:
     rows: dict[str, set[str]] = {}
     for it in PROTOCOLS["fedego"]["script"].one_off().cells:
         rows.setdefault(it.column, set()).add(it.row)
-    own = [name for name in fedego_script.SETTINGS if "dblp" not in name and "FedProx" not in name]
+    elsewhere = ("dblp", "FedProx", "communities")
+    own = [name for name in fedego_script.SETTINGS if not any(word in name for word in elsewhere)]
     always = {f"FedEgo, without: {name}" for name in own}
     always |= {f"{method}, {how}" for method in ("FedEgo", "FedAvg") for how in ("everything on", "clean")}
     of_dblp = {f"FedEgo, without: {name}" for name in fedego_script.SETTINGS if "dblp" in name}
