@@ -153,7 +153,7 @@ def unpayable(summed: "pa.Table") -> list[str]:
     import pyarrow.compute as pc
 
     columns = [name for name in summed.column_names if name.endswith("_share")]
-    return [name.replace("_", " ") for name in columns if pc.max(pc.abs(summed[name])).as_py() > 1]
+    return [name.replace("_", " ") for name in columns if (pc.max(pc.abs(summed[name])).as_py() or 0) > 1]
 
 
 def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:

@@ -224,6 +224,7 @@ def test_shares_beyond_the_whole_budget_are_named() -> None:
     found = totals(pa.table({"round": [1, 1], "client": ["a", "b"]} | gains))
     assert found["union_share"].to_pylist() == [pytest.approx(3), pytest.approx(-2)]
     assert unpayable(found) == ["union share"]  # the individual ones are NaN
+    assert unpayable(found.slice(0, 0)) == []
 
 
 def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:
