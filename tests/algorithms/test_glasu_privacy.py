@@ -9,6 +9,7 @@ from scipy.special import ndtr
 
 from fedweave.core import random
 from fedweave.core.mechanism import Clipped, Cost, Gaussian
+from fedweave.privacy import gaussian
 from fedweave.privacy.gaussian import GaussianRows, epsilon, noise, total_epsilon
 
 
@@ -48,7 +49,7 @@ def test_rows_are_clipped_and_noised() -> None:
     assert not torch.equal(*(GaussianRows(1.0, 1.0).apply(h, random.key(seed)) for seed in (0, 1)))
 
 
-def test_no_row_is_impossible_that_another_makes_likely() -> None:
+def test_no_row_is_impossible_that_another_makes_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     """(ε, δ) asks for noise whose tails go on: what ends at 5.9 standard deviations tells rows apart at sigma = 1 with
     probability 5e-5, whatever ε."""
     rows, key = GaussianRows(3.0, 2.0), random.key(5)
@@ -56,6 +57,8 @@ def test_no_row_is_impossible_that_another_makes_likely() -> None:
     assert torch.equal(drawn, 2.0 * 3.0 * noise(key, (7, 3)))
     farthest = math.sqrt(-2 * math.log(2.0**-54))
     assert 2 * ndtr(-farthest) < 1e-16
+    monkeypatch.setattr(gaussian, "bits", lambda key, count: torch.zeros(count, dtype=torch.int64))
+    assert float(noise(key, (1,))) == pytest.approx(farthest, rel=1e-12), "the least word is the farthest noise"
 
 
 def test_the_ledger_is_told() -> None:
@@ -63,6 +66,7 @@ def test_the_ledger_is_told() -> None:
     rows = GaussianRows(0.5, 4.0)
     assert rows.mechanisms == (Clipped(0.5), Gaussian(2.0, 1.0, "row", 1e-5))
     assert rows.mechanisms[1].mu == rows.mu == 0.5
+    assert GaussianRows(0.5, 4.0, 1e-7).mechanisms[1] == Gaussian(2.0, 1.0, "row", 1e-7)
 
 
 def test_costs_make_one_epsilon() -> None:
@@ -71,7 +75,8 @@ def test_costs_make_one_epsilon() -> None:
     assert total_epsilon(Cost(squared_mu=2 * 0.5**2), 1e-5) == pytest.approx(2.943, abs=1e-3)
     assert total_epsilon(Cost(1.5, 2 * 0.5**2, unbounded=7), 1e-5) == pytest.approx(4.443, abs=1e-3)
     assert total_epsilon(Cost(1.5), 1e-5) == 1.5
-    assert total_epsilon(Cost(squared_mu=math.inf), 1e-5) == math.inf
+    for much in (1e13, 1e20, 1e100, math.inf):
+        assert total_epsilon(Cost(squared_mu=much), 1e-5) == math.inf
 
 
 @pytest.mark.parametrize(

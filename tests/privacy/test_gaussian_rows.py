@@ -34,6 +34,14 @@ def test_rows_of_single_precision_are_finite_too(value: float) -> None:
     assert sent.isfinite().all(), "what is not finite has no noise"
 
 
+@pytest.mark.parametrize(("value", "length"), [(1e-25, 1.0), (1e-33, 4e-3), (1e25, 1.0)])
+def test_norms_of_single_precision_neither_vanish_nor_overflow(value: float, length: float) -> None:
+    """Squares of 1e-25 are 0 in float32, and those of 1e25 infinite: rows of either are clipped to 1e-30."""
+    rows, key = GaussianRows(1e-30, sigma=1.0), random.key(3)
+    sent, none = (rows.apply(torch.full((5, 16), each), key).double() for each in (value, 0.0))
+    assert (sent - none).norm(dim=1) / 1e-30 == pytest.approx(length, rel=1e-3)
+
+
 def test_short_rows_are_as_they_were_beside_the_noise() -> None:
     rows, h = GaussianRows(1.0, sigma=2.0), torch.full((3, 4), 0.1, dtype=torch.float64)
     assert torch.allclose(rows.apply(h, KEY) - rows.apply(0 * h, KEY), h, rtol=1e-12)

@@ -158,6 +158,18 @@ def test_the_farthest_surplus_links_go_first_by_hand() -> None:
     assert not sparsified(noisy, distance, valid, epsilon).any()
 
 
+def test_noise_between_nodes_and_padding_counts_for_nothing() -> None:
+    """Of 64 rows the last 24 are padding, full of ones."""
+    noisy = noisy_links(adjacency(40, 0.1, 5), torch.arange(40), 1.0, random.key(3))
+    noisy = noisy | noisy.mT
+    distance = torch.arange(64 * 64).view(64, 64)
+    padded = torch.nn.functional.pad(noisy, (0, 24, 0, 24), value=True)
+    alone = sparsified(noisy, distance[:40, :40], torch.ones(40, dtype=torch.bool), 1.0)
+    left = sparsified(padded, distance, torch.arange(64) < 40, 1.0)
+    assert alone.any()
+    assert torch.equal(left, torch.nn.functional.pad(alone, (0, 24, 0, 24)))
+
+
 def test_sparsifying_keeps_the_true_number_of_links() -> None:
     links = adjacency(64, 0.1, 5)
     noisy = noisy_links(links, torch.arange(64), 1.0, random.key(3))
@@ -173,6 +185,7 @@ def test_sparsifying_keeps_the_true_number_of_links() -> None:
 def test_words_are_uniform_and_bits_are_packed_as_numpy_packs_them() -> None:
     u = uniform(bits(random.key(0), 100_000)).numpy()
     assert ((u >= 0) & (u < 1)).all()
+    assert uniform(torch.tensor([0, 1 << 11, -1])).tolist() == [0.0, 2.0**-53, 1 - 2.0**-53]
     assert np.histogram(u, 10, (0, 1))[0] == pytest.approx(10_000, abs=500)
     drawn = torch.from_numpy(np.random.default_rng(0).random((5, 13)) < 0.5)
     assert np.array_equal(packed(drawn).numpy(), np.packbits(drawn.numpy(), axis=-1, bitorder="little"))
