@@ -125,11 +125,22 @@ def test_a_party_blinds_each_list_once_in_turn() -> None:
     for turn in (0, 1, 3):
         with pytest.raises(CallRefused, match=f"turn {turn} is not the next"):
             meeting.parties["a"].blind(turn, before["c"], b"")
+    with pytest.raises(CallRefused, match="not every list has been blinded yet"):
+        meeting.parties["a"].rows([0])
     meeting.turn(2)
     with pytest.raises(CallRefused, match="turn 3 is not the next"):
         meeting.parties["a"].blind(3, meeting.lists["a"], meeting.signed["a"])
     with pytest.raises(CallRefused, match="and once"):
         meeting.parties["a"].hear(meeting.openings)
+
+
+def test_no_turn_is_left_out() -> None:
+    """Else a party would not have multiplied the list whose turn it was, and its names could be tried out."""
+    meeting = trio()
+    meeting.hear()
+    blinded, signature = meeting.parties["c"].blind(1, meeting.lists["b"], b"")
+    with pytest.raises(CallRefused, match="turn 2 is not the next"):
+        meeting.parties["a"].blind(2, blinded, signature)
 
 
 def test_only_a_list_that_its_owner_signed_is_blinded() -> None:
@@ -184,7 +195,7 @@ def test_all_parties_are_told_of_the_same_lists() -> None:
         meeting.parties["b"].blind(2, blinded, signature)
 
 
-@pytest.mark.parametrize("lie", ["size", "who", "missing"])
+@pytest.mark.parametrize("lie", ["size", "who", "missing", "run"])
 def test_what_a_party_says_of_its_list_is_signed(lie: str) -> None:
     meeting = trio()
     openings = dict(meeting.openings)
@@ -192,6 +203,8 @@ def test_what_a_party_says_of_its_list_is_signed(lie: str) -> None:
         openings["b"] = openings["b"]._replace(size=500)
     elif lie == "who":
         openings["b"] = openings["c"]
+    elif lie == "run":
+        _, openings["b"] = Party("b", identities()["b"], "r0", meeting.sites, KEY).open(meeting.names["b"])
     else:
         del openings["b"]
     with pytest.raises(CallRefused, match=r"is not signed by it|are to be those of all sites"):
