@@ -128,5 +128,16 @@ def test_epsilon_over_rounds_ends_at_the_bound_of_all() -> None:
     assert {own.per: own.epsilon for own in bounds(ledger.table())} == {per: own[3] for per, own in found.items()}
 
 
+def test_epsilon_over_rounds_never_falls_and_is_of_whom_it_cost_most() -> None:
+    """In the last round a client is called that has sent less; and rounds are noted in another order."""
+    ledger = Ledger()
+    info = StepInfo.of({"h": Sends("h", Gaussian(1.0, 1.0, delta=1e-7))})
+    for number, names in ((3, ["b"]), (1, ["a"]), (2, ["a"])):
+        ledger.record(number, 0, "s", names, "up", {"h": torch.zeros(2)}, 0.0, info)
+    found = over_rounds(ledger.table())["row"]
+    assert list(found) == [1, 2, 3]
+    assert found == {n: pytest.approx(epsilon(min(n, 2) ** 0.5, 1e-7)) for n in (1, 2, 3)}
+
+
 def test_what_is_no_run_is_not_watched(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["watch", str(tmp_path / "none")]).exit_code == 2

@@ -28,7 +28,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.core.purposes import PREDICTION
 from fedweave.privacy.gaussian import epsilon
-from fedweave.privacy.spent import bounds
+from fedweave.privacy.spent import bounds, over_rounds, states_bound
 from fedweave.report import figures, gain, price, svg, tables
 from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number
 from fedweave.report.compare import compared as compared_groups
@@ -584,6 +584,25 @@ def test_what_went_to_several_peers_is_one_release_and_a_repeated_round_another(
         ledger.record(1, 0, "step", list("aab"), "peer", w, 0.0, noised, list("bca"))
     [bound] = bounds(ledger.table())
     assert (bound.per, bound.epsilon, bound.delta, bound.messages) == ("row", 2.0, None, 2)
+
+
+def test_noise_on_what_nothing_limits_bounds_no_epsilon() -> None:
+    """As FedEgo's, whose embeddings are not clipped: no ε is stated, and none of 0."""
+    ledger, info = Ledger(), StepInfo.of({"h": Sends("rows", Gaussian(100.0))})
+    ledger.record(1, 0, "step", ["a"], "up", {"h": torch.zeros(2)}, 0.0, info)
+    assert bounds(ledger.table()) == []
+    assert over_rounds(ledger.table()) == {}
+    assert [states_bound(text) for text in ledger.table()["applied"].to_pylist() if text] == [False]
+
+
+def test_of_several_deltas_the_smallest_is_stated_and_of_several_clients_the_largest_epsilon() -> None:
+    ledger = Ledger()
+    for client, mu, delta in (("b", 4.0, 1e-3), ("a", 3.0, 1e-7), ("a", 4.0, 1e-5), ("c", 1.0, 1e-5)):
+        info = StepInfo.of({"h": Sends("rows", Gaussian(1.0, mu, delta=delta))})
+        ledger.record(1, 0, "step", [client], "up", {"h": torch.zeros(2)}, 0.0, info)
+    [bound] = bounds(ledger.table())
+    assert (bound.per, bound.delta, bound.messages) == ("row", 1e-7, 2)
+    assert bound.epsilon == pytest.approx(epsilon(5.0, 1e-7))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
