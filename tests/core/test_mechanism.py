@@ -57,6 +57,7 @@ def test_what_bounds_nothing_is_no_zero() -> None:
         assert total(Applied("x", mechanisms)) == Cost(0.0, 0.0, 1)
     assert total(Applied("x", (*nothing, Gaussian(1.0, 2.0), SecureSum()))) == Cost(squared_mu=4.0)
     assert total(Applied("x", (LDP(1.0, "node"), Gaussian(1.0, 2.0)))) == Cost(1.0, 4.0)  # safe: either would do
+    assert Account().after(Applied("x", nothing), times=3).cost == Cost(unbounded=3)
     assert total(Applied("x", ()), Applied("y", (LDP(1.0, "node"),)), Applied("x", ())) == Cost(1.0, 0.0, 2)
 
 
@@ -166,11 +167,20 @@ def test_what_is_no_form_is_an_error(text: str) -> None:
         (Clipped, {"norm": 0.0}, "norm is 0"), (Gaussian, {"sigma": 0.0}, "sigma is 0"),
         (Gaussian, {"sigma": 1.0, "sensitivity": -1.0}, "sensitivity is -1"),
         (Gaussian, {"sigma": 1.0, "delta": 1.0}, "delta is 1"), (SecureSum, {"least": 1}, "least is 1"),
+        (SecureSum, {"bits": 16}, "bits is 16"), (SecureSum, {"fraction": 31}, "fraction 31"),
+        (SecureSum, {"bits": 64, "fraction": 63}, "fraction 63"), (SecureSum, {"everyone": 1}, "bits is 32"),
     ],
 )  # fmt: skip
 def test_impossible_values_are_refused(kind: type, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         kind(**fields)
+
+
+def test_a_sum_is_of_all_or_of_more_than_half() -> None:
+    """With half of them a server could open two sums, each of other clients."""
+    assert [SecureSum(everyone=True).needed(clients) for clients in (2, 3, 7)] == [2, 3, 7]
+    assert [SecureSum().needed(clients) for clients in (2, 3, 4, 5, 8)] == [2, 2, 3, 3, 5]
+    assert [SecureSum(4).needed(clients) for clients in (5, 7, 8)] == [4, 4, 5]
 
 
 def test_they_are_frozen() -> None:

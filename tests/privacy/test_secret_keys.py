@@ -65,6 +65,20 @@ def test_words_are_those_of_the_standard_library() -> None:
     assert torch.equal(hashing.bits(KEY, 9)[:5], drawn)
 
 
+def test_a_word_of_a_number_needs_all_of_the_key() -> None:
+    """Whoever knows a part of it alone cannot compute which pairs of nodes were flipped."""
+    numbers = torch.tensor([[7, 3], [7, -1]])
+    words = fold(KEY, numbers)
+    key = bytes(KEY.numpy())
+    keyed = [hashlib.blake2b(number.to_bytes(8, "little"), key=key, digest_size=8) for number in (7, 3)]
+    assert words[0].numpy().tobytes() == b"".join(one.digest() for one in keyed)
+    assert words[0, 0] == words[1, 0]
+    for place in (0, 31):
+        other = KEY.clone()
+        other[place] += 1
+        assert not (fold(other, numbers) == words).any()
+
+
 def test_purposes_give_keys_of_their_own() -> None:
     made = [fold(KEY, *purpose) for purpose in (("a",), ("b",), (1,), (torch.tensor(1),), ("a", "b"), ("1",))]
     assert len({bytes(key.numpy()) for key in (KEY, *made)}) == len(made) + 1
