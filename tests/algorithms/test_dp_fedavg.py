@@ -68,11 +68,12 @@ def test_the_noise_for_a_target_is_the_published_one(target: float, delta: float
     assert noise_multiplier(target, delta, 9) == pytest.approx(3 * published, rel=1e-8)
 
 
-@pytest.mark.parametrize(("target", "rounds"), [(0.5, 10), (4.0, 30), (50.0, 1)])
-def test_a_target_is_met_and_hardly_missed(target: float, rounds: int) -> None:
-    part = MemberNoise(clip=0.3, epsilon=target, target_rounds=rounds)
+@pytest.mark.parametrize(("target", "rounds", "delta"), [(0.5, 10, 1e-5), (4.0, 30, 1e-7), (50.0, 1, 1e-3)])
+def test_a_target_is_met_and_hardly_missed(target: float, rounds: int, delta: float) -> None:
+    part = MemberNoise(clip=0.3, epsilon=target, delta=delta, target_rounds=rounds)
     [_, own] = part.mechanism
-    spent = epsilon(own.mu * math.sqrt(rounds), 1e-5)
+    assert own.delta == delta
+    spent = epsilon(own.mu * math.sqrt(rounds), delta)
     assert target * (1 - 1e-6) < spent <= target
     assert own.sigma == pytest.approx(0.3 * part.multiplier)
 
@@ -96,12 +97,20 @@ def test_two_updates_are_two_clips_apart_at_most(kind: str) -> None:
         assert float(norm(part.clipped(strange))) == 0
 
 
-@pytest.mark.parametrize("clip", [2.0**-149, 1e-40, 1e-30, 3e38])
+@pytest.mark.parametrize("clip", [2.0**-149, 1e-40, 1e-30, 0.1, 0.3, 0.7, 3e38])
 @pytest.mark.parametrize("value", [2.0**-149, 1e-38, 1e-20, 0.5000001, 3e38])
 def test_no_clip_that_a_server_may_name_is_too_small_for_the_arithmetic(clip: float, value: float) -> None:
     """In float32 squares vanish below 1e-23, and factors below 1e-38 are rounded to several times themselves."""
     found = MemberNoise(clip=clip).clipped(tree(lambda shape: torch.full(shape, value)))
     assert float(norm(found)) <= clip * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("clip", [1e-9, 1e-4, 0.7, 1e9])
+@pytest.mark.parametrize("times", [1.001, 3.0, 1e20])
+def test_longer_updates_are_exactly_a_clip_long(clip: float, times: float) -> None:
+    value = clip * times / math.sqrt(sum(math.prod(shape) for own in SHAPES.values() for shape in own.values()))
+    found = MemberNoise(clip=clip).clipped(tree(lambda shape: torch.full(shape, value)))
+    assert float(norm(found)) == pytest.approx(clip, rel=1e-9)
 
 
 def test_short_updates_are_as_they_were_before_noise() -> None:
@@ -111,14 +120,14 @@ def test_short_updates_are_as_they_were_before_noise() -> None:
 
 def test_noise_has_its_standard_deviation_and_is_drawn_anew() -> None:
     part, still = MemberNoise(clip=0.5, sigma=3.0), tree(torch.zeros)
-    drawn = torch.stack([ravel(released(part, still, secret)) for secret in range(30)])
+    drawn = torch.stack([ravel(released(part, still, secret)) for secret in range(200)])
     count = drawn.numel()
     assert float(drawn.std()) == pytest.approx(1.5, rel=5 / math.sqrt(2 * count))
     assert abs(float(drawn.mean())) < 5 * 1.5 / math.sqrt(count)
     away = torch.corrcoef(drawn.double()).fill_diagonal_(0).abs()
     assert float(away.max()) < 6 / math.sqrt(drawn.shape[1])  # none is another's
     among = torch.corrcoef(drawn[:, :40].double().T).fill_diagonal_(0).abs()  # nor one weight's another weight's
-    assert float(among.max()) < 6 / math.sqrt(30)
+    assert float(among.max()) < 6 / math.sqrt(200)
     assert torch.equal(ravel(released(part, still, 3)), drawn[3])
 
 

@@ -12,7 +12,7 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.cgsv import CosineValue, SparseUpdates
 from fedweave.algorithms.f2gnn import FairPenalty
 from fedweave.algorithms.fedprox import Proximal
-from fedweave.algorithms.parts import Drift, ExampleNoise, SecureSum, Uniform
+from fedweave.algorithms.parts import Drift, ExampleNoise, SecureSum, Uniform, example_noise
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.arrays import graph_arrays
@@ -50,6 +50,17 @@ def test_unclipped_and_without_noise_it_is_a_step_of_gradient_descent(kind: str)
     mean = grad(partial(_loss, model, graph, weight))(w)
     found = ExampleNoise(clip=1e9).clipped_sum(w, model, graph)
     assert distance(found, scale(mean, float(weight.sum()))) < 1e-9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at_once", [1, 3, 7])
+def test_every_example_counts_once_however_many_are_held_at_a_time(
+    kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, w, graph = of(kind)
+    whole = ExampleNoise(clip=0.1).clipped_sum(w, model, graph)
+    monkeypatch.setattr(example_noise, "_AT_ONCE", at_once)
+    assert distance(ExampleNoise(clip=0.1).clipped_sum(w, model, graph), whole) < 1e-12
 
 
 def test_each_gradient_is_clipped_by_itself() -> None:
@@ -97,6 +108,9 @@ def test_the_ledger_has_the_epsilon_of_an_example(mode: str) -> None:
     assert {read_applied(row["applied"]).mechanisms for row in rows} == {(Gaussian(4 * one, 2 * one, "example"),)}
     told = next(own for own in bounds(fed.ledger.table()) if own.per == "example")
     assert told.epsilon == pytest.approx(epsilon(math.sqrt(3) * 2 / 4, 1e-5))
+    assert ExampleNoise(0.5, 4.0, delta=1e-7, examples=15, lr=0.5).mechanism == (
+        Gaussian(4 * one, 2 * one, "example", 1e-7),
+    )
     assert torch.isfinite(ravel(last.state["w"])).all()
 
 
