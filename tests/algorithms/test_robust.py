@@ -42,6 +42,9 @@ def test_medians_by_hand() -> None:
 def test_trimmed_means_by_hand() -> None:
     rows = [[1, 0], [2, -1e9], [3, 4], [1e9, 8], [7, 3]]
     assert flat(TrimmedMean(0.2).aggregate({}, of(rows))).tolist() == [4, 7 / 3]
+    squares = [[i * i, -i * i] for i in range(100)]  # 0.29 · 100 is a little less than 29 in binary
+    middle = sum(i * i for i in range(29, 71)) / 42
+    assert flat(TrimmedMean(0.29).aggregate({}, of(squares))).tolist() == pytest.approx([middle, -middle], rel=1e-12)
 
 
 def test_krum_by_hand() -> None:
@@ -162,11 +165,15 @@ def test_too_few_clients_are_refused_at_the_start(part: Part, said: str) -> None
         after((part,), rounds=1)
 
 
-def test_too_few_replies_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [(Krum(1), "need 5 clients in a round; there are 4"), (TrimmedMean(0.2), "beta = 0.2 of 4 clients leaves out")],
+)
+def test_too_few_replies_are_refused(part: Part, said: str) -> None:
     """Rather than an aggregate that withstands nobody."""
-    algorithm = FedAvg(model(), parts=(Krum(1),), quorum=0.5)
+    algorithm = FedAvg(model(), parts=(part,), quorum=0.5)
     fed = federation(absent=lambda round, client: "gone" if client == "site-0" else None)
-    with pytest.raises(UserError, match="need 5 clients in a round; there are 4"):
+    with pytest.raises(UserError, match=said):
         list(train(algorithm, fed, 1))
 
 
