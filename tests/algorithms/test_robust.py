@@ -1,5 +1,6 @@
 """Robust aggregation: by hand, against NumPy, SciPy and the definition of Krum, and how it goes with other parts."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ import torch
 from scipy import stats
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.parts import Clip, Krum, Median, NormBound, Part, Round, TrimmedMean, Uniform
+from fedweave.algorithms.parts import Clip, Composition, Krum, Median, NormBound, Part, Round, TrimmedMean, Uniform
 from fedweave.algorithms.parts.robust import krum_scores
+from fedweave.algorithms.parts.weigh import by_size
 from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, leaves, ravel
 from fedweave.errors import UserError
@@ -184,6 +186,34 @@ def test_too_few_replies_are_refused(part: Part, said: str) -> None:
 def test_impossible_settings(kind: Any, values: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="must"):
         kind(*values)
+
+
+def test_limits_of_several_parts_are_multiplied() -> None:
+    """Of norms 4, 1 and 2: bounded to 2, and halved besides."""
+
+    class Halved(Part):
+        def limit(self, state: Tree, round: Round) -> torch.Tensor:
+            return torch.full((len(round.at),), 0.5, dtype=torch.float64)
+
+    both = Composition((Uniform(), NormBound(2.0), Halved()))
+    round = of([[4.0, 0], [0, 1], [0, -2]])
+    assert both.factors({name: {} for name in both}, round).tolist() == [0.25, 0.5, 0.5]
+    assert Composition((Uniform(),)).factors({}, round) is None
+
+
+def test_what_clients_report_is_averaged_as_their_updates_are() -> None:
+    """Whether weights sum to 1 or, as FairGFL's, to more; without weights, or with some for each client, alike."""
+    told = of([[0.0, 0]] * 3)
+    told = replace(told, replies=Replies(["a", "b", "c"], [Batch((0, 1, 2), {"loss": torch.tensor([1.0, 2, 6])})], {}))
+    for weights, mean in (([0.5, 0.5, 0.0], 1.5), ([2.0, 0.0, 2.0], 3.5), (None, 3.0), ([[1.0, 0, 0]] * 3, 3.0)):
+        found = replace(told, weights=None if weights is None else torch.tensor(weights, dtype=torch.float64))
+        assert found.mean("loss") == pytest.approx(mean)
+
+
+def test_clients_count_by_size_and_alike_where_nobody_has_an_example() -> None:
+    for sizes, shares in (([1, 3, 0], [0.25, 0.75, 0.0]), ([0, 0, 0], [1 / 3] * 3)):
+        told = Replies(["a", "b", "c"], [Batch((0, 1, 2), {"n": torch.tensor(sizes)})], {})
+        assert by_size(replace(of([[0.0, 0]] * 3), replies=told)).tolist() == shares
 
 
 def test_leaves_keep_shape_and_dtype() -> None:

@@ -179,6 +179,25 @@ def test_noise_goes_into_the_sum_with_its_bound() -> None:
         FedAvg(model(), parts=(equal, noised))
 
 
+@pytest.mark.parametrize("weights", ["size", "equal"])
+def test_no_client_adds_more_than_the_bound(weights: Any) -> None:
+    """Whatever its update is: a sum of all stays within what words can hold."""
+
+    class Huge(Part):
+        def release(self, ctx: Context, update: Any) -> Any:
+            return map_leaves(lambda leaf: torch.full_like(leaf, 1e9), update)
+
+    state, _ = after(Huge(), SecureSum(bound=0.25, weights=weights), rounds=1)
+    start = FedAvg(model(), **SGD).init(federation(dtype=torch.float64))["w"]
+    moved = [leaf for _, leaf in leaves(map_leaves(torch.sub, state["w"], start))]
+    due = 0.25 if weights == "equal" else 5 * 0.25
+    assert all(torch.allclose(leaf, torch.full_like(leaf, due), atol=1e-9) for leaf in moved)
+
+
+def test_the_number_of_examples_is_in_a_sum_of_as_many_clients() -> None:
+    assert SecureSum(everyone=False, least=4).sends["n"].mechanisms == (Applied(4, False, 64, 0),)
+
+
 def test_words_that_could_overflow_are_refused() -> None:
     made = FedAvg(model(), parts=(SecureSum(bound=64.0),), **SGD)
     with pytest.raises(UserError, match=r"secure_sum: terms up to 64 of 5 clients .* may overflow"):

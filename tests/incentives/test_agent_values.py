@@ -174,3 +174,10 @@ def test_wrong_arguments_are_refused() -> None:
     assert joint(torch.ones(2, 3), tensor(0, -1)).tolist() == [0, 0, 0]  # nobody is worth anything
     with pytest.raises(UserError, match="beta is 0"):
         values.quota(tensor(1), 3, 0)
+
+
+def test_diversity_is_the_share_of_all_agents_motifs() -> None:
+    """Of the motifs 3, 5 and 9, two of which both have; and where nobody has any."""
+    motif = torch.tensor([[3, 5, -1], [3, 5, 9], [-1, -1, -1]])
+    assert values.diversity(motif).tolist() == [2 / 3, 1.0, 0.0]
+    assert values.diversity(torch.full((2, 3), -1)).tolist() == [0.0, 0.0]

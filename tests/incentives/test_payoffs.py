@@ -38,8 +38,9 @@ def test_a_round_by_hand() -> None:
 def test_values_without_a_positive_sum_cannot_divide_a_budget() -> None:
     with pytest.raises(UserError, match="sum to"):
         payoffs(tensor(0.5, -0.5))
-    with pytest.raises(UserError, match="the budget is -1"):
-        payoffs(tensor(1), budget=-1)
+    for budget in (-1, float("inf"), float("nan")):
+        with pytest.raises(UserError, match=f"the budget is {budget}"):
+            payoffs(tensor(1), budget=budget)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
