@@ -1,0 +1,193 @@
+"""The bounds of a site's policy to the last message, and what is known of a run before it begins."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.core.algorithm import Calls
+from fedweave.core.federation import Client, Sends, StepInfo, on_client
+from fedweave.core.graph import Graph, make_graph
+from fedweave.core.ledger import Entry, Line
+from fedweave.core.mechanism import LDP, Applied, Clipped, Gaussian, Mixup, SecureSum
+from fedweave.core.tree import Tree
+from fedweave.deploy.flare import policy
+from fedweave.deploy.flare.foretold import check_declared, refusals
+from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
+from fedweave.deploy.flare.sitefile import Rules
+
+
+def graph(train: int, val: int, nodes: int = 60, graph_of: list[int] | None = None) -> Graph:
+    count = nodes if graph_of is None else max(graph_of) + 1
+    masks = np.zeros((3, count), bool)
+    masks[0, :train], masks[1, train : train + val] = True, True
+    own = None if graph_of is None else np.array(graph_of)
+    return make_graph(np.ones((nodes, 2)), np.zeros((2, 0), np.int64), np.zeros(count, np.int64), masks, graph_of=own)
+
+
+def entry(step: str, direction: str, clients: tuple[str, ...] = ("a",), size: int = 7, **keys: str | None) -> Entry:
+    told = [Line(key, "float32", size, applied=applied) for key, applied in keys.items()]
+    return Entry(1, 0, step, clients, direction, tuple(told), size, 0.0, ())
+
+
+# --- to the last message
+
+
+@pytest.mark.parametrize(("allowed", "count", "fits"), [(10, 10, True), (10, 9, False), (1, 1, True)])
+def test_as_many_nodes_as_are_allowed_are_aligned(allowed: int, count: int, fits: bool) -> None:
+    held(fits, "min_nodes", policy.check_aligned, Rules(min_nodes=allowed), count)
+
+
+@pytest.mark.parametrize(("most", "fits"), [(20, True), (19, False), (None, True)])
+def test_lists_are_as_long_as_is_allowed(most: int | None, fits: bool) -> None:
+    held(fits, "max_ids: the list of b has 20", policy.check_lists, Rules(max_ids=most), {"a": 3, "b": 20})
+
+
+@pytest.mark.parametrize(
+    ("own", "few"),
+    [
+        (graph(10, 10), ""),
+        (graph(9, 10), "train"),
+        (graph(10, 9), "val"),
+        (graph(10, 0), ""),  # none at all tell nothing
+        (graph(0, 0, nodes=9), "all"),
+        (graph(5, 5, graph_of=[i // 6 for i in range(60)]), "train"),
+        (graph(0, 0, graph_of=[i // 7 for i in range(60)]), "all"),  # 9 graphs, although of 60 nodes
+        (graph(10, 0, graph_of=[i // 6 for i in range(60)]), ""),
+    ],
+)
+def test_nothing_is_done_with_a_few_examples(own: Graph, few: str) -> None:
+    held(not few, rf"min_nodes: .*\({few}\)", policy.check_crowd, Rules(min_nodes=10), own)
+
+
+@pytest.mark.parametrize(("batch", "train", "fits"), [(10, 30, True), (9, 30, False), (64, 9, False), (0, 9, True)])
+def test_a_batch_is_never_of_fewer_examples(batch: int, train: int, fits: bool) -> None:
+    """Of an algorithm that says no more than its setting."""
+
+    class Own:
+        def __init__(self) -> None:
+            self.batch = batch
+
+    held(fits, "min_nodes: Own", policy.check_batches, Rules(min_nodes=10), Own(), graph(train, 0), {})
+
+
+@pytest.mark.parametrize(("left", "fits"), [(30, True), (31, False)])
+def test_bytes_leave_up_to_the_cap(left: int, fits: bool) -> None:
+    info = StepInfo.of({"n": "a count"})
+    held(fits, "bytes", check_reply, Rules(bytes=100), Spent(bytes=70), {"n": 1}, left, info)
+
+
+def test_epsilon_is_spent_up_to_the_cap_and_at_the_sites_delta() -> None:
+    once = StepInfo.of({"c": Sends("codes", LDP(1.0, "node"))})
+    codes: Tree = {"c": torch.zeros(2)}
+    spent, rules = Spent(), Rules(epsilon=2.0)
+    for _ in range(2):
+        check_reply(rules, spent, codes, 8, once)
+        spent = spent.after(8, once.applied(codes))
+    held(False, "ε = 2 is spent, 1 more exceed 2 at .*; 2 such messages fit", check_reply, rules, spent, codes, 8, once)
+    noisy = StepInfo.of({"c": Sends("rows", (Clipped(1.0), Gaussian(1.0, 0.5)))})
+    for delta, fits in ((1e-3, True), (1e-7, False)):
+        held(fits, "at δ = 1e-07", check_reply, Rules(epsilon=1.8, delta=delta), Spent(), codes, 8, noisy)
+
+
+def test_what_has_no_bound_leaves_under_a_cap_only_where_its_key_is_listed() -> None:
+    info = StepInfo.of({"n": "a count", "own": "scores"})
+    for listed, fits in (((), False), (("own",), False), (("n",), True), (("n", "own"), True)):
+        rules = Rules(epsilon=1.0, unbounded=listed)
+        held(fits, "nothing bounds what n reveals", check_reply, rules, Spent(), {"n": 1}, 8, info)
+
+
+@pytest.mark.parametrize(
+    ("rules", "mechanism", "fits"),
+    [
+        (Rules(mixup={"h": 3}), (Mixup(3),), True),
+        (Rules(mixup={"h": 4}), (Mixup(2), Mixup(3)), False),  # of two the larger one, and not their sum
+        (Rules(noise={"h": 0.5}), (Gaussian(1.0, 2.0),), True),  # in units of what a record changes
+        (Rules(noise={"h": 0.6}), (Gaussian(1.0, 2.0),), False),
+        (Rules(noise={"h": 1.0}), (Gaussian(1.0),), True),
+        (Rules(secure_sum=("h",)), (SecureSum(everyone=True),), True),
+        (Rules(secure_sum=("h",)), (SecureSum(),), False),
+        (Rules(secure_sum=("h",), partial_sums=True), (SecureSum(),), True),
+        (Rules(secure_sum=("h",), partial_sums=True), (), False),
+        (Rules(deny=("h",)), (), False),
+        (Rules(deny=("hidden", "x")), (), True),
+    ],
+)
+def test_a_rule_is_met_exactly(rules: Rules, mechanism: Any, fits: bool) -> None:
+    info = StepInfo.of({"h": Sends("rows", mechanism)})
+    held(fits, "policy.*h ", check_reply, rules, Spent(), {"h": torch.zeros(2)}, 8, info)
+
+
+def test_calls_and_bytes_are_counted_over_all_messages() -> None:
+    """A message to several costs as often; what the server says is no reply."""
+    text = Applied("c", (LDP(1.0, "node"),)).text()
+    told = [entry("A.train", "up", c=text), entry("A.train", "down", w=None), entry("A.train", "up", n=None)]
+    spent = Spent.of([*told, entry("A.tell", "peer", ("a", "a"), c=text), entry("B.train()", "up", n=None)])
+    assert spent.bytes == 7 * 6
+    assert spent.calls == {"A.train": 2, "B.train()": 1}
+    assert spent.account.cost.epsilon == 2.0
+    for rules, fits in ({"train": 4}, True), ({"train": 3}, False), ({"A.train": 2}, False), ({"A.train": 3}, True):
+        held(fits, "policy.calls: .*train has replied", policy.check_calls, Rules(calls=rules), spent, "A.train")
+    held(True, "", policy.check_calls, Rules(calls={"tell": 0}), spent, "A.train")
+
+
+# --- before a run
+
+
+class Told:
+    """What an algorithm sends in which step."""
+
+    @on_client(sends={"n": "a count"})
+    def count(self, client: Client, message: Tree) -> Tree:
+        return {}
+
+    @on_client(sends={"update": "weights", "update/0": "of the first layer", "up": "something else"})
+    def train(self, client: Client, message: Tree) -> Tree:
+        return {}
+
+    @on_client(sends={"gradient": "of the labels"})
+    def pull(self, client: Client, message: Tree) -> Tree:
+        return {}
+
+    @on_client(sends={"own": "scores", "own/groups": "counts by group", "measures": "more"})
+    def score(self, client: Client, message: Tree) -> Tree:
+        return {}
+
+    @property
+    def calls(self) -> Calls:
+        return Calls((self.count,), (self.train, self.pull), (self.score,), labelled=(self.pull,))
+
+
+@pytest.mark.parametrize(
+    ("denied", "labels", "found"),
+    [
+        (("n",), True, [("count", True)]),
+        (("update",), True, [("train", True)]),  # what is below such a key is not named again
+        (("up", "update"), True, [("train", True), ("train", True)]),
+        (("gradient",), True, [("pull", True)]),
+        (("gradient",), False, []),  # which is not called at a site without labels
+        (("own",), True, [("score", True)]),
+        (("own/groups", "measures"), True, [("score", False), ("score", False)]),
+        (("w",), True, []),
+    ],
+)
+def test_what_a_policy_refuses_for_certain_is_known_before(
+    denied: tuple[str, ...], labels: bool, found: list[tuple[str, bool]]
+) -> None:
+    rules, calls = Rules(deny=denied), Told().calls
+    assert [(step.rpartition(".")[2], certain) for _, step, certain in refusals(rules, calls, labels)] == found
+    held(
+        not any(certain for _, certain in found), "may not leave, and .* sends it", check_declared, rules, calls, labels
+    )
+
+
+def held(fits: bool, said: str, check: Any, *given: Any) -> None:
+    """The check passes if it `fits`, and else says why not."""
+    if fits:
+        check(*given)
+        return
+    with pytest.raises(PolicyViolation, match=said):
+        check(*given)
