@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedweave.core.graph import TEST, TRAIN
 from fedweave.metrics import between_groups
 from fedweave.metrics.noise_floor import expected_gap
 
@@ -37,6 +38,15 @@ def test_measures_of_clients_and_of_all() -> None:
     assert found["groups/median/accuracy_group0_undefined"] == 0
 
 
+def test_what_is_said_of_the_run_is_of_test_examples() -> None:
+    pair = {"groups": np.concatenate([pairs()["groups"][:, :2, ::-1], pairs()["groups"][:, 2:]], 1)}
+    own = between_groups.measures(pair, np.full((2, 3), 0.6), np.full((2, 3), 0.9))
+    pooled = between_groups.measures({"groups": pair["groups"].sum(0)}, np.full(3, 7 / 9), np.full(3, 0.8))
+    found = between_groups.summarised(own, pooled)
+    assert found["groups/global/sp_signed"] == pytest.approx(1 / 2 - 4 / 7)
+    assert found["groups/median/accuracy_group0"] == pytest.approx((2 / 4 + 3 / 3) / 2)
+
+
 def test_without_groups_there_is_nothing() -> None:
     nothing: dict[str, Any] = {"accuracy": np.ones((2, 3, 2))}
     assert between_groups.measures(nothing, 0.5, 0.5) == {}
@@ -49,6 +59,9 @@ def test_what_a_round_is_chosen_by() -> None:
     found = between_groups.selection(pairs())
     assert found == pytest.approx({"gaps": 1 / 14 + 1 / 4, "accuracy": 7 / 9, "constant": 5 / 9})
     assert set(found) == set(between_groups.SELECTION)
+    apart = pairs()["groups"]
+    apart[:, [TRAIN, TEST]] = apart[:, [TRAIN, TEST], ..., ::-1]  # which say nothing in it
+    assert between_groups.selection({"groups": apart}) == found
     assert math.isnan(between_groups.selection({"groups": pairs()["groups"][1:]})["gaps"])
 
 

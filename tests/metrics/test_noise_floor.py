@@ -47,6 +47,14 @@ def test_a_classifier_that_ignores_the_group_shows_the_floor_on_average() -> Non
     assert abs(mean["sp_signed"]) < 0.2 * mean["sp"]
 
 
+def test_the_floor_of_equalised_odds_is_of_hypergeometric_variances() -> None:
+    """Of few nodes, where N and N − 1 differ: groups of 3 and 2 with label 0, 2 and 2 with label 1."""
+    table = np.array([[[2, 1], [1, 1]], [[1, 1], [0, 2]]], float)
+    variance = sum(hypergeom.var(n0 + n1, k, n1) * ((n0 + n1) / (n0 * n1)) ** 2 for n0, n1, k in ((3, 2, 2), (2, 2, 3)))
+    found = noise_floor({"groups": table})["equalised_odds_floor"]
+    assert found == pytest.approx(np.sqrt(2 / np.pi * variance), rel=1e-12)
+
+
 def test_leading_axes_and_empty_groups() -> None:
     table = np.array([[[[3, 1], [2, 4]], [[1, 1], [2, 0]]], [[[3, 1], [2, 4]], [[0, 0], [0, 0]]]], float)
     found = noise_floor({"groups": table})

@@ -1,0 +1,69 @@
+"""What an evaluation says of its clients, of which split, by hand."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.core.algorithm import Evaluation
+from fedweave.core.replies import Batch, Replies
+from fedweave.errors import FedweaveError
+from fedweave.metrics.measured import COARSE, measure
+
+NAMES = ("a", "b", "c")
+
+
+def evaluation(losses: Any, hits: Any, counted: Any = (1.0,) * 3, examples: Any = ((10.0,) * 3,) * 3) -> Evaluation:
+    """Of three clients, by client and split: mean losses, and shares of hits; `counted`: of two classes, or not."""
+    loss, hit, many = (torch.tensor(given, dtype=torch.float64) for given in (losses, hits, examples))
+    f1 = torch.stack([2 * hit * many, 2 * many], -1)[..., None].expand(3, 3, 2, 2) / 2
+    own = {
+        "loss": torch.stack([loss * many, many], -1),
+        "accuracy": torch.stack([hit * many, many], -1),
+        "f1": f1 * torch.tensor(counted, dtype=torch.float64)[:, None, None, None],
+    }
+    return Evaluation(Replies(NAMES, [Batch((0, 1, 2), {"own": own})], {}))
+
+
+def test_each_number_is_of_its_split() -> None:
+    """Training losses 1, 2, 3, test losses 1, 1, 4, validation losses 9."""
+    losses = [[1.0, 9, 1], [2, 9, 1], [3, 9, 4]]
+    hits = [[1.0, 0, 0.5], [1, 0, 0.2], [1, 0, 0.8]]
+    rows, summary = measure(3, evaluation(losses, hits))
+    assert summary["local/loss"] == summary["global/loss"] == 2.0
+    assert summary["local/accuracy"] == pytest.approx(0.5)
+    assert summary["fairness/test_loss_variance"] == pytest.approx(2.0)
+    assert summary["fairness/train_loss_variance"] == pytest.approx(2 / 3)
+    assert summary["fairness/accuracy_deviation"] == pytest.approx(math.sqrt(0.06))
+    assert (summary["fairness/worst_accuracy"], summary["fairness/best_accuracy"]) == (0.2, 0.8)
+    assert COARSE not in summary
+    told = {(row["client"], row["split"], row["metric"]): row["value"] for row in rows.to_pylist()}
+    assert {row["round"] for row in rows.to_pylist()} == {3}
+    assert [told["c", split, "loss"] for split in ("train", "val", "test")] == [3.0, 9.0, 4.0]
+    assert told["global", "train", "fairness/train_loss_variance"] == pytest.approx(2 / 3)
+    assert told["global", "test", "fairness/test_loss_variance"] == pytest.approx(2.0)
+
+
+def test_the_mean_over_clients_is_not_that_over_examples() -> None:
+    examples = [[10.0, 10, 30], [10, 10, 10], [10, 10, 0]]
+    losses, hits = [[1.0] * 3] * 3, [[1.0, 1, 0.4], [1, 1, 0.8], [1, 1, 0]]
+    _, summary = measure(0, evaluation(losses, hits, examples=examples))
+    assert summary["local/accuracy"] == pytest.approx(0.6)  # of the two that have test examples
+    assert summary["global/accuracy"] == pytest.approx((12 + 8) / 40)
+    assert summary["fairness/undefined_clients"] == 1
+
+
+def test_rounded_is_who_tells_hits_and_no_class() -> None:
+    """A client without examples tells no class either, and has rounded nothing."""
+    losses, hits = [[1.0] * 3] * 3, [[1.0] * 3] * 3
+    examples = [[10.0] * 3, [10.0] * 3, [0.0] * 3]
+    rows, summary = measure(0, evaluation(losses, hits, (1.0, 0.0, 1.0), examples))
+    assert summary[COARSE] == 1
+    assert [row["client"] for row in rows.to_pylist() if row["metric"] == COARSE] == ["b"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_client_whose_loss_is_not_finite_is_named(value: float) -> None:
+    with pytest.raises(FedweaveError, match="after round 3 the model of b"):
+        measure(3, evaluation([[1.0] * 3, [1.0, 1, value], [1.0] * 3], [[1.0] * 3] * 3))
