@@ -148,6 +148,28 @@ def test_links_of_a_node_that_changed_are_drawn_anew_and_the_others_not() -> Non
     assert torch.equal(after, after.mT)
 
 
+@pytest.mark.parametrize("renew", [False, True])
+def test_pairs_of_nodes_are_known_by_how_often_they_changed(renew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pair's noise is drawn for: else a link that is new would show beside the noise that is the same."""
+    drawn: list[Tensor] = []
+
+    def noted(links: Tensor, nodes: Tensor, epsilon: float, key: Tensor) -> Tensor:
+        drawn.append(nodes.clone())
+        return noisy_links(links, nodes, epsilon, key)
+
+    monkeypatch.setattr("fedweave.algorithms.fairgfl.noisy_links", noted)
+    fed = federation(mode="loop")
+    trained(made("fairgfl", 0.3, **SMALL | {"renew": renew}), fed, 3)
+    assert len(drawn) == 3 * len(fed.clients)
+    changed = 0
+    for client, numbers in zip(fed.clients, drawn[-len(fed.clients) :], strict=True):
+        size = fed._graphs[client].nodes
+        versions = fed.snapshot()[client][PART]["version"] if renew else torch.zeros(size, dtype=torch.int64)
+        assert torch.equal(numbers // size, versions[numbers % size])
+        changed += int((numbers >= size).sum())
+    assert (changed > 10) == renew
+
+
 def test_every_message_counts_where_noise_is_drawn_anew() -> None:
     fed = federation()
     trained(made("fairgfl", **SMALL | {"renew": True, "epsilon_b": 1.5}), fed, 4)
