@@ -12,8 +12,9 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairgfl import OverlapWeights
 from fedweave.algorithms.overlap import matching
 from fedweave.algorithms.overlap.encoder import Encoder, encoded, features
-from fedweave.algorithms.parts import Uniform
+from fedweave.algorithms.parts import Context, Uniform
 from fedweave.core import random
+from fedweave.core.federation import Client
 from fedweave.core.mechanism import LDP, read_applied
 from fedweave.core.tree import Tree, ravel
 from fedweave.engines.simulation import Simulation
@@ -311,6 +312,21 @@ def test_another_secret_draws_other_noise_and_the_same_codes() -> None:
     differ = float((noisy[0] != noisy[1]).double().mean())
     p = 1 / (1 + math.e)
     assert differ == pytest.approx(2 * p * (1 - p), abs=0.06)
+
+
+def test_noise_and_the_key_of_pairs_come_from_the_secret_alone() -> None:
+    """The server may know the key of a client's other randomness."""
+    part, graph = OverlapWeights(code_size=24, epsilon_a=0.5), graphs()["site-0"]
+    encoder = {"weight": torch.ones(graph.x.shape[1], 24), "low": torch.zeros(24)}
+
+    def drawn(key: int, secret: int) -> Tree:
+        client = Client(graph, {}, random.key(key), random.key(secret))
+        return part._drawn(Context(client, None, {PART: {"encoder": encoder}}, PART))  # type: ignore[arg-type]
+
+    first, again, other = drawn(1, 2), drawn(3, 2), drawn(1, 4)
+    for name in ("codes", "links"):
+        assert torch.equal(first[name], again[name])
+        assert not torch.equal(first[name], other[name])
 
 
 def test_the_ledger_counts_a_node_and_a_pair_once() -> None:

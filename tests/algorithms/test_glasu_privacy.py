@@ -7,10 +7,13 @@ import pytest
 import torch
 from scipy.special import ndtr
 
+from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.core import random
+from fedweave.core.federation import Client
 from fedweave.core.mechanism import Clipped, Cost, Gaussian
 from fedweave.privacy import gaussian
 from fedweave.privacy.gaussian import GaussianRows, epsilon, noise, total_epsilon
+from tests.contract.federations import graphs
 
 
 def delta_of(mu: float, eps: float) -> float:
@@ -59,6 +62,21 @@ def test_no_row_is_impossible_that_another_makes_likely(monkeypatch: pytest.Monk
     assert 2 * ndtr(-farthest) < 1e-16
     monkeypatch.setattr(gaussian, "bits", lambda key, count: torch.zeros(count, dtype=torch.int64))
     assert float(noise(key, (1,))) == pytest.approx(farthest, rel=1e-12), "the least word is the farthest noise"
+
+
+def test_noise_of_representations_comes_from_the_secret_alone_and_of_a_node_is_drawn_once() -> None:
+    """The server may know the key of a client's other randomness; and the mean of a node's rows would have less."""
+    release, graph = RowRelease(GaussianRows(1.0, 2.0), False), graphs()["site-0"]
+
+    def sent(key: int, secret: int) -> torch.Tensor:
+        client = Client(graph, {}, random.key(key), random.key(secret))
+        return release.noised(client, torch.zeros(4, 3), torch.tensor([5, 2, 5, 5]))
+
+    assert torch.equal(sent(1, 2), sent(3, 2))
+    assert not (sent(1, 2) == sent(1, 4)).any()
+    rows = sent(1, 2)
+    assert torch.equal(rows[[0, 0, 0]], rows[[0, 2, 3]])
+    assert not torch.equal(rows[0], rows[1])
 
 
 def test_the_ledger_is_told() -> None:
