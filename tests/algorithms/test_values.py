@@ -70,6 +70,17 @@ def test_rffl_drops_the_disreputable_after_ten_rounds(rounds_before: int) -> Non
         assert weights[2] == part.value(state, after(weights=weights))[2] == 0
 
 
+def test_rffl_counts_those_that_remain_in_its_bound() -> None:
+    """Of three clients one is out: .142 is below 1 / (3 · 2), and above 1 / (3 · 3)."""
+    part, last = Reputation(), np.array([0.81, 0.0, 0.19])
+    state = {"r": torch.tensor(last), "inside": torch.tensor([True, False, True]), "round": 10}
+    r = 0.95 * last + 0.05 * np.array([cosine(u, last @ UPDATES) for u in UPDATES])
+    assert 1 / 9 < r[2] / (r[0] + r[2]) < 1 / 6
+    value = part.value(state, after(weights=torch.tensor(last)))
+    assert value.tolist() == [1.0, 0.0, 0.0]
+    assert part.update(state, after(value=value))["inside"].tolist() == [True, False, False]
+
+
 def test_rffl_keeps_the_own_update() -> None:
     """A client begins with what it trained and the ⌈q n⌉ largest entries of the joint update."""
     fed = federation(dtype=torch.float64, mode="loop")
@@ -187,6 +198,21 @@ def test_cffl_values_what_updates_do_on_the_servers_examples() -> None:
     assert Credibility().weigh(after, round).tolist() == [0.5, 0.5, 0.0]
     four = {"c": torch.tensor([0.1, 0.1, 0.1, 0.7]).double(), "inside": torch.ones(4, dtype=torch.bool)}
     assert np.allclose(Credibility().value(four, round), 0.3 * c)  # the one that was not called keeps its .7
+
+
+def test_cffl_drops_whoever_is_below_two_thirds_of_an_even_share() -> None:
+    """Of updates that get 4, 4 and 2 of four nodes right, the last one's value is below 2/9, if above 1/9."""
+    net = MODELS["mlp"](layers=1, dropout=0.0).build(4, 2)
+    right = torch.tensor([[1.0, 1, 1, 1], [1, 1, 1, 1], [1, 1, -1, -1]]).double()
+    still = torch.zeros(3, 2).double()
+    tree = {"update": {"0": {"weight": torch.stack([right, -right], 2), "bias": still}}, "n": torch.tensor([5, 5, 5])}
+    w = {"0": {"weight": torch.zeros(4, 2).double(), "bias": still[0]}}
+    held = {"validation": validation([0] * 4)}
+    round = Round(Replies("abc", [Batch((0, 1, 2), tree)], {}), torch.arange(3), w, net, held)
+    state = {"c": torch.full((3,), 1 / 3).double(), "inside": torch.ones(3, dtype=torch.bool)}
+    c = np.sinh(5 * (0.2 / 3 + 0.8 * np.array([4, 4, 2]) / 10))
+    assert 1 / 9 < c[2] / c.sum() < 2 / 9
+    assert Credibility().value(state, round).tolist() == pytest.approx([0.5, 0.5, 0.0])
 
 
 def test_cffl_rewards_are_what_the_others_gave() -> None:
