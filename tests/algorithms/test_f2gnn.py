@@ -17,7 +17,9 @@ from fedweave.algorithms.f2gnn import DivergenceStart, FairPenalty, GroupWeights
 from fedweave.algorithms.fairfed import FairFedWeights
 from fedweave.algorithms.parts import Context, CrossEntropy, Part
 from fedweave.cli import app
+from fedweave.core import random
 from fedweave.core.arrays import GraphArrays
+from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer
 from fedweave.core.tree import Tree, ravel
@@ -170,6 +172,21 @@ def test_fairfed_weights_of_a_sample_are_shares_of_its_round() -> None:
     sizes = torch.tensor([float(graph.masks[0].sum()) for graph in graphs(name=NAME).values()])
     assert called.sum() == 2
     torch.testing.assert_close(omega[called], (sizes[called] / sizes[called].sum()).double())
+
+
+def test_nothing_speaks_for_a_model_that_was_trained_on_nobody() -> None:
+    """Gaps over no nodes are 0, which would be the fairest of all."""
+    graph, told = graphs(name=NAME)["site-0"], []
+    for trains in (graph.masks[0], torch.zeros_like(graph.masks[0])):
+        masks = torch.stack([trains, graph.masks[1], graph.masks[2]])
+        w: Tree = {}
+        client = Client(graph._replace(masks=masks), {}, random.key(1), random.key(2))
+        logits = torch.stack([torch.zeros(len(graph.y)), graph.sens.to(graph.x.dtype)], 1)  # type: ignore[union-attr]
+        ctx = Context(client, None, {}, "GroupWeights", trained=w, known={id(w): (w, logits)})  # type: ignore[arg-type]
+        told.append(GroupWeights().report(ctx))
+    assert 0 < float(told[0]["gaps"]) < 2
+    assert float(told[1]["gaps"]) == 2
+    assert told[0]["balance"] == told[1]["balance"]
 
 
 @dataclass(frozen=True)

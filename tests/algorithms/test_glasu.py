@@ -345,6 +345,8 @@ def test_what_cannot_be_done_is_refused() -> None:
         outcome(made(at=(2,)), federation(parties(holders=(1,))))
     with pytest.raises(ValueError, match=r"needs steps = 1 \(here 2\)"):
         made(backward="exchanged", steps=2)
+    with pytest.raises(ValueError, match=r"sigma = 0 \(here 0\.5\)"):  # gradients would be of rows without noise
+        made(backward="exchanged", sigma=0.5)
     with pytest.raises(ValueError, match=r"'concat' after the model's last layer.*gcnii"):
         made(name="gcn", aggregation="concat")
     with pytest.raises(ValueError, match="fan_out is 0; it must be at least 1"):
