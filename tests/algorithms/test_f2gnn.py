@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 from fedweave.algorithms import ALGORITHMS, FedAvg, Local
 from fedweave.algorithms.f2gnn import DivergenceStart, FairPenalty, GroupWeights
 from fedweave.algorithms.fairfed import FairFedWeights
-from fedweave.algorithms.parts import Context, CrossEntropy, Part
+from fedweave.algorithms.parts import Context, CrossEntropy, Part, Round
 from fedweave.cli import app
 from fedweave.core import random
 from fedweave.core.arrays import GraphArrays
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer
+from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, ravel
 from fedweave.errors import ReplyRefused, StepFailed
 from fedweave.rounds import train
@@ -187,6 +188,18 @@ def test_nothing_speaks_for_a_model_that_was_trained_on_nobody() -> None:
     assert 0 < float(told[0]["gaps"]) < 2
     assert float(told[1]["gaps"]) == 2
     assert told[0]["balance"] == told[1]["balance"]
+
+
+def test_fairfed_weights_of_a_sample_are_shares_before_they_change() -> None:
+    """Two of five clients with ω = .1 and .3, shares 1/4 and 3/4; gaps 0 and 1, together .6 − .4: Δ = .2 and .8."""
+    part = FairFedWeights(beta=0.2, gap="sp")
+    tables = torch.zeros(2, 2, 2, 2)
+    tables[0, 0, 0], tables[0, 1, 0] = torch.tensor([10.0, 10]), torch.tensor([10.0, 10])  # no gap
+    tables[1, 0, 0], tables[1, 1, 0] = torch.tensor([5.0, 0]), torch.tensor([0.0, 5])
+    told = {"groups": tables, "n": torch.tensor([40, 40])}
+    round = Round(Replies("ab", [Batch((0, 1), told)], {}), torch.tensor([1, 3]), {}, ())
+    state = {"omega": torch.tensor([0.2, 0.1, 0.2, 0.3, 0.2]).double()}
+    torch.testing.assert_close(part.weigh(state, round), torch.tensor([0.25 + 0.2 * 0.3, 0.75 - 0.2 * 0.3]).double())
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,17 @@ def test_limits_of_several_parts_are_multiplied() -> None:
     assert Composition((Uniform(),)).factors({}, round) is None
 
 
+def test_a_run_has_as_many_rounds_as_every_part_allows() -> None:
+    class Few(Part):
+        most_rounds = 3
+
+    class Many(Few):
+        most_rounds = 7
+
+    assert Composition((Many(), Few(), Uniform())).most_rounds == 3
+    assert Composition((Uniform(),)).most_rounds is None
+
+
 def test_what_clients_report_is_averaged_as_their_updates_are() -> None:
     """Whether weights sum to 1 or, as FairGFL's, to more; without weights, or with some for each client, alike."""
     told = of([[0.0, 0]] * 3)

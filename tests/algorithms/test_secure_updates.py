@@ -85,6 +85,7 @@ def test_what_leaves_is_declared_and_is_words() -> None:
     said = {row["key"].split("/")[0]: read_applied(row["applied"]) for row in sent}
     assert said["update"].mechanisms == (Clipped(0.5), Applied(everyone=True, fraction=24))
     assert said["n"].mechanisms == (Applied(everyone=True, bits=64, fraction=0),)
+    assert all(row["reveals"].startswith("nothing by itself; with the others' the ") for row in sent)
     assert {row["shape"].split()[-1] for row in sent} == {"int32", "int64"}
     plain = {path: leaf.numel() for path, leaf in leaves(after(rounds=1)[0]["w"])}
     assert sum(row["bytes"] for row in sent if row["key"].startswith("update")) == 5 * 4 * sum(plain.values())
