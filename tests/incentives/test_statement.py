@@ -238,6 +238,16 @@ def test_a_line_is_hashed_as_documented() -> None:
     assert hashes(statement(Terms("50", "CHF"), [entry])) == (hashlib.sha256(line.encode()).hexdigest(),)
 
 
+def test_lines_are_chained_as_documented() -> None:
+    """From the terms and the run, each link before the next line's hash: whoever follows the documentation gets it."""
+    whole = digest(example(), TERMS, RUN)
+    link = hashlib.sha256(f'["{RUN}",10000,"CHF"]'.encode())
+    assert whole.start == link.hexdigest()
+    for line in whole.lines:
+        link = hashlib.sha256(link.digest() + bytes.fromhex(line))
+    assert (len(whole.lines), whole.digest) == (6, link.hexdigest())
+
+
 def test_a_member_checks_its_own_lines_against_the_whole() -> None:
     table = example()
     whole = digest(table, TERMS, RUN)
