@@ -16,12 +16,15 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.build import build
 from fedweave.config import resolve
+from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.mechanism import Clipped, SecureSum
 from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.audit import compare
-from fedweave.deploy.flare.journal import journal_path, read
-from fedweave.errors import ClientsMissing, FedweaveError
+from fedweave.deploy.flare.journal import Journal, journal_path, read
+from fedweave.deploy.flare.masking import Masking
+from fedweave.deploy.flare.requests import Agree, Call, Sum
+from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.partition.base import Partition
 from fedweave.partition.vertical import Vertical
 from fedweave.privacy.aggregation import Group
@@ -279,3 +282,28 @@ def test_epochs_rise_and_keys_are_agreed_again_when_used_up(project: Path, monke
     epochs = [note["epoch"] for note in read(journal_path(project / "bank-a", "r1")).notes if note["note"] == "epoch"]
     assert len(epochs) == 3
     assert epochs == sorted(set(epochs))
+
+
+def test_keys_that_were_agreed_on_for_sums_of_fewer_sites_serve_no_sum_of_all(project: Path) -> None:
+    """A sum under keys of an epoch can be opened by as many sites as the epoch was agreed on for. What a step needs is
+    what the strictest of its sums needs."""
+    some, all_of_them = Sends("a count", SecureSum()), Sends("a row", SecureSum(everyone=True))
+    steps = {"some": StepInfo.of({"n": some}), "all": StepInfo.of({"n": some, "h": all_of_them})}
+    sites = {site: Masking(project / site, site, "r1", SITES, Journal(project / site / "sums.jsonl")) for site in SITES}
+
+    def agree(epoch: int, step: str) -> None:
+        ask = {kind: Agree(kind, "", 0, step, epoch) for kind in ("advertise", "share")}  # type: ignore[arg-type]
+        adverts = {site: own.agree(ask["advertise"], steps[step], {}) for site, own in sites.items()}
+        for own in sites.values():
+            own.agree(ask["share"], steps[step], {"adverts": adverts})
+
+    def term(step: str, epoch: int) -> torch.Tensor:
+        call = Call("step", "", step, 1, 0, -1, sum=Sum(epoch, 0, list(SITES)))
+        masked = sites["bank-a"].masked(call, steps[step], "", {"n": torch.ones(64, dtype=torch.int32)})
+        return torch.as_tensor(masked["n"])
+
+    for epoch, agreed_for, other in ((5, "some", "all"), (6, "all", "some")):
+        agree(epoch, agreed_for)
+        with pytest.raises(CallRefused, match=f"epoch {epoch} was agreed on for sums of another number of sites"):
+            term(other, epoch)
+        assert len(term(agreed_for, epoch).unique()) > 1
