@@ -126,6 +126,19 @@ def test_a_server_that_asks_for_what_is_for_peers_is_refused(project: Path) -> N
     assert (told.blob, told.final) == (encode({}), False)
 
 
+@pytest.mark.parametrize("peer", ["server", "bank-x", "bank-a"])
+def test_nothing_is_sent_to_whom_the_run_does_not_name(project: Path, peer: str) -> None:
+    """Who relays could name itself, a site that takes no part, or the sender, besides a true neighbour."""
+    config = experiment("dfedgnn")
+    fed, algorithm, link = joined(project, config)
+    link.tamper["bank-a"] = lambda given: pytest.fail("bank-a sent something")
+    request = call_request(config, "DFedGNN.train", kind="send", to={"bank-a": ["bank-b", peer]})
+    answer = link.members["bank-a"].answer(request, encode(algorithm.init(fed)))
+    assert (answer.blob, answer.final) == (b"", True)
+    assert "names peers that are no other sites of the run" in answer.refusal
+    assert not [e for e in entries(project / "bank-a/ledgers/r1.jsonl") if e.direction == "peer"]
+
+
 def test_only_known_steps_of_the_run_are_taken_in(project: Path) -> None:
     _, _, link = joined(project, experiment("dfedgnn"))
     member = link.members["bank-a"]
