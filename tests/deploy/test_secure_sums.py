@@ -16,7 +16,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.build import build
 from fedweave.config import resolve
-from fedweave.core.federation import Sends, StepInfo
+from fedweave.core.federation import Sends, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, SecureSum
 from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare.answers import Answer
@@ -307,3 +307,17 @@ def test_keys_that_were_agreed_on_for_sums_of_fewer_sites_serve_no_sum_of_all(pr
         with pytest.raises(CallRefused, match=f"epoch {epoch} was agreed on for sums of another number of sites"):
             term(other, epoch)
         assert len(term(agreed_for, epoch).unique()) > 1
+
+
+def test_where_a_step_has_changed_a_sites_data_no_sum_that_sites_may_be_missing_from_has_it(project: Path) -> None:
+    """Its term would depend on what it was told before, such as data that say nothing but of one record."""
+    _, algorithm, link = joined(project, secure())
+    job, info = link.members["bank-a"]._job, step_info(algorithm.train)
+    assert job is not None
+    assert info.forgets
+    call = Call("step", job.pin, "FedAvg.train", 1, 0, -1)
+    assert job.heard(call, info, {})
+    job.replace(None, call)
+    with pytest.raises(CallRefused, match="a step has changed the site's data; such a sum is of all clients alone"):
+        job.heard(call, info, {})
+    assert not job.heard(call, step_info(algorithm.score), {})
