@@ -11,10 +11,13 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
+from fedweave.core.purposes import PREDICTION
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.federation import Flare
-from fedweave.errors import ClientsMissing
+from fedweave.deploy.flare.order import Order
+from fedweave.errors import CallRefused, ClientsMissing
 from fedweave.rounds import train
+from tests.contract.federations import algorithm as made
 from tests.deploy.projects import SITES, InProcess, bring, experiment, tables
 from tests.deploy.test_in_process import joined, private, project, simulated
 from tests.deploy.test_vertical import rewrite
@@ -80,6 +83,19 @@ def newcomers(project: Path) -> None:
             cells = {"id": "new{}", "source": "new{}", "target": "person0", "split": "", "label": ""}
             rows = [",".join(cells.get(column, "0.5") for column in columns).format(i) for i in range(5)]
             path.write_text(path.read_text() + "\n".join(rows) + "\n")
+
+
+def test_a_job_that_predicts_has_each_step_once_after_the_round_whose_models_predict() -> None:
+    """However many rounds the server says that there are: it could have representations of inputs of its choice."""
+    order = Order(made("glasu", exchanges=1).calls(3), 5, 9, predict=True)
+    order.admit("GLASU.infer_full", 5, 0)
+    for round in (4, 5, 6, 9):
+        with pytest.raises(CallRefused, match=r"out of the algorithm's order: expected is GLASU\.predict_proba in"):
+            order.admit("GLASU.infer_full", round, 0)
+    order.admit("GLASU.predict_proba", 5, 0)
+    assert order.purpose == PREDICTION
+    with pytest.raises(CallRefused, match="nothing more is expected in this job"):
+        order.admit("GLASU.predict_proba", 6, 0)
 
 
 def test_new_nodes_are_predicted_beside_the_old(project: Path, tmp_path: Path) -> None:
