@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,12 +19,14 @@ from fedweave.build import build
 from fedweave.config import resolve
 from fedweave.core.federation import Sends, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, SecureSum
-from fedweave.core.tree import decode, encode
+from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.tree import Tree, decode, encode, map_leaves
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.audit import compare
 from fedweave.deploy.flare.journal import Journal, journal_path, read
 from fedweave.deploy.flare.masking import Masking
 from fedweave.deploy.flare.requests import Agree, Call, Sum
+from fedweave.deploy.flare.sums import Sums
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.partition.base import Partition
 from fedweave.partition.vertical import Vertical
@@ -284,22 +287,30 @@ def test_epochs_rise_and_keys_are_agreed_again_when_used_up(project: Path, monke
     assert epochs == sorted(set(epochs))
 
 
+STEPS = {
+    "some": StepInfo.of({"n": Sends("a count", SecureSum())}),
+    "all": StepInfo.of({"n": Sends("a count", SecureSum()), "h": Sends("a row", SecureSum(everyone=True))}),
+}  # what a step needs is what the strictest of its sums needs
+
+
+def maskings(project: Path) -> dict[str, Masking]:
+    """The sites' parts in the sums of a run."""
+    return {site: Masking(project / site, site, "r1", SITES, Journal(project / site / "sums.jsonl")) for site in SITES}
+
+
 def test_keys_that_were_agreed_on_for_sums_of_fewer_sites_serve_no_sum_of_all(project: Path) -> None:
-    """A sum under keys of an epoch can be opened by as many sites as the epoch was agreed on for. What a step needs is
-    what the strictest of its sums needs."""
-    some, all_of_them = Sends("a count", SecureSum()), Sends("a row", SecureSum(everyone=True))
-    steps = {"some": StepInfo.of({"n": some}), "all": StepInfo.of({"n": some, "h": all_of_them})}
-    sites = {site: Masking(project / site, site, "r1", SITES, Journal(project / site / "sums.jsonl")) for site in SITES}
+    """A sum under keys of an epoch can be opened by as many sites as the epoch was agreed on for."""
+    sites = maskings(project)
 
     def agree(epoch: int, step: str) -> None:
         ask = {kind: Agree(kind, "", 0, step, epoch) for kind in ("advertise", "share")}  # type: ignore[arg-type]
-        adverts = {site: own.agree(ask["advertise"], steps[step], {}) for site, own in sites.items()}
+        adverts = {site: own.agree(ask["advertise"], STEPS[step], {}) for site, own in sites.items()}
         for own in sites.values():
-            own.agree(ask["share"], steps[step], {"adverts": adverts})
+            own.agree(ask["share"], STEPS[step], {"adverts": adverts})
 
     def term(step: str, epoch: int) -> torch.Tensor:
         call = Call("step", "", step, 1, 0, -1, sum=Sum(epoch, 0, list(SITES)))
-        masked = sites["bank-a"].masked(call, steps[step], "", {"n": torch.ones(64, dtype=torch.int32)})
+        masked = sites["bank-a"].masked(call, STEPS[step], "", {"n": torch.ones(64, dtype=torch.int32)})
         return torch.as_tensor(masked["n"])
 
     for epoch, agreed_for, other in ((5, "some", "all"), (6, "all", "some")):
@@ -307,6 +318,22 @@ def test_keys_that_were_agreed_on_for_sums_of_fewer_sites_serve_no_sum_of_all(pr
         with pytest.raises(CallRefused, match=f"epoch {epoch} was agreed on for sums of another number of sites"):
             term(other, epoch)
         assert len(term(agreed_for, epoch).unique()) > 1
+
+
+def test_the_server_has_new_keys_agreed_on_for_sums_of_another_number_of_sites(project: Path) -> None:
+    sites = maskings(project)
+
+    def ask(kind: Any, info: StepInfo, request: dict[str, Any], told: Mapping[str, Tree]) -> Replies:
+        asked = Agree(kind, "", 0, **request)
+        trees = [sites[site].agree(asked, STEPS[asked.step], dict(own)) for site, own in told.items()]
+        return Replies(list(told), [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees)], {})
+
+    sums = Sums(ask, SITES, "r1")
+    prepared = [sums.prepare(step, STEPS[step], SITES) for step in ("some", "some", "all", "all", "some")]
+    first, second, third = sorted({own["epoch"] for own in prepared})
+    assert [(own["epoch"], own["slot"]) for own in prepared] == [
+        (first, 0), (first, 1), (second, 0), (second, 1), (third, 0),
+    ]  # fmt: skip
 
 
 def test_where_a_step_has_changed_a_sites_data_no_sum_that_sites_may_be_missing_from_has_it(project: Path) -> None:
