@@ -12,8 +12,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.core.ledger import Ledger
 from fedweave.core.purposes import FRAMING
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import NORMALISE, OVER_NODES
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import FORM
+from fedweave.deploy.flare.holdings import FORM, marks
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.errors import ClientsMissing, UserError
@@ -163,3 +165,13 @@ def test_data_that_the_models_do_not_fit_is_refused(
         predict(banks, config, algorithm, state)
     assert any(said in record.getMessage() for record in caplog.records)
     assert not (banks / "bank-b/runs/r1/predictions.parquet").exists()
+
+
+@pytest.mark.parametrize("scaling", NORMALISE)
+def test_where_features_are_scaled_over_the_nodes_these_are_to_be_the_same_ones(scaling: str) -> None:
+    """As many others would be scaled to other numbers than those that the models were trained on."""
+    edges, y = np.zeros((2, 0), np.int64), np.array([0, 1])
+    own, others = (Dataset("own", np.eye(2, dtype=np.float32), edges, y, 2, ids=("a", last)) for last in "bc")
+    before, now = marks(own, scaling), marks(others, scaling)
+    assert (before["scaled over nodes"] != now["scaled over nodes"]) == (scaling in OVER_NODES)
+    assert before["features"] == now["features"]
