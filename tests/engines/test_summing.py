@@ -1,0 +1,41 @@
+"""What the simulation counts of secure sums: when clients would agree on keys, and who would send what of no use."""
+
+import pytest
+import torch
+
+from fedweave.core.federation import Sends, StepInfo
+from fedweave.core.ledger import Ledger
+from fedweave.core.mechanism import SecureSum
+from fedweave.core.replies import Batch
+from fedweave.engines.summing import SumMeter, check_terms
+from fedweave.errors import FedweaveError
+from fedweave.privacy.secure_sum import SLOTS, FixedPoint
+
+
+def agreements(ledger: Ledger) -> list[tuple[int, set[str]]]:
+    """The rounds in which keys were agreed on, and by whom."""
+    rows = [row for row in ledger.table().to_pylist() if row["step"] == "(advertise)" and row["key"] == "keys"]
+    rounds = sorted({row["round"] for row in rows})
+    return [(number, {row["client"] for row in rows if row["round"] == number}) for number in rounds]
+
+
+def test_keys_are_agreed_on_when_one_that_is_called_has_none_and_when_they_are_used_up() -> None:
+    ledger = Ledger()
+    meter = SumMeter(ledger)
+    for number, here in enumerate(("ab", "a", "ab", "abc", "bc")):
+        meter.prepare((number, 0), tuple(here))
+    assert agreements(ledger) == [(0, {"a", "b"}), (3, {"a", "b", "c"})]
+    for number in range(5, 5 + SLOTS):  # two of the slots are used
+        meter.prepare((number, 0), tuple("abc"))
+    assert agreements(ledger)[2:] == [(5 + SLOTS - 2, {"a", "b", "c"})]
+
+
+def test_a_term_that_has_diverged_is_its_own_clients() -> None:
+    """Clients stand in batches in another order than they replied in."""
+    own = SecureSum()
+    words, info = FixedPoint.of(own), StepInfo.of({"n": Sends("a count", own)})
+    odd = words.encode(torch.tensor([[1.0], [torch.nan]]), 1.0)
+    fine = words.encode(torch.tensor([[1.0]]), 1.0)
+    check_terms(info, "abc", [Batch((1,), {"n": fine})])
+    with pytest.raises(FedweaveError, match="'a'"):
+        check_terms(info, "abc", [Batch((1,), {"n": fine}), Batch((2, 0), {"n": odd})])
