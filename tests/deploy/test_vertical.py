@@ -1,6 +1,7 @@
 """Parties of a vertical federation as sites: what each gets, how they find their common nodes, and what is refused."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,19 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.config import resolve
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.core.tree import Tree, decode, encode
+from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.tree import Tree, decode, encode, map_leaves
 from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party
+from fedweave.deploy.flare.alignment import meet
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.server import Server, check_names
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.splitting import split
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.privacy.intersection import WIDTH as POINT
 from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, bring, call_request, experiment, join_request, tables
@@ -213,6 +217,27 @@ def test_what_is_no_blinded_id_is_not_counted_as_one(project: Path, tmp_path: Pa
             link.spoil[site] = spoil
         with pytest.raises(FedweaveError, match="bank-a: what came from there are no blinded ids"):
             Flare(link, SITES, ledger=Ledger()).join(experiment("glasu").plain(), "r1", -1, True)
+
+
+@pytest.mark.parametrize("odd", ["fewer", "more"])
+def test_a_party_that_blinds_other_than_what_it_was_sent_is_named(odd: str) -> None:
+    """Places in a list that has lost a row would be those of other people, whom all parties would then train on."""
+    lists = {site: torch.full((5, POINT), at, dtype=torch.uint8) for at, site in enumerate(SITES)}
+    mark = torch.zeros(4, dtype=torch.uint8)
+
+    def replies(trees: Mapping[str, Tree]) -> Replies:
+        batches = [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees.values())]
+        return Replies(list(trees), batches, {})
+
+    def blind(turn: int, sent: Mapping[str, Tree]) -> Replies:
+        ids = {site: own["ids"] for site, own in sent.items()}
+        if turn == 2:
+            ids["bank-b"] = ids["bank-b"][:4] if odd == "fewer" else ids["bank-b"].repeat(2, 1)
+        return replies({site: {"ids": own, "signature": mark} for site, own in ids.items()})
+
+    told = {site: {"features": 3, "ids": own, "signed": {"signature": mark}} for site, own in lists.items()}
+    with pytest.raises(FedweaveError, match=f"bank-b: it was to blind 5 ids, and sent {4 if odd == 'fewer' else 10}"):
+        meet(replies(told), blind)
 
 
 def rewrite(path: Path, old: str, new: str) -> None:
