@@ -14,6 +14,7 @@ from fedweave.core.ledger import SCHEMA, Ledger
 from fedweave.core.mechanism import Clipped, Gaussian, read_applied
 from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.core.tree import Tree, encode
+from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows
 
 NOISE = (Clipped(0.5), Gaussian(2.0, 1.0, "client"))
@@ -114,6 +115,17 @@ def test_partly_stored_rows_count_whole() -> None:
     two.record(0, 0, "s", ["a"], "up", {"w": torch.zeros(9, 2)})
     assert one.table() == two.table()
     assert one.bytes_up == two.bytes_up > 72
+
+
+def test_a_sparse_leaf_counts_its_entries_with_their_places() -> None:
+    """Two of six float32 numbers are not 0: 4 bytes each, and 4 for where each stands."""
+    leaf = Sparsified(torch.tensor([[0.0, 1.5, 0.0], [0.0, 0.0, -2.0]]))
+    ledger = Ledger()
+    ledger.record(0, 0, "s", ["a"], "up", {"w": leaf})
+    own, framing = ledger.table().to_pylist()
+    assert (own["shape"], own["bytes"]) == ("[2, 3] float32, sparse", 16)
+    assert len(leaf.packed()) == 16
+    assert own["bytes"] + framing["bytes"] == ledger.bytes_up == len(encode({"w": leaf}))
 
 
 def test_reading_the_table_changes_nothing() -> None:
