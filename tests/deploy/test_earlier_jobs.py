@@ -15,11 +15,12 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.config import dumps
+from fedweave.deploy.flare import requests
 from fedweave.deploy.sites import running as deployed
 from fedweave.deploy.sites.running import RUN, bring, run
 from fedweave.errors import FedweaveError
 from fedweave.runs.files import SUMMARY
-from tests.deploy.projects import experiment
+from tests.deploy.projects import SITES, experiment
 
 
 class Busy:
@@ -57,6 +58,17 @@ def test_an_earlier_job_is_ended_and_what_it_reached_is_brought(tmp_path: Path) 
     (out / RUN).write_text("{")
     with pytest.raises(FedweaveError, match=r"run\.json is damaged"):
         deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
+
+
+def test_a_run_goes_on_with_the_sites_versions_and_settings_that_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site compares their fingerprint with the one in its journal; more rounds are the same run."""
+    document, sites = experiment().plain(), list(SITES)
+    began = requests.pin(document, sites)
+    assert requests.pin(document | {"rounds": 99}, sites) == began
+    assert requests.pin(document | {"seed": 99}, sites) != began
+    assert requests.pin(document, sites[:2]) != began
+    monkeypatch.setattr(requests, "version", lambda name: "0.0.1")
+    assert requests.pin(document, sites) != began
 
 
 def test_files_that_are_the_same_keep_their_time(tmp_path: Path) -> None:
