@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.core.tree import Tree
-from fedweave.engines.states import States
+from fedweave.engines.states import Readers, States
 from fedweave.ops.touched import TouchedRows
 
 
@@ -119,3 +119,20 @@ def test_dump_holds_plain_trees() -> None:
     dump: dict[str, Any] = states.dump()
     assert dump["b"]["deep"]["w"].tolist() == [2, 3]
     assert dump["a"]["s"] == "x"
+
+
+def test_a_step_that_has_changed_a_state_in_place_is_no_reader_any_more() -> None:
+    """Only readers are given states as they are stored; others would leave them changed where they fail."""
+    readers, states = Readers(), {"w": torch.zeros(2)}
+
+    def step(amount: float) -> None:
+        before = readers.versions(states)
+        if amount:
+            states["w"] += amount
+        readers.note(step, states, before)
+
+    assert step not in readers
+    step(0.0)
+    assert step in readers
+    step(1.0)
+    assert step not in readers
