@@ -61,7 +61,7 @@ CHOICES: dict[tuple[str, ...], Document] = {
     (PENALTY, "German"): {"alpha": 0.5},
     ("F²GNN", "Credit"): {"alpha": 0.5, "tau": 1.0},
     ("FairFed", "Credit"): {"beta": 0.01},
-    ("FairAug+FL", "Credit"): {"mask": 0.25, "keep": 0.5},
+    ("FairAug+FL", "Credit"): {"mask": 0.25, "keep": 0.8},
     (PENALTY, "Credit"): {"alpha": 0.1},
     ("F²GNN", "Bail"): {"alpha": 2.0, "tau": 1.0},
     ("FairFed", "Bail"): {"beta": 0.01},
