@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -47,14 +46,6 @@ def test_louvain_keeps_most_edges(name: str, clients: int, share: float) -> None
     assert whole["edges_kept"] >= share * whole["edges"]
 
 
-def test_louvain_cut_of_cora_is_quick() -> None:
-    data = real("cora")
-    Louvain().cut(data, 0)  # imports scikit-network
-    start = time.perf_counter()
-    Louvain().cut(data, 1)
-    assert time.perf_counter() - start < 0.5  # 0.03 s on a quiet machine
-
-
 def test_default_ratios_on_cora() -> None:
     columns = statistics(real("cora"), Louvain().cut(real("cora"), 0))
     for nodes, *roles in zip(*(columns[name] for name in ("nodes", "train", "val", "test")), strict=True):
@@ -97,17 +88,15 @@ def test_dblp_has_no_public_split() -> None:
         Louvain(public_split=True).cut(real("dblp"), 0)
 
 
-def test_ten_thousand_clients_in_seconds() -> None:
+def test_ten_thousand_clients() -> None:
     rng = np.random.default_rng(0)
     nodes = 500_000
     ends = np.stack([np.arange(nodes), np.roll(np.arange(nodes), -1)])
     edges = np.concatenate([ends, ends[::-1]], axis=1)
     edges = edges[:, np.lexsort(edges[::-1])]
     data = Dataset("ring", np.zeros((nodes, 1), np.float32), edges, rng.integers(0, 40, nodes), 40)
-    start = time.perf_counter()
     cut = Random(clients=10_000).cut(data, 0)
     columns = statistics(data, cut)
-    assert time.perf_counter() - start < 10  # 0.7 s on a quiet machine
     assert set(columns["nodes"]) == {50}
     assert sum(columns["train"]) == 100_000
     assert sum(columns["edges_kept"]) + sum(columns["edges_cut"]) / 2 == nodes
