@@ -68,8 +68,9 @@ def main() -> None:
     found, notes = [], []
     for name in given.data:
         data, file = datasets.load(name), (given.out / f"{name}-renumbered.npz").resolve()
-        npz.write(renumbered(data), file)
-        notes.append(f"{name}: {alike(data):.2f} of edges within a class, {alike(renumbered(data)):.2f} renumbered.")
+        other = renumbered(data)
+        npz.write(other, file)
+        notes.append(f"{name}: {alike(data):.2f} of edges within a class, {alike(other):.2f} renumbered.")
         found += cells(name, file)
     title = "Communities of graphs with their own and with renumbered edges"
     table = PaperTable(title, tuple(found), len(given.seeds), tuple(notes))

@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from fedweave.config import Document
 from fedweave.reproduce.fedego import FEDEGO
-from fedweave.reproduce.fedego_experiments import EGOS, FACTS, SEEDS
+from fedweave.reproduce.fedego_experiments import DATA, EGOS, FACTS, SEEDS, SKEW
 from fedweave.reproduce.paper import PaperCell
 from fedweave.reproduce.protocol import Protocol, Setting, changed, unchanged
 
@@ -17,9 +18,8 @@ EGO_METHODS = ("fedego", "local", "fedavg", "fedprox", "dfedgnn")  # that train 
 SHARED = ("fedavg", "fedprox")
 # Into how many mini-batches a fifth of the largest client's nodes go, those without an edge dropped, with seed 0.
 BATCHES = {"cora": 7, "citeseer": 8, "dblp": 13}
-DELTA, VAL = 20, 0.2  # nodes by which clients made of communities may differ; share of a client's nodes
-TEST_NODES = {"cora": 200, "citeseer": 200}  # of a client; of others
-OTHERS = 300
+DELTA = 20  # nodes by which clients made of communities may differ from an equal share
+UNDER_SKEW: dict[str, Document] = {DATA[name]: partition for name, partition in SKEW.items()}
 
 
 def _only(names: tuple[str, ...], **changes: Any) -> Callable[[PaperCell], PaperCell]:
@@ -40,13 +40,13 @@ def _reserved(cell: PaperCell) -> PaperCell:
 
 
 def _communities(cell: PaperCell) -> PaperCell:
-    """Communities dealt in turn, and their clients' numbers of test nodes as under label skew."""
+    """Communities dealt in turn, whose clients validate and test on as many nodes as under label skew."""
     data, partition = cell.document["data"]["name"], cell.document["partition"]
-    if partition["name"] != "louvain" or data not in FACTS:
+    if partition["name"] != "louvain":
         return cell
-    each = FACTS[data].nodes / (partition["clients"] + 1)
-    test = round(TEST_NODES.get(data, OTHERS) / each, 4)
-    split = {"train": round(1 - VAL - test, 4), "val": VAL, "test": test}
+    each, skew = FACTS[data].nodes / (partition["clients"] + 1), UNDER_SKEW[data]
+    test, val = round(skew["test_nodes"] / each, 4), skew["val"]
+    split = {"train": round(1 - val - test, 4), "val": val, "test": test}
     return changed(cell, partition={"packing": "in_turn", "slack": round(DELTA / each, 4)} | split)
 
 
