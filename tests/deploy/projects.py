@@ -17,6 +17,8 @@ import numpy as np
 from fedweave.algorithms import ALGORITHMS
 from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
+from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.job import write_job
 from fedweave.deploy.flare.member import Member
@@ -156,6 +158,11 @@ class InProcess:
             if site in answers:
                 answers[site] = change(answers[site])  # type: ignore[operator]
         return answers, {}
+
+
+def replies_of(trees: Mapping[str, Tree]) -> Replies:
+    """What the sites answered, one tree of each."""
+    return Replies(list(trees), [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees.values())], {})
 
 
 def make_project(directory: Path, algorithm: str = "fedavg") -> Path:

@@ -19,8 +19,8 @@ from fedweave.build import build
 from fedweave.config import resolve
 from fedweave.core.federation import Sends, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, SecureSum
-from fedweave.core.replies import Batch, Replies, as_row
-from fedweave.core.tree import Tree, decode, encode, map_leaves
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree, decode, encode
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.audit import compare
 from fedweave.deploy.flare.journal import Journal, journal_path, read
@@ -33,7 +33,7 @@ from fedweave.partition.vertical import Vertical
 from fedweave.privacy.aggregation import Group
 from fedweave.rounds import train
 from tests.contract.federations import distance
-from tests.deploy.projects import SITES
+from tests.deploy.projects import SITES, replies_of
 from tests.deploy.test_in_process import cut_again, deny, joined, private, renamed, simulated
 from tests.privacy.authority import write_kits
 from tests.security.cheating import agreed, make_sites
@@ -325,8 +325,7 @@ def test_the_server_has_new_keys_agreed_on_for_sums_of_another_number_of_sites(p
 
     def ask(kind: Any, info: StepInfo, request: dict[str, Any], told: Mapping[str, Tree]) -> Replies:
         asked = Agree(kind, "", 0, **request)
-        trees = [sites[site].agree(asked, STEPS[asked.step], dict(own)) for site, own in told.items()]
-        return Replies(list(told), [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees)], {})
+        return replies_of({site: sites[site].agree(asked, STEPS[asked.step], dict(own)) for site, own in told.items()})
 
     sums = Sums(ask, SITES, "r1")
     prepared = [sums.prepare(step, STEPS[step], SITES) for step in ("some", "some", "all", "all", "some")]

@@ -14,8 +14,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.config import resolve
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.core.replies import Batch, Replies, as_row
-from fedweave.core.tree import Tree, decode, encode, map_leaves
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree, decode, encode
 from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party
@@ -29,7 +29,7 @@ from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.privacy.intersection import WIDTH as POINT
 from fedweave.rounds import train
 from tests.contract.federations import distance
-from tests.deploy.projects import SITES, InProcess, bring, call_request, experiment, join_request, tables
+from tests.deploy.projects import SITES, InProcess, bring, call_request, experiment, join_request, replies_of, tables
 from tests.deploy.test_in_process import cut_again, deny, joined, private, project, renamed, simulated
 
 __all__ = ["project"]
@@ -225,19 +225,15 @@ def test_a_party_that_blinds_other_than_what_it_was_sent_is_named(odd: str) -> N
     lists = {site: torch.full((5, POINT), at, dtype=torch.uint8) for at, site in enumerate(SITES)}
     mark = torch.zeros(4, dtype=torch.uint8)
 
-    def replies(trees: Mapping[str, Tree]) -> Replies:
-        batches = [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees.values())]
-        return Replies(list(trees), batches, {})
-
     def blind(turn: int, sent: Mapping[str, Tree]) -> Replies:
         ids = {site: own["ids"] for site, own in sent.items()}
         if turn == 2:
             ids["bank-b"] = ids["bank-b"][:4] if odd == "fewer" else ids["bank-b"].repeat(2, 1)
-        return replies({site: {"ids": own, "signature": mark} for site, own in ids.items()})
+        return replies_of({site: {"ids": own, "signature": mark} for site, own in ids.items()})
 
     told = {site: {"features": 3, "ids": own, "signed": {"signature": mark}} for site, own in lists.items()}
     with pytest.raises(FedweaveError, match=f"bank-b: it was to blind 5 ids, and sent {4 if odd == 'fewer' else 10}"):
-        meet(replies(told), blind)
+        meet(replies_of(told), blind)
 
 
 def rewrite(path: Path, old: str, new: str) -> None:
