@@ -174,7 +174,8 @@ VALIDATED = (
 )
 SCALED = (
     f"“{NORMED}”, which the paper does not have, scales every update to the norm {NORM}: Theorem 1 supposes that all "
-    "have the same. It also makes steps longer, which by itself gains as much on PROTEINS (docs/fairgraphfl.md)."
+    "have the same. It also makes steps longer, and longer steps alone have most of its gain on PROTEINS "
+    "(docs/fairgraphfl.md)."
 )
 NOT_HELD = f"{LARGE} has 144,033 graphs; there is no loader of it here."
 ALONE = (
