@@ -23,7 +23,7 @@ from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.deploy.sites.running import with_engine
 from fedweave.errors import FedweaveError, UserError
-from tests.deploy.projects import copied
+from tests.deploy.projects import SITES, bring, copied, tables
 
 runner = CliRunner()
 
@@ -163,6 +163,30 @@ def test_a_policy_that_would_end_every_run_is_found_before(
     assert len(found) == 1, told.output
     assert "bank-b: site.toml" in found[0]
     assert "Change its policy" in found[0]
+
+
+def test_parties_hear_before_of_mini_batches_and_splits_that_their_policies_refuse(
+    project: Path, tmp_path: Path
+) -> None:
+    tables(tmp_path / "data")
+    bring(project, tmp_path / "data")
+    path = tmp_path / "experiment.toml"
+    path.write_text(
+        '[data]\nname = "parties"\npath = "."\n[partition]\nname = "parties"\n[model]\nname = "gcnii"\n'
+        '[algorithm]\nname = "glasu"\n'
+    )
+    small = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.batch=9"])
+    assert small.exit_code == 2
+    faults = [line for line in small.output.splitlines() if line.startswith("fault")]
+    assert [fault.partition(": policy.min_nodes: GLASU (batch) would train")[0] for fault in faults] == [
+        f"fault  {site}" for site in SITES
+    ]
+    nodes = project / "bank-b/data/nodes.csv"
+    nodes.write_text(nodes.read_text().replace(",val,", ",train,", 16))
+    few = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.batch=10"])
+    [fault] = [line for line in few.output.splitlines() if line.startswith("fault")]
+    assert "val nodes are fewer than policy.min_nodes = 10, so that it would leave the run" in fault
+    assert fault.startswith("fault  bank-b: ")
 
 
 @pytest.mark.parametrize("key", ["features", "classes"])

@@ -16,6 +16,7 @@ from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.graph import SPLITS
+from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.admission import check_algorithm, check_files
 from fedweave.deploy.flare.foretold import refusals
 from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph, withheld
@@ -109,38 +110,37 @@ def _member(member: SiteProcess, project: Project, config: Config | None, told: 
 
 def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
     """The data and the policy of a site."""
-    import torch
-
-    name, (data, rules) = folder.name, read_checked(folder / SITE_FILE)
+    data, rules = read_checked(folder / SITE_FILE)
     if config is not None:
         _allowed(folder, data, rules, config, told)
     if config is not None and capabilities(config.algorithm.kind).vertical:
-        party = read_own(data, folder, "check", (name,), name)
-        told.forms[name] |= {"classes": party.data.classes, "class names": fingerprint(data.labels or ())}
-        told.facts.append((name, f"{party.data.nodes:,} nodes, {party.data.features:,} features of its own"))
-        if party.data.nodes < rules.min_nodes:
-            why = f"{party.data.nodes} nodes are fewer than policy.min_nodes = {rules.min_nodes}"
-            told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
-        shape = party.data.features, party.data.classes, sites
-        labels = bool((party.data.y >= 0).any())
-        told.attempt(name, partial(_rehearse, folder, rules, config, shape, labels, told))
-        return
-    own = own_graph(data, folder)
+        _party(folder, data, rules, config, sites, told)
+    else:
+        _holder(folder, data, rules, config, sites, told)
+
+
+def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: int, told: Found) -> None:
+    """What a party of a vertical run brings, and how the algorithm would get on with it."""
+    name = folder.name
+    own = read_own(data, folder, "check", (name,), name).data
+    told.forms[name] |= {"classes": own.classes, "class names": fingerprint(data.labels or ())}
+    told.facts.append((name, f"{own.nodes:,} nodes, {own.features:,} features of its own"))
+    if own.nodes < rules.min_nodes:
+        why = f"{own.nodes} nodes are fewer than policy.min_nodes = {rules.min_nodes}"
+        told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
+    _crowds(folder, own, rules, told)
+    _get_on(folder, own, rules, config, sites, told)
+
+
+def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: int, told: Found) -> None:
+    """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
+    import torch
+
+    name, own = folder.name, own_graph(data, folder)
     if config is not None and not capabilities(config.algorithm.kind).pooled:
-        shape = own.features, own.classes, sites
-        algorithm = told.attempt(name, partial(_rehearse, folder, rules, config, shape, bool((own.y >= 0).any()), told))
-        if algorithm is not None and own.public is not None:
-            graph = graph_of(own, own.features, torch.float32)
-            told.attempt(name, partial(check_batches, rules, algorithm, graph, {}))
-    counts = np.asarray(own.public).sum(1).tolist()
-    told.facts.append((name, _described(own, counts)))
-    for split, count in zip(SPLITS, counts, strict=True):
-        if 0 < count < rules.min_nodes:
-            why = f"{count} {split} {own.example}s are fewer than policy.min_nodes = {rules.min_nodes}"
-            ends = "so that it would leave the run. Give more or none, or lower the bound."
-            told.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
-        if count == 0:
-            told.notes.append((name, f"no {split} {own.example}s"))
+        _get_on(folder, own, rules, config, sites, told)
+    told.facts.append((name, _described(own)))
+    _crowds(folder, own, rules, told)
     columns = list(own.columns) or own.features
     names = fingerprint(data.labels or ())
     told.forms[name] |= {"features": columns, "classes": own.classes, "class names": names}
@@ -149,6 +149,31 @@ def _site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
         if test is not None and test.x.shape[1] != own.features:
             why = f"it has {test.x.shape[1]} features, the site's data {own.features}"
             told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
+
+
+def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
+    """See whether each split has enough examples."""
+    name = folder.name
+    for split, count in zip(SPLITS, np.asarray(own.public).sum(1).tolist(), strict=True):
+        if 0 < count < rules.min_nodes:
+            why = f"{count} {split} {own.example}s are fewer than policy.min_nodes = {rules.min_nodes}"
+            ends = "so that it would leave the run. Give more or none, or lower the bound."
+            told.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
+        if count == 0:
+            told.notes.append((name, f"no {split} {own.example}s"))
+
+
+def _get_on(folder: Path, own: Dataset, rules: Rules, config: Config, sites: int, told: Found) -> None:
+    """See what the policy says of the messages and of the training steps of an algorithm on a site's `own` data. A
+    party's train nodes are those of all its nodes, of which the parties may have fewer in common."""
+    import torch
+
+    shape = own.features, own.classes, sites
+    rehearsal = partial(_rehearse, folder, rules, config, shape, bool((own.y >= 0).any()), told)
+    algorithm = told.attempt(folder.name, rehearsal)
+    if algorithm is not None and own.public is not None:
+        graph = graph_of(own, own.features, torch.float32)
+        told.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
 
 
 def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: Found) -> None:
@@ -198,8 +223,8 @@ def _rehearse(
     return algorithm
 
 
-def _described(own: Any, counts: list[int]) -> str:
-    split = "/".join(f"{count:,}" for count in counts)
+def _described(own: Dataset) -> str:
+    split = "/".join(f"{count:,}" for count in np.asarray(own.public).sum(1).tolist())
     return (
         f"{own.nodes:,} nodes, {own.edges.shape[1] // 2:,} edges, {own.features:,} features, {own.classes} classes, "
         f"{split} for {'/'.join(SPLITS)}"
