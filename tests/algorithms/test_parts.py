@@ -183,7 +183,10 @@ def test_stacked_downloads_give_the_same_in_both_modes() -> None:
     [
         ((BySize(), Uniform()), "BySize and Uniform both decide how updates count"),
         ((MixedStart(), Shift()), "MixedStart and Shift both decide where training starts"),
-        ((Uniform(), Uniform()), "Uniform and Uniform2 both decide how updates count"),
+        (
+            (Uniform(), Uniform()),
+            "Uniform is there 2 times, with what the algorithm has by itself, and decides how updates",
+        ),
     ],
 )
 def test_two_parts_that_decide_the_same_are_refused_by_name(both: tuple[Part, ...], what: str) -> None:

@@ -40,6 +40,9 @@ def check(parts: Parts) -> None:
 def _deciding(parts: Parts) -> None:
     for hook, what in DECIDES.items():
         if len(owners := [name for name, part in parts.items() if has(part, hook)]) > 1:
+            if len({type(parts[name]) for name in owners}) == 1:
+                times = f"{len(owners)} times, with what the algorithm has by itself"
+                raise ValueError(f"parts: {owners[0]} is there {times}, and decides {what}; keep one of them")
             raise ValueError(f"parts: {' and '.join(owners)} both decide {what}; keep one of them")
     if len(owners := [name for name, part in parts.items() if part.supervised]) > 1:
         raise ValueError(
