@@ -1,0 +1,61 @@
+"""What `fedweave sites check` finds: faults, notes and facts of each member, and what must be the same at all sites."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedweave.errors import FedweaveError
+
+
+@dataclass
+class Found:
+    """What was looked at. faults: (whose, what with where and remedy). notes: what is allowed and may be meant
+    otherwise. facts: (whose, what there is). forms: {site: what must be the same at all}."""
+
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    forms: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def attempt(self, whose: str, look: Callable[[], Any]) -> Any:
+        """What `look` returns; None where it finds a fault, which is noted."""
+        try:
+            return look()
+        except FedweaveError as error:
+            self.faults.append((whose, str(error)))
+        except OSError as error:
+            reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()
+            self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))
+        return None
+
+
+def compare(told: Found, vertical: bool) -> None:
+    """Note what must be the same at all and is not: against what most have, of equally many the first."""
+    keys = {
+        "features": "Give the same columns, and the same lists of categories, in the same order",
+        "classes": "Give the same [data] classes or labels",
+    }
+    keys |= {
+        "class names": "Write the same labels = […] into every site.toml",
+        "authority": "Take startup of one project",
+    }
+    keys |= {"key of ids": "Copy one ids.key to all sites"} if vertical else {}
+    for key, remedy in keys.items():
+        values = {name: str(form[key]) for name, form in told.forms.items() if form.get(key) is not None}
+        most = max(values.values(), key=list(values.values()).count, default="")
+        same = next((name for name, value in values.items() if value == most), "")
+        for name, value in values.items():
+            if value != most:
+                told.faults.append((name, f"{key}: {_differ(told.forms, key, name, same)}. {remedy}."))
+
+
+def _differ(forms: dict[str, dict[str, Any]], key: str, name: str, same: str) -> str:
+    mine, theirs = forms[name][key], forms[same][key]
+    if isinstance(mine, list) and isinstance(theirs, list):
+        parts = [f"lacks {', '.join(gone)}" if (gone := [one for one in theirs if one not in mine][:5]) else ""]
+        parts += [f"has {', '.join(more)} besides" if (more := [one for one in mine if one not in theirs][:5]) else ""]
+        return f"{' and '.join(filter(None, parts)) or 'another order of columns'}, compared with {same}"
+    if key in ("class names", "key of ids", "authority"):
+        return f"not those of {same}"
+    mine, theirs = (len(one) if isinstance(one, list) else one for one in (mine, theirs))
+    return f"{mine}, and {theirs} at {same}"

@@ -1,0 +1,146 @@
+"""What `fedweave sites check` finds at a single site: its data, its policy, and whether a run could take place."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedweave.build import graph_of
+from fedweave.config import Config
+from fedweave.core.algorithm import calls_of, capabilities
+from fedweave.core.graph import SPLITS
+from fedweave.datasets.base import Dataset
+from fedweave.deploy.flare.admission import check_algorithm, check_files
+from fedweave.deploy.flare.foretold import refusals
+from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph, withheld
+from fedweave.deploy.flare.journal import entries, journals
+from fedweave.deploy.flare.keys import read_checked
+from fedweave.deploy.flare.party import read_own
+from fedweave.deploy.flare.policy import Spent, check_batches
+from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, SiteData
+from fedweave.deploy.sites.caps import ending
+from fedweave.deploy.sites.findings import Found
+
+
+def check_site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
+    """The data and the policy of a site."""
+    data, rules = read_checked(folder / SITE_FILE)
+    if config is not None:
+        _allowed(folder, data, rules, config, told)
+    if config is not None and capabilities(config.algorithm.kind).vertical:
+        _party(folder, data, rules, config, sites, told)
+    else:
+        _holder(folder, data, rules, config, sites, told)
+
+
+def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: int, told: Found) -> None:
+    """What a party of a vertical run brings, and how the algorithm would get on with it."""
+    name = folder.name
+    own = read_own(data, folder, "check", (name,), name).data
+    told.forms[name] |= {"classes": own.classes, "class names": fingerprint(data.labels or ())}
+    told.facts.append((name, f"{own.nodes:,} nodes, {own.features:,} features of its own"))
+    if own.nodes < rules.min_nodes:
+        why = f"{own.nodes} nodes are fewer than policy.min_nodes = {rules.min_nodes}"
+        told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
+    _crowds(folder, own, rules, told)
+    _get_on(folder, own, rules, config, sites, told)
+
+
+def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: int, told: Found) -> None:
+    """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
+    import torch
+
+    name, own = folder.name, own_graph(data, folder)
+    if config is not None and not capabilities(config.algorithm.kind).pooled:
+        _get_on(folder, own, rules, config, sites, told)
+    told.facts.append((name, _described(own)))
+    _crowds(folder, own, rules, told)
+    columns = list(own.columns) or own.features
+    names = fingerprint(data.labels or ())
+    told.forms[name] |= {"features": columns, "classes": own.classes, "class names": names}
+    if data.test is not None:
+        test = told.attempt(name, partial(global_test, folder / data.test, data, torch.float32))
+        if test is not None and test.x.shape[1] != own.features:
+            why = f"it has {test.x.shape[1]} features, the site's data {own.features}"
+            told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
+
+
+def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
+    """See whether each split has enough examples."""
+    name = folder.name
+    for split, count in zip(SPLITS, np.asarray(own.public).sum(1).tolist(), strict=True):
+        if 0 < count < rules.min_nodes:
+            why = f"{count} {split} {own.example}s are fewer than policy.min_nodes = {rules.min_nodes}"
+            ends = "so that it would leave the run. Give more or none, or lower the bound."
+            told.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
+        if count == 0:
+            told.notes.append((name, f"no {split} {own.example}s"))
+
+
+def _get_on(folder: Path, own: Dataset, rules: Rules, config: Config, sites: int, told: Found) -> None:
+    """See what the policy says of the messages and of the training steps of an algorithm on a site's `own` data. A
+    party's train nodes are those of all its nodes, of which the parties may have fewer in common."""
+    import torch
+
+    shape = own.features, own.classes, sites
+    rehearsal = partial(_rehearse, folder, rules, config, shape, bool((own.y >= 0).any()), told)
+    algorithm = told.attempt(folder.name, rehearsal)
+    if algorithm is not None and own.public is not None:
+        graph = graph_of(own, own.features, torch.float32)
+        told.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
+
+
+def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: Found) -> None:
+    """See whether a site's policy lets a configuration run, and note the scaling that the site does not follow."""
+    name = folder.name
+    told.attempt(name, partial(check_files, rules, config.plain()))
+    told.attempt(name, partial(check_algorithm, rules, config.algorithm))
+    if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
+        why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
+        told.faults.append((name, f"{folder / SITE_FILE}: {why}. Allow it."))
+    scaling = config.data.values.get("normalise", "none")
+    if scaling not in ("none", data.normalise):
+        how = "said by site.toml" if data.normalise != "none" else "as nothing in site.toml scales it"
+        split = ", after what the configuration of `sites init --split` did" if data.draws_as is not None else ""
+        said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
+        told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))
+
+
+def _rehearse(
+    folder: Path, rules: Rules, config: Config, shape: tuple[int, int, int], labels: bool, told: Found
+) -> Any:
+    """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites; labels:
+    whether the site has any. Returns the algorithm.
+
+    Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would
+    reach, unless it needs all sites.
+
+    Raises:
+        ConfigError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
+    """
+    (features, classes, sites), name = shape, folder.name
+    algorithm = config.algorithm.make(config.model.make().build(features, classes))
+    calls = calls_of(algorithm, config.algorithm.name, sites)
+    senders: dict[tuple[str, bool], list[str]] = {}
+    for why, sender, certain in refusals(rules, calls, labels):
+        senders.setdefault((why, certain), []).append(sender)
+    for (why, certain), steps in senders.items():
+        verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
+        ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
+        said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
+        (told.faults if certain else told.notes).append((name, said))
+    spent = Spent.of(entry for journal in journals(folder) for entry in entries(journal))
+    for why in ending(rules, spent, calls, config.general):
+        so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
+        needed = getattr(algorithm, "quorum", 1.0) >= 1  # then the run ends without the site
+        (told.faults if needed else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
+    return algorithm
+
+
+def _described(own: Dataset) -> str:
+    split = "/".join(f"{count:,}" for count in np.asarray(own.public).sum(1).tolist())
+    return (
+        f"{own.nodes:,} nodes, {own.edges.shape[1] // 2:,} edges, {own.features:,} features, {own.classes} classes, "
+        f"{split} for {'/'.join(SPLITS)}"
+    )
