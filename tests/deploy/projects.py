@@ -26,7 +26,8 @@ from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
-from fedweave.deploy.sites.processes import free_port, members, wait_until_open
+from fedweave.deploy.sites.ports import free_port, wait_until_open
+from fedweave.deploy.sites.processes import members
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.splitting import hand_out, split

@@ -17,10 +17,12 @@ from fedweave.cli import app
 from fedweave.config import read
 from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.sites import processes, status
+from fedweave.deploy.sites import ports, processes, reasons, status
 from fedweave.deploy.sites.command import Teller
-from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, last_record, own_reasons
+from fedweave.deploy.sites.noted import last_error, last_record
+from fedweave.deploy.sites.processes import SiteProcess, check_alive
 from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.reasons import own_reasons
 from fedweave.deploy.sites.running import with_engine
 from fedweave.errors import FedweaveError, UserError
 from tests.deploy.projects import SITES, bring, copied, tables
@@ -261,7 +263,7 @@ def test_a_process_that_ends_at_once_is_named_with_its_cause(project: Path, monk
 
 
 def test_a_failed_run_says_what_the_sites_here_noted(project: Path) -> None:
-    assert processes.LOG == LOG
+    assert reasons.LOG == LOG
     log = project / "bank-b" / LOG
     log.write_text("2026-01-01 an earlier fault\n")
 
@@ -297,9 +299,9 @@ def test_the_administrator_hears_where_a_run_goes_on_and_who_is_waited_for(
 def test_a_projects_port_is_none_that_the_system_gives_to_connections() -> None:
     """Else another program's connection may have it by the time that the server is started."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    ports = {processes.free_port() for _ in range(20)}
-    assert len(ports) > 10
-    assert max(ports) < low
+    drawn = {ports.free_port() for _ in range(20)}
+    assert len(drawn) > 10
+    assert max(drawn) < low
 
 
 def test_the_last_message_of_a_log_is_told_in_whole() -> None:

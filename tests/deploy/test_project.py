@@ -35,7 +35,8 @@ from fedweave.deploy.flare.provision import USER, check_names, limit_classes, pr
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.sitefile import read_site_file
 from fedweave.deploy.sites import running as running_module
-from fedweave.deploy.sites.processes import SiteProcess, check_certificate, members
+from fedweave.deploy.sites.certificates import check_certificate
+from fedweave.deploy.sites.processes import SiteProcess, members
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.deploy.sites.running import for_sites, run
 from fedweave.errors import ConfigError, FedweaveError, UserError

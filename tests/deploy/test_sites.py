@@ -19,7 +19,8 @@ from fedweave.cli import app
 from fedweave.config import load, resolve
 from fedweave.core.tree import decode
 from fedweave.deploy.flare.journal import entries, journal_path
-from fedweave.deploy.sites.processes import SiteProcess, descendants, wait_until_open
+from fedweave.deploy.sites.ports import wait_until_open
+from fedweave.deploy.sites.processes import SiteProcess, descendants
 from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import FILES, run
 from fedweave.errors import FedweaveError

@@ -35,9 +35,10 @@ from fedweave.deploy.flare.journal import entries
 from fedweave.deploy.flare.keys import known, read_checked
 from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.flare.store import Store
-from fedweave.deploy.sites import processes
+from fedweave.deploy.sites import ports, processes
+from fedweave.deploy.sites.certificates import certificate
 from fedweave.deploy.sites.command import Teller
-from fedweave.deploy.sites.processes import SiteProcess, certificate
+from fedweave.deploy.sites.processes import SiteProcess
 from fedweave.deploy.sites.project import Project
 from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
 from fedweave.report.ledger import as_csv
@@ -246,7 +247,7 @@ def test_start_says_that_the_port_is_taken(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert f"port {port} " in result.stderr
     assert "process" not in result.stdout
-    processes.check_port(SiteProcess(tmp_path / "server"), port)  # free again
+    ports.check_port(SiteProcess(tmp_path / "server"), port)  # free again
 
 
 def test_what_a_sites_process_writes_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

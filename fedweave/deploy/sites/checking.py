@@ -11,8 +11,10 @@ from fedweave.config import Config
 from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, read_secret
+from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer
 from fedweave.deploy.sites.findings import Found, compare
-from fedweave.deploy.sites.processes import SiteProcess, certificate, check_certificate, check_issuer, check_port, found
+from fedweave.deploy.sites.ports import check_port
+from fedweave.deploy.sites.processes import SiteProcess, found
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.site_check import check_site
 from fedweave.deploy.sites.startup import check_key, check_settings

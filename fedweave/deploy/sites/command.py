@@ -56,7 +56,7 @@ def init(
     from fedweave.datasets.features import OVER_NODES
     from fedweave.deploy.flare.provision import provision
     from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
-    from fedweave.deploy.sites.processes import free_port
+    from fedweave.deploy.sites.ports import free_port
     from fedweave.deploy.sites.project import Project
     from fedweave.deploy.sites.splitting import hand_out
     from fedweave.deploy.sites.splitting import split as cut
@@ -89,7 +89,8 @@ def start(
     """Start the server and the sites whose folders are on this machine."""
     from fedweave.deploy.flare.keys import read_checked
     from fedweave.deploy.flare.sitefile import SITE_FILE
-    from fedweave.deploy.sites.processes import check_alive, check_port, members, wait_until_open
+    from fedweave.deploy.sites.ports import check_port, wait_until_open
+    from fedweave.deploy.sites.processes import check_alive, members
     from fedweave.deploy.sites.project import read_project
 
     project, here = read_project(directory), members(directory, tuple(only or ()))
@@ -179,7 +180,7 @@ def run(
     from fedweave.config import read
     from fedweave.deploy.sites.checking import check_experiment
     from fedweave.deploy.sites.observing import Observed
-    from fedweave.deploy.sites.processes import own_reasons
+    from fedweave.deploy.sites.reasons import own_reasons
     from fedweave.deploy.sites.running import for_sites, with_engine
     from fedweave.deploy.sites.running import run as submit
     from fedweave.report.terminal import screen, show_result
@@ -224,7 +225,7 @@ def predict(
     model that it has or is sent, and nothing leaves it; the parties of a vertical run predict jointly. The predictions
     stay in the sites' folders, of a vertical run in those that have labels.
     """
-    from fedweave.deploy.sites.processes import own_reasons
+    from fedweave.deploy.sites.reasons import own_reasons
     from fedweave.deploy.sites.running import predict as submit
 
     with own_reasons(project):

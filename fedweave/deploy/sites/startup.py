@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from fedweave.deploy.sites.processes import certificate
+from fedweave.deploy.sites.certificates import certificate
 from fedweave.errors import UserError
 from fedweave.runs.files import read
 

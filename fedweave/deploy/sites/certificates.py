@@ -1,0 +1,54 @@
+"""Certificates of servers, sites and administrators, and whether they can be used now."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from fedweave.errors import UserError
+from fedweave.runs.files import read
+
+
+def certificate(path: Path) -> x509.Certificate:
+    """The certificate in a file.
+
+    Raises:
+        UserError: it holds none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(read(path))
+    except (UserError, ValueError) as error:
+        raise UserError(
+            f"{path} is no certificate ({error}). Ask the project's operator for the folder again."
+        ) from error
+
+
+def check_issuer(path: Path, root: Path) -> None:
+    """Refuse a certificate that the authority of `root` did not sign.
+
+    Raises:
+        UserError: names both files.
+    """
+    try:
+        certificate(path).verify_directly_issued_by(certificate(root))
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} was not signed by {root}: they are of different projects. Take the whole folder startup of one "
+            "`fedweave sites init`."
+        ) from error
+
+
+def check_certificate(path: Path) -> None:
+    """Refuse a certificate that is not valid now.
+
+    Raises:
+        UserError: names the file and the dates.
+    """
+    own = certificate(path)
+    first, last = own.not_valid_before_utc, own.not_valid_after_utc
+    if not first <= datetime.now(UTC) <= last:
+        raise UserError(
+            f"{path} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not now. Ask the project's operator for a new "
+            "one, or correct this machine's clock."
+        )

@@ -1,0 +1,57 @@
+"""The port that a project's server listens on."""
+
+import secrets
+import socket
+import time
+from contextlib import suppress
+
+from fedweave.deploy.sites.processes import OUTPUT, SiteProcess
+from fedweave.errors import FedweaveError, UserError
+
+_PORTS = range(20_000, 32_000)  # below those that Linux and others take for outgoing connections, from 32,768 up
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now, and that the system gives to no connection by itself."""
+    for port in secrets.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise FedweaveError("no port of this machine is free; name one with --port.")
+
+
+def check_port(server: SiteProcess, port: int) -> None:
+    """Refuse to start a server on a port that another process listens on.
+
+    Raises:
+        UserError: names the port.
+    """
+    if server.pid() is not None:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what an ended server left closing is no obstacle
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise UserError(
+                f"port {port} of this machine cannot be listened on ({error.strerror}). End the process that does, or "
+                "provision the project with another --port."
+            ) from error
+
+
+def wait_until_open(server: SiteProcess, host: str, port: int, seconds: float = 60.0) -> None:
+    """Wait until the server listens.
+
+    Raises:
+        FedweaveError: it ended, or did not within `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and server.pid() is not None:
+        try:
+            with socket.create_connection((host, port), timeout=1):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise FedweaveError(
+        f"the server does not listen on {host}:{port}; it said: {server.cause()} (see {server.folder / OUTPUT})."
+    )
