@@ -1,6 +1,6 @@
 """The command `fedweave check`: all that can be found wrong with an experiment before it is started."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -119,10 +119,22 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     composed = getattr(built.algorithm, "composed", None)  # of algorithms made of parts
     if composed is not None and composed.mechanism and config.data.values.get("normalise") in OVER_NODES:
         yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
+    if composed is not None and composed.mechanism and _counted(config, built.data.columns):
+        yield (
+            "one-hot degrees or labels have as many columns as all clients' data need, and that number is in no ε; "
+            "data.degrees, or data.node_labels, settles it before"
+        )
     trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
     for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
         name = built.data.labels[number] if built.data.labels else number
         yield f"no client trains on class {name}, of which there are {int((y == number).sum()):,} examples"
+
+
+def _counted(config: "Config", columns: Sequence[str]) -> bool:
+    """Whether features are one-hot columns of which the data says how many."""
+    kinds = {"degree = ": "degrees", "label = ": "node_labels"}
+    found = {key for name, key in kinds.items() if any(column.startswith(name) for column in columns)}
+    return any(config.data.values.get(key) is None for key in found)
 
 
 def _at_several(built: "Built") -> Iterator[str]:

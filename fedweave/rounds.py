@@ -82,6 +82,9 @@ def train(
 
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
     checkpoint's, for its best rounds. fair_margin: see `fairest`.
+
+    Raises:
+        UserError: fewer than one round, or a fresh start on a federation whose clients have trained already.
     """
     if rounds < 1 or eval_every < 0:
         raise UserError(
@@ -90,6 +93,12 @@ def train(
     check_rounds(algorithm, rounds)
     done, state = resume or (0, None)
     if state is None:
+        if fed.round > 0:
+            raise UserError(
+                f"this federation has made {fed.round} rounds of a training: its clients would start with what they "
+                "learnt there, and its ledger would go on. Make a new one (fedweave.federation), or give `resume` the "
+                "rounds done and the state of the last."
+            )
         fed.ledger.purpose = purposes.SETUP
         fed.begin(0)
         state = algorithm.init(fed)

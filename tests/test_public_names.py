@@ -265,6 +265,16 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     scaled = run("check", str(tmp_path / "b.toml"), "--algorithm", "dp_fedavg", "--set", "data.normalise='minmax'")
     assert "note: data.normalise takes exact numbers over all clients' nodes, which are in no ε" in scaled
     assert "which are in no ε" not in run("check", str(tmp_path / "b.toml"), "--set", "data.normalise='minmax'")
+    (rare / "nodes.csv").write_text("id,graph\n1,g\n2,g\n3,h\n4,h\n")
+    (rare / "graphs.csv").write_text("id,label\ng,a\nh,b\n")
+    bounded = ("--algorithm", "dp_fedavg", "--set", "data.name='graphs'", "--set", "model.pool='sum'")
+    counted = (
+        "note: one-hot degrees or labels have as many columns as all clients' data need, and that number is in no ε"
+    )
+    fixed = (*bounded, "--set", "partition.public_split=false")
+    assert counted in run("check", str(tmp_path / "b.toml"), *fixed)
+    assert "in no ε" not in run("check", str(tmp_path / "b.toml"), *fixed, "--set", "data.degrees=9")
+    (rare / "graphs.csv").unlink()
     third = "id,label,sens,f\n1,no,m,0\n2,yes,f,1\n3,no,f,2\n4,yes,x,2\n"
     (rare / "nodes.csv").write_text(third)
     told = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")

@@ -54,6 +54,16 @@ def test_impossible_lengths_are_refused(rounds: int, eval_every: int) -> None:
         list(train(FedAvg(model()), federation(), rounds, eval_every))
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_no_training_starts_where_another_has_ended(rounds: int) -> None:
+    """Clients would begin with moments and personal models, and their bytes would be counted with those of before."""
+    made, fed = ALGORITHMS["ditto"](model()), federation()
+    *_, last = train(made, fed, rounds)
+    with pytest.raises(UserError, match=rf"has made {rounds} rounds.*fedweave\.federation.*or give `resume`"):
+        list(train(FedAvg(model()), fed, 1))
+    assert [step.round for step in train(made, fed, rounds + 1, resume=(last.round, last.state))] == [rounds + 1]
+
+
 def rows(step: Any, split: str, metric: str) -> dict[str, float]:
     table = step.metrics.to_pylist()
     return {row["client"]: row["value"] for row in table if (row["split"], row["metric"]) == (split, metric)}

@@ -13,6 +13,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client, Placement, Sent, Step, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
+from fedweave.core.names import TAKEN
 from fedweave.core.replies import Batch, Replies, as_row, row_of
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, check, leaves, map_leaves, nest
@@ -80,6 +81,10 @@ class Simulation:
             raise ConfigError("a federation needs at least one client.")
         if bad := [client for client in graphs if not client or "/" in client]:
             raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
+        if taken := sorted(TAKEN & set(graphs)):
+            raise ConfigError(
+                f"no client can be called {' or '.join(taken)}: in a run's files that stands for others. Rename it."
+            )
         keep_freed_memory()
         self.clients, self.classes, self.test, self.mode = tuple(graphs), classes, test, mode
         self.held: Mapping[str, Graph] = with_test(held or {}, test)

@@ -26,7 +26,7 @@ METRICS_SCHEMA = pa.schema(
         ("value", pa.float64()),
     ]
 )
-GLOBAL = "global"
+GLOBAL = "global"  # in the place of a client: of all examples together
 COARSE = "scores/coarse"  # number of clients that sent rounded scores, and no counts by class
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
 TRAINING = "fairness/train_"

@@ -78,8 +78,8 @@ class OwnModule:
         """The model.
 
         Raises:
-            ConfigError: the module refuses its settings, has buffers, which nobody averages, or fails on a graph of
-                three nodes or gives it no logits [3, classes].
+            ConfigError: the module refuses its settings, has buffers, which nobody averages, or frozen weights, fails
+                on a graph of three nodes or gives it no logits [3, classes].
         """
         try:
             with _seeded(0):
@@ -90,6 +90,11 @@ class OwnModule:
             raise ConfigError(
                 f"model {self.module.__name__} has buffers ({', '.join(buffers)}), which are no weights and would stay "
                 "as they began; take layers without any, such as LayerNorm for BatchNorm."
+            )
+        if frozen := [name for name, weight in module.named_parameters() if not weight.requires_grad]:
+            raise ConfigError(
+                f"model {self.module.__name__} has frozen weights ({', '.join(frozen)}), which would be trained and "
+                "sent like all others; let them train, or give what the frozen layers make of features as features."
             )
         _try_out(module, features, classes)
 

@@ -254,7 +254,7 @@ def test_every_site_has_a_secret_of_its_own(provisioned: Path) -> None:
     assert all(len(bytes.fromhex(path.read_text())) == 32 and path.stat().st_mode & 0o077 == 0 for path in paths)
 
 
-@pytest.mark.parametrize("names", [["Bank"], ["a", "a"], ["server"], [], ["a/b"], ["-a"]])
+@pytest.mark.parametrize("names", [["Bank"], ["a", "a"], ["server"], ["global", "b"], [], ["a/b"], ["-a"]])
 def test_names_that_cannot_be_sites_are_refused(names: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--sites"):
         check_names(names)

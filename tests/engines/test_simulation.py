@@ -552,6 +552,16 @@ def test_impossible_federations_are_refused(make_graphs: Callable[..., dict[str,
         Simulation({}, classes=3)
 
 
+@pytest.mark.parametrize("name", ["global", "server"])
+def test_names_that_files_have_for_others_than_clients_are_refused(
+    make_graphs: Callable[..., dict[str, Graph]], name: str
+) -> None:
+    """Else the rows of a client's numbers would be taken for those of all examples, or of the server."""
+    [graph] = make_graphs([5]).values()
+    with pytest.raises(ConfigError, match=f"no client can be called {name}: in a run's files"):
+        Simulation({"a": graph, name: graph}, classes=3)
+
+
 @pytest.mark.parametrize("name", ["a/b", ""])
 def test_client_names_that_no_checkpoint_could_hold_are_refused(
     make_graphs: Callable[..., dict[str, Graph]], name: str

@@ -230,6 +230,11 @@ def test_a_module_with_buffers_is_refused() -> None:
         net("Buffered")
 
 
+def test_a_module_with_frozen_weights_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Frozen has frozen weights \(fixed.weight\).*let them train, or give what"):
+        net("Frozen")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

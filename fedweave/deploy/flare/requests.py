@@ -10,11 +10,12 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedweave.config import Document, flat
+from fedweave.core.names import TAKEN
 from fedweave.errors import CallRefused
 from fedweave.runs.resuming import may_change
 
 ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
-RESERVED = frozenset({ADMIN, SERVER, AUTHORITY})  # whom provisioning gives folders or certificates besides the sites
+RESERVED = TAKEN | {ADMIN, SERVER, AUTHORITY}  # the last are whom provisioning gives folders or certificates, too
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 _Epoch = Annotated[int, Field(ge=0, lt=2**53)]
