@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from statistics import median
 
 import numpy as np
@@ -30,6 +31,7 @@ from fedweave.partition.induced import induced_edges
 from fedweave.rounds import train
 
 HIDDEN, EPOCHS = 64, 3
+MANY = 1_000_000  # rounds, of which every turn makes some
 
 
 def cora(clients: int) -> tuple[Dataset, dict[str, Graph], list[Part]]:
@@ -44,10 +46,10 @@ def cora(clients: int) -> tuple[Dataset, dict[str, Graph], list[Part]]:
 def engine(graphs: dict[str, Graph], data: Dataset, mode: str) -> Callable[[int], list[float]]:
     """Run rounds on one engine, which lives on between turns as in a long run."""
     algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(data.features, data.classes), local_steps=EPOCHS)
-    fed = Simulation(graphs, classes=data.classes, mode=mode)
+    steps = train(algorithm, Simulation(graphs, classes=data.classes, mode=mode), MANY)
 
     def rounds(count: int) -> list[float]:
-        return list(_intervals(train(algorithm, fed, count)))
+        return list(_intervals(islice(steps, count)))
 
     return rounds
 
