@@ -9,10 +9,12 @@ import torch
 from fedweave.core.federation import Client, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.purposes import HELD
+from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, decode, encode, encoded_size
 from fedweave.engines.resending import LastReceived, LastSent
 from fedweave.engines.simulation import MODES, Simulation
 from fedweave.errors import CallRefused
+from fedweave.ops.sparsified import Sparsified
 
 SIZES = [5, 40, 20]
 W, B = torch.ones(4, 3), torch.ones(3)
@@ -39,8 +41,17 @@ def test_a_tensor_is_counted_once_until_it_changes(make: Callable[..., Simulatio
     b += 1  # in place
     third = fed.map(add_up, {"w": {"weight": w, "bias": b}})
     fed.map(add_up, {"w": {"weight": w.clone(), "bias": b}})  # equal, but not known to be
-    keys = [{row["key"] for row in downs(fed) if row["call"] == call} - {"(names and framing)"} for call in range(4)]
-    assert keys == [{"w/weight", "w/bias"}, {HELD}, {"w/bias", HELD}, {"w/weight", HELD}]
+    fed.map(add_up, {"w": {"weight": w, "bias": b}})
+    fed.map(add_up, {"w": {"weight": w, "bias": b}})  # the bias, which was left out before, is held all the same
+    keys = [{row["key"] for row in downs(fed) if row["call"] == call} - {"(names and framing)"} for call in range(6)]
+    assert keys == [
+        {"w/weight", "w/bias"},
+        {HELD},
+        {"w/bias", HELD},
+        {"w/weight", HELD},
+        {"w/weight", HELD},
+        {HELD},
+    ]
     assert [float(reply["x"]) for reply in (*second, *third)] == [15.0] * 3 + [18.0] * 3
     told = {row["reveals"] for row in downs(fed) if row["key"] == HELD}
     assert len(told) == 1
@@ -77,20 +88,52 @@ def test_an_empty_message_leaves_what_is_known(make: Callable[..., Simulation]) 
     assert {row["key"] for row in downs(fed) if row["call"] == 2} == {HELD, "(names and framing)"}
 
 
+@pytest.mark.parametrize("resend", [False, True])
+def test_a_sparse_tensor_is_counted_as_long_as_it_is_for_each(resend: bool, make: Callable[..., Simulation]) -> None:
+    @on_client()
+    def rest(client: Client, message: Tree) -> Tree:
+        return {}
+
+    fed, names = make(resend=resend), ("site0", "site1", "site2")
+    rows = torch.tensor([[1.0, 0, 0, 0], [1.0, 2.0, 3.0, 0], [0, 0, 0, 0]])
+    fed.map(rest, each=Stacked(names, {"w": {"weight": Sparsified(rows)}}))
+    counted = {row["client"]: row["bytes"] for row in downs(fed) if row["key"] == "w/weight"}
+    sizes = {name: int(row.count_nonzero()) * (4 + 4) for name, row in zip(names, rows, strict=True)}
+    assert counted == sizes
+
+
+def test_only_the_last_message_counts_on_both_sides() -> None:
+    server, client = LastSent(resend=False), LastReceived(resend=False)
+    for message in ({"w": W}, {"b": B}):
+        client.whole(server.shortened({"a": message})["a"])
+        server.note({"a": message}, ["a"])
+    assert HELD not in server.shortened({"a": {"w": W}})["a"]
+    with pytest.raises(CallRefused, match="leaves out"):
+        client.whole({HELD: "w"})
+
+
+def test_clients_with_the_same_message_get_what_each_of_them_lacks() -> None:
+    server, message = LastSent(resend=False), {"w": W}
+    server.note({"a": message}, ["a"])
+    sent = server.shortened({"a": message, "b": message, "c": message})
+    assert [HELD in sent[client] for client in "abc"] == [True, False, False]
+    assert sent["b"] is sent["c"]
+
+
 def test_both_sides_agree_and_one_that_missed_a_call_gets_all() -> None:
     server, client, message = (
         LastSent(resend=False),
         LastReceived(resend=False),
         {"w": {"weight": W, "bias": B}, "n": 3},
     )
-    for replied in (["a"], ["a"], [], ["a"]):
+    for replied, held in ((["a"], False), (["a"], True), ([], True), (["a"], False)):
         sent = server.shortened({"a": message})["a"]
         got = client.whole(decode(encode(sent)))
         assert got["n"] == 3
         assert torch.equal(got["w"]["weight"], W)
         assert torch.equal(got["w"]["bias"], B)
         got["w"]["weight"] += 1  # a step's mistake, which must not reach the next call
-        assert (HELD in sent) == (server._known.get("a") is not None)
+        assert (HELD in sent) == held
         server.note({"a": message}, replied)
 
 
