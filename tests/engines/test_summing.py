@@ -1,5 +1,8 @@
 """What the simulation counts of secure sums: when clients would agree on keys, and who would send what of no use."""
 
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,7 +10,9 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.replies import Batch
-from fedweave.engines.summing import SumMeter, check_terms
+from fedweave.core.stacked import Stacked
+from fedweave.engines.messages import Messages
+from fedweave.engines.summing import SumMeter, check_alike, check_terms
 from fedweave.errors import FedweaveError
 from fedweave.privacy.secure_sum import SLOTS, FixedPoint
 
@@ -39,3 +44,19 @@ def test_a_term_that_has_diverged_is_its_own_clients() -> None:
     check_terms(info, "abc", [Batch((1,), {"n": fine})])
     with pytest.raises(FedweaveError, match="'a'"):
         check_terms(info, "abc", [Batch((1,), {"n": fine}), Batch((2, 0), {"n": odd})])
+    with pytest.raises(FedweaveError, match="n/deep of 'a'"):
+        check_terms(info, "abc", [Batch((2, 0), {"n": {"deep": odd}})])
+
+
+@pytest.mark.parametrize(
+    ("each", "alike"),
+    [
+        (None, True),
+        ({"a": {"x": 1.0}, "b": {"x": 1.0}}, False),
+        (Stacked(("a", "b"), {"x": torch.ones(2)}), False),
+    ],
+)
+def test_in_a_sum_nobody_is_told_what_others_are_not(each: Any, alike: bool) -> None:
+    messages = Messages("add_up", {"w": torch.ones(3)}, each, ("a", "b"), ("a", "b"))
+    with nullcontext() if alike else pytest.raises(FedweaveError, match="add_up replies in a secure sum"):
+        check_alike("add_up", messages)
