@@ -16,6 +16,7 @@ from fedweave.core.federation import Client, Sends, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.replies import Replies
+from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import MODES, Simulation
 from fedweave.errors import ClientsMissing, ConfigError, FedweaveError, ReplyRefused, StepFailed
@@ -153,6 +154,15 @@ def test_strings_can_be_a_clients_own_or_are_refused(make: Make) -> None:
         assert "who" in str(error)  # noqa: PT017
 
 
+def test_clients_own_numbers_of_two_kinds_stay_of_their_kind(make: Make) -> None:
+    @on_client(sends={"x": "x"})
+    def kind(client: Client, message: Tree) -> Tree:
+        return {"x": torch.tensor(float(message["n"].is_floating_point()))}
+
+    fed = make([40, 40])
+    assert numbers(fed.map(kind, each={"site0": {"n": 3}, "site1": {"n": 3.0}})) == [0, 1]
+
+
 def test_each_must_name_all_called_clients_in_every_mode(make: Make) -> None:
     fed = make([40, 40, 40])
     with pytest.raises(FedweaveError, match="each"):
@@ -164,6 +174,13 @@ def test_each_must_not_name_strangers(make: Make) -> None:
     each = {client: {"x": torch.tensor(1.0)} for client in [*fed.clients, "nobody"]}
     with pytest.raises(FedweaveError, match="nobody"):
         fed.map(echo, each=each)
+
+
+def test_each_must_give_every_client_the_same_keys(make: Make) -> None:
+    fed, number = make([40, 40]), torch.tensor(1.0)
+    for odd in ({"y": number}, {"x": number, "y": number}):
+        with pytest.raises(FedweaveError, match="must give every client the same keys"):
+            fed.map(echo, each={"site0": {"x": number}, "site1": odd})
 
 
 @pytest.mark.parametrize("called", [["site0", "nobody"], ["site0", "site0"]])
@@ -181,6 +198,9 @@ def test_a_step_may_not_change_its_message_in_place(make: Make) -> None:
     fed, w = make(), {"a": torch.zeros(3)}
     with pytest.raises(StepFailed, match="changed its message"):
         fed.map(mutate, {"w": w})
+    two = make([40, 40])
+    with pytest.raises(StepFailed, match="changed its message"):
+        two.map(mutate, each=Stacked(two.clients, {"w": {"a": torch.zeros(2, 3)}}))
 
 
 def test_what_a_step_puts_into_its_message_reaches_nobody(make: Make) -> None:
