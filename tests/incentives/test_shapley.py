@@ -117,6 +117,18 @@ def test_an_estimate_is_within_its_error_of_the_exact_values(antithetic: bool) -
     assert 0.92 < float((off.abs() < 1.96).double().mean()) < 0.98
 
 
+def test_the_error_of_two_orders_is_half_of_what_they_differ_by() -> None:
+    """Two players, each of whom one order lets join first: the standard deviation of (a, b) is |a - b| / √2, and the
+    error of their mean that divided by √2."""
+    value = game(2, 10)
+    orders = [sampled(value, 2, np.random.default_rng(seed), 2, antithetic=False) for seed in range(8)]
+    found = next(estimate for estimate in orders if estimate.coalitions == 4)
+    first = one(value, 0, players=2) - one(value, players=2)
+    last = one(value, 0, 1, players=2) - one(value, 1, players=2)
+    assert found.values[0].item() == pytest.approx((first + last) / 2)
+    assert found.error[0].item() == pytest.approx(abs(first - last) / 2)
+
+
 def test_reversed_orders_leave_nothing_to_estimate_where_gains_are_linear_in_the_place() -> None:
     """v = |S|² symmetric: each order gives 2k + 1 at place k, an order and its reverse always N."""
     found = sampled(lambda masks: masks.sum(1) ** 2, 20, np.random.default_rng(0), 4)
@@ -149,6 +161,7 @@ def test_the_generator_alone_decides_the_draws() -> None:
 def test_shapley_is_exact_up_to_twelve_and_sampled_above() -> None:
     value = game(3, 8)
     assert torch.equal(shapley(value, 3).values, exact(value, 3).values)
+    assert shapley(lambda masks: masks.sum(1), 12).coalitions == 4096
     thirteen = shapley(lambda masks: masks[:, 0].double(), 13, np.random.default_rng(0), 10)
     assert thirteen.values.tolist() == [1.0] + [0.0] * 12
 
