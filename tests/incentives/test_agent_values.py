@@ -146,6 +146,14 @@ def test_coalitions_whose_updates_cancel_are_worth_nothing() -> None:
     assert nothing(coalitions(2)).tolist() == [0.0] * 4
 
 
+@pytest.mark.parametrize("length", [1e-6, 1, 1e6])
+def test_what_rounding_leaves_of_updates_that_cancel_is_nothing_however_long_they_are(length: float) -> None:
+    a, b = length * torch.from_numpy(np.random.default_rng(1).normal(size=(2, 3000)))
+    mixed = tensor(0.3, 0.1, 0.5)
+    found = cosine_value(torch.stack([0.1 * a, -0.3 * a, 1e-3 * b]), mixed)(tensor(1, 1, 0, 0, 0, 1).bool().view(2, 3))
+    assert found.tolist() == [0.0, pytest.approx(1)]
+
+
 def test_beyond_twelve_agents_it_is_estimated() -> None:
     updates, r, _ = case(1, agents=13)
     found = gradient_shapley(updates, r, np.random.default_rng(0), 400)
