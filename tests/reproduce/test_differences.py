@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import ttest_rel
 
-from fedweave.metrics.paired import interval
+from fedweave.metrics.paired import interval, surely_above
 from fedweave.reproduce import grid
 from fedweave.reproduce.differences import differences, save_differences
 from fedweave.reproduce.table import Row, assemble
@@ -36,6 +36,15 @@ def test_intervals_are_those_of_the_paired_test() -> None:
     assert interval((one - two).tolist()) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
     assert interval([0.25, 0.25]) == (0.25, 0.25)
     assert interval([0.25]) == (None, None)
+
+
+def test_what_is_surely_above_is_so_over_common_seeds_and_never_where_runs_are_equal() -> None:
+    """Differences of .10 and .11 are .105, give or take 12.7 of .005."""
+    low, high = {0: 0.5, 1: 0.6, 2: 0.9}, {1: 0.7, 0: 0.61, 3: 0.1}
+    assert surely_above(high, low)
+    assert not surely_above(low, high)
+    assert not surely_above(low, low)
+    assert not surely_above({0: 0.9}, {0: 0.1})
 
 
 def test_seeds_without_one_of_the_numbers_are_left_out_of_pairs() -> None:
