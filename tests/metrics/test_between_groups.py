@@ -65,6 +65,12 @@ def test_what_a_round_is_chosen_by() -> None:
     assert math.isnan(between_groups.selection({"groups": pairs()["groups"][1:]})["gaps"])
 
 
+def test_the_constant_prediction_is_that_of_the_most_frequent_label_and_not_of_predictions() -> None:
+    """3 of 4 people are of label 1, and 2 are predicted so."""
+    table = np.array([[[[1, 0], [1, 0]], [[0, 0], [0, 2]]]], float)
+    assert between_groups.selection({"groups": np.repeat(table[:, None], 3, 1)})["constant"] == 3 / 4
+
+
 def test_the_fairest_round() -> None:
     def now(gaps: float, accuracy: float) -> dict[str, float]:
         return {"gaps": gaps, "accuracy": accuracy, "constant": 0.7}
@@ -82,3 +88,7 @@ def test_the_fairest_round() -> None:
     assert chosen(0.1) == 2
     assert chosen(0.3) == 4  # none is fair: the most accurate
     assert chosen(-0.06) == 0
+    unknown, fair, constant = now(math.nan, 0.95), now(0.4, 0.72), now(0.0, 0.7)
+    assert between_groups.fairer(fair, unknown, 0.0)  # a gap of which nothing is known is not fair, but accurate
+    assert not between_groups.fairer(unknown, fair, 0.0)
+    assert between_groups.fairer(unknown, constant, 0.0)
