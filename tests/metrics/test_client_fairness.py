@@ -76,6 +76,7 @@ def test_clients_that_cannot_be_judged_are_left_out_and_counted() -> None:
     assert numbers["fairness/undefined_clients"] == 3
     assert numbers["fairness/test_loss_variance"] == pytest.approx(2 / 3)  # of 1, 3 and 2
     assert numbers["fairness/test_loss_entropy"] == entropy(np.array([1.0, 3, 2]))
+    assert numbers["fairness/accuracy_deviation"] == pytest.approx((0.32 / 3) ** 0.5)  # of .5, .1 and .9
     assert (numbers["fairness/worst_accuracy"], numbers["fairness/best_accuracy"]) == (0.1, 0.9)
     assert names == {"fairness/worst_client": "d", "fairness/best_client": "e"}
 
