@@ -9,7 +9,7 @@ import torch
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.replies import Batch, Replies
 from fedweave.errors import FedweaveError
-from fedweave.metrics.measured import COARSE, measure
+from fedweave.metrics.measured import COARSE, MISSING, measure
 
 NAMES = ("a", "b", "c")
 
@@ -52,6 +52,13 @@ def test_the_mean_over_clients_is_not_that_over_examples() -> None:
     assert summary["local/accuracy"] == pytest.approx(0.6)  # of the two that have test examples
     assert summary["global/accuracy"] == pytest.approx((12 + 8) / 40)
     assert summary["fairness/undefined_clients"] == 1
+
+
+def test_who_was_asked_for_scores_and_sent_none_is_counted() -> None:
+    told = evaluation([[1.0] * 3] * 3, [[1.0] * 3] * 3)
+    assert MISSING not in measure(1, told)[1]
+    told.clients.missing.update({"d": "failed", "e": "was away"})
+    assert measure(1, told)[1][MISSING] == 2
 
 
 def test_rounded_is_who_tells_hits_and_no_class() -> None:
