@@ -1,5 +1,6 @@
 """The bounds of a site's policy to the last message, and what is known of a run before it begins."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from fedweave.config import resolve
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Client, Sends, StepInfo, on_client
 from fedweave.core.graph import Graph, make_graph
@@ -15,6 +17,7 @@ from fedweave.core.ledger import Entry, Line
 from fedweave.core.mechanism import LDP, Applied, Clipped, Gaussian, Mixup, SecureSum
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare import policy
+from fedweave.deploy.flare.admission import check_algorithm, check_files
 from fedweave.deploy.flare.foretold import check_declared, refusals
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.sitefile import Rules
@@ -31,6 +34,57 @@ def graph(train: int, val: int, nodes: int = 60, graph_of: list[int] | None = No
 def entry(step: str, direction: str, clients: tuple[str, ...] = ("a",), size: int = 7, **keys: str | None) -> Entry:
     told = [Line(key, "float32", size, applied=applied) for key, applied in keys.items()]
     return Entry(1, 0, step, clients, direction, tuple(told), size, 0.0, ())
+
+
+# --- what may run
+
+
+@pytest.mark.parametrize(
+    ("listed", "fits"),
+    [((), False), (("{}/own.py",), True), (("{}/other.py", "{}/sub/../own.py"), True), (("~/own.py",), True)],
+)
+def test_a_file_is_run_where_it_is_listed_by_whatever_path(
+    listed: tuple[str, ...], fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rules = Rules(files=tuple(file.format(tmp_path) for file in listed))
+    held(fits, "policy.files: the job names", check_files, rules, {"model": {"name": f"{tmp_path}/own.py:Own"}})
+
+
+OWN = """
+from dataclasses import dataclass
+from fedweave.algorithms import FedAvg
+from fedweave.algorithms.parts import Clip, Median, Part
+
+@dataclass(frozen=True)
+class Own(FedAvg):
+    "FedAvg that clips."
+
+    parts: tuple[Part, ...] = (Clip(1.0),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "parts", "refused"),
+    [
+        ("fedavg", (), ["clip"], "clip"),
+        ("fedavg", ("clip",), ["clip"], ""),
+        ("fedavg", ("clip",), ["clip", "median"], "median"),
+        ("fedavg", ("{}/sub/../own.py:Median",), ["{}/own.py:Median"], ""),
+        ("{}/own.py:Own", (), None, ""),
+        ("{}/own.py:Own", (), ["clip"], ""),  # as it is by itself
+        ("{}/own.py:Own", (), ["clip", "median"], "median"),
+    ],
+)
+def test_of_an_algorithms_parts_each_is_its_own_or_listed(
+    name: str, listed: tuple[str, ...], parts: list[str] | None, refused: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    own = name.format(tmp_path)
+    rules = Rules(algorithms=(own,), parts=tuple(part.format(tmp_path) for part in listed))
+    settings = {} if parts is None else {"parts": [part.format(tmp_path) for part in parts]}
+    algorithm = resolve({"data": {"name": "synthetic"}, "algorithm": {"name": own} | settings}).algorithm
+    held(not refused, f"policy.parts: .* with the part {refused}, and", check_algorithm, rules, algorithm)
 
 
 # --- to the last message
