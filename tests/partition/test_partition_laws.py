@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ from fedweave.partition import (
 )
 from fedweave.partition.base import Part
 from fedweave.partition.dealing import dealt
+from fedweave.partition.louvain import _pack
 
 SMALL_SKEW = LabelSkew(clients=4, majors=2, test_nodes=20)
 CUTS = [Louvain(clients=4), Louvain(clients=4, holdout=True), Dirichlet(clients=4), Random(clients=4), SMALL_SKEW]
@@ -234,16 +236,32 @@ def test_isolated_nodes_even_out_the_sizes() -> None:
     assert sizes(cut).tolist() == [2, 2, 2, 2, 2]
 
 
+def test_nodes_without_edges_are_dealt_at_random() -> None:
+    data = graph(np.zeros((2, 0), np.int64), 40)
+    first, again, other = (
+        [part.nodes.tolist() for part in Louvain(clients=4).cut(data, seed).parts] for seed in (0, 0, 1)
+    )
+    assert first == again != other
+
+
+def test_a_community_goes_where_most_of_its_edges_lead_and_without_any_to_the_smallest() -> None:
+    """6 nodes go to the first client and 5, without edges to these, to the second, which is smaller. Two nodes of the
+    last three have an edge to node 0 and one has one to node 6: these are two edges to the first client."""
+    joined = both_ways(np.array([[11, 12, 13], [0, 0, 6]]))
+    links = sp.csr_matrix((np.ones(joined.shape[1]), tuple(joined)), shape=(14, 14))
+    assert _pack(links, np.repeat([0, 1, 2], [6, 5, 3]), 2, 1, 14).tolist() == [0] * 6 + [1] * 5 + [0] * 3
+
+
 def test_holdout_is_the_community_closest_to_an_equal_share() -> None:
-    runs = np.repeat([0, 1, 2, 3], [40, 22, 9, 9])
+    runs = np.repeat([0, 1, 2, 3], [28, 21, 16, 15])
     edges = both_ways(np.stack(np.nonzero(runs[:, None] == runs)))  # n / (P + 1) = 80 / 4 = 20
     data = graph(edges, 80)
     data.y[45] = -1
     cut = Louvain(clients=3, holdout=True).cut(data, 0)
     assert cut.test is not None
-    assert cut.test.tolist() == [node for node in range(40, 62) if node != 45]
+    assert cut.test.tolist() == [node for node in range(28, 49) if node != 45]
     held = np.sort(np.concatenate([part.nodes for part in cut.parts]))
-    assert held.tolist() == [*range(40), *range(62, 80)]
+    assert held.tolist() == [*range(28), *range(49, 80)]
 
 
 def test_communities_dealt_in_turn_by_hand() -> None:
@@ -253,6 +271,19 @@ def test_communities_dealt_in_turn_by_hand() -> None:
     part = dealt(labels, 3, 0.2)
     assert part[:13].tolist() == [0] * 8 + [1] * 5
     assert part[13:].tolist() == [2] * 6 + [1] * 7 + [2] * 4
+
+
+def test_the_turn_is_after_the_part_that_was_dealt_to_last() -> None:
+    """8, 6 and 6 nodes go to 0, 1 and 2, and 5 to 1, since 0 would have 13; so single nodes go to 2, 0, 1, 2 and 0."""
+    labels = np.repeat(np.arange(9), [8, 6, 6, 5, 1, 1, 1, 1, 1])
+    assert dealt(labels, 3, 0.2).tolist() == [0] * 8 + [1] * 6 + [2] * 6 + [1] * 5 + [2, 0, 1, 2, 0]
+
+
+def test_bounds_that_are_whole_numbers_are_reached() -> None:
+    """In floating point 10 (1 - .8) is just below 2, and 100 (1 + .15) below 115."""
+    assert dealt(np.repeat(np.arange(10), 2), 2, 0.8).tolist() == [0, 0, 1, 1] * 5
+    filled = dealt(np.repeat(np.arange(4), [80, 60, 35, 25]), 2, 0.15)
+    assert filled.tolist() == [0] * 80 + [1] * 60 + [0] * 35 + [1] * 25
 
 
 def test_a_piece_that_fits_nowhere_goes_to_the_smallest() -> None:
@@ -271,6 +302,13 @@ def test_every_part_is_dealt_some_node(sizes: list[int], parts: int, slack: floa
 def test_pieces_of_no_node_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"slack = 1\.0 with packing"):
         Louvain(slack=1.0, packing="in_turn")
+
+
+def test_of_as_many_nodes_as_clients_none_can_be_held_out() -> None:
+    data = graph(shape("complete", 4), 4)
+    assert sizes(Louvain(clients=4, packing="in_turn").cut(data, 0)).tolist() == [1] * 4
+    with pytest.raises(ConfigError, match="4 nodes"):
+        Louvain(clients=4, packing="in_turn", holdout=True).cut(data, 0)
 
 
 def test_what_the_first_in_turn_would_get_is_held_out() -> None:
