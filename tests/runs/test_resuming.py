@@ -7,7 +7,7 @@ import pytest
 
 from fedweave import config
 from fedweave.errors import FedweaveError, UserError
-from fedweave.runs.resuming import examine
+from fedweave.runs.resuming import check_replaceable, examine
 
 
 def resolved(**changes: Any) -> config.Config:
@@ -49,6 +49,14 @@ def test_an_absent_or_empty_directory_is_free(tmp_path: Path) -> None:
     for directory in (tmp_path / "absent", tmp_path / "empty"):
         for resume in (True, False):
             assert examine(resolved(), directory, resume) is None
+
+
+def test_nothing_but_a_run_is_replaced(finished: Path) -> None:
+    check_replaceable(finished / "absent")
+    check_replaceable(finished)
+    (finished / "config.toml").unlink()
+    with pytest.raises(UserError, match="--overwrite replaces runs alone"):
+        check_replaceable(finished)
 
 
 @pytest.mark.parametrize("bad", ["", "[]", "{}", "\x00"])
