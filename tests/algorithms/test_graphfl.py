@@ -84,6 +84,30 @@ def test_support_and_query_are_distinct_training_examples(examples: int, sizes: 
     assert not torch.equal(drawn[0]["support"], drawn[1]["support"])
 
 
+@pytest.mark.parametrize(("count", "sizes", "least"), [(21, (11, 10), 10), (1, (1, 0), 1), (0, (0, 0), 0)])
+def test_of_an_odd_number_of_examples_the_query_set_has_one_less(
+    count: int, sizes: tuple[int, int], least: int
+) -> None:
+    """Which is what a policy goes by, unless it is empty."""
+    x, edges, y, masks = arrays(60, 0)
+    masks[TRAIN] = np.arange(60) < count
+    graph, part = make_graph(x, edges, y, masks), MetaGradient(100)
+    drawn = part.minibatches((), graph, random.key(1), 1)
+    assert (int(drawn["support"].sum()), int(drawn["query"].sum())) == sizes
+    assert torch.equal(drawn["support"][0] | drawn["query"][0], graph.masks[TRAIN])
+    assert part.least_examples(graph, 1) == least
+
+
+def test_no_gradient_leaves_of_weights_that_are_not_shared() -> None:
+    fed, made = federation(dtype=torch.float64, mode="loop"), ALGORITHMS["graphfl"](model(0.0), share=("0/*",))
+    fed.begin(0)
+    state = made.init(fed)
+    fed.begin(1)
+    made.round(state, fed)
+    left = {row["key"] for row in fed.ledger.table().to_pylist() if row["direction"] == "up"}
+    assert {key.split("/")[1] for key in left if key.startswith("update/")} == {"0"}
+
+
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_clients_use_what_they_trained_further(mode: str) -> None:
     fed = federation(dtype=torch.float64, mode=mode)
