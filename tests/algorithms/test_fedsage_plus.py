@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedsage_plus import MissingNeighbours, _sent, _total
-from fedweave.algorithms.neighbours.generator import classification, embeddings, mismatch, squares
-from fedweave.algorithms.neighbours.mending import mended
+from fedweave.algorithms.neighbours.generator import classification, counts, embeddings, mismatch, noisy, squares
+from fedweave.algorithms.neighbours.mending import mended, strongest
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.arrays import GraphArrays, graph_arrays
@@ -168,6 +168,42 @@ def test_half_of_the_nodes_in_no_training_or_test_set_are_hidden() -> None:
         assert hidden.sum() == graph.masks[VAL].sum() // 2
 
 
+def test_the_local_loss_is_of_what_visible_nodes_miss_and_of_their_hidden_neighbours() -> None:
+    """Its first two terms node by node, of every visible node with hidden neighbours, of which there are fewer than are
+    drawn; the third is held above."""
+    part = MissingNeighbours(slots=2, sample=60, hidden=(8,), rounding="floor")
+    graph, kept, key = begun().graphs["site-1"], learnt()["site-1"]["neighbours"], random.key(3)
+    hidden = graph.real & (torch.arange(graph.nodes) % 5 == 1)
+    w, x, n = kept["w"], dense(graph.x), int(graph.real.sum())
+    near = [set(map(int, kept_by.nonzero()[0])) for kept_by in graph.own_edges.members[0].adjacency.toarray()[:n]]
+    theirs = {u: [v for v in near[u] if hidden[v]] for u in range(n) if not hidden[u]}
+    z = embeddings(w["encoder"], graph, graph.real & ~hidden)
+    count = counts(w["count"], z)
+    wanted = torch.tensor([float(len(missed)) for missed in theirs.values()]).double()
+    number = torch.nn.functional.smooth_l1_loss(count[list(theirs)], wanted)
+    rows, real = part._rows(graph, random.fold(key, "rows"), hidden)
+    assert sorted(rows[real].tolist()) == [u for u, missed in theirs.items() if missed]
+    assert 0 < int(real.sum()) < len(theirs)
+    assert theirs[0], "the node that empty places stand for has hidden neighbours, too"
+    made = part.net.features(w["features"], noisy(z[rows], random.fold(key, "noise")))
+    gaps = [
+        min(((made[at, slot] - x[v]) ** 2).mean() for v in theirs[u])
+        for at, u in enumerate(rows[real].tolist())
+        for slot in range(min(2, len(theirs[u])))
+    ]
+    used = part.net.used(torch.floor(count[rows]).long()) & real[:, None]
+    third = classification(w["classifier"], graph, graph.real & ~hidden, rows, made, used)
+    expected = number + torch.stack(gaps).mean() + third
+    assert part.local_loss(w, graph, key, kept | {"hidden": hidden}) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_no_count_begins_where_it_has_no_gradient() -> None:
+    for seed in range(3):
+        w = PART.net.init(random.key(seed), FEATURES, 3, DOUBLE)
+        assert all((leaf >= 0).all() for _, leaf in leaves(w["count"]))
+        assert (w["features"]["0"]["weight"] < 0).any()
+
+
 def test_learning_lowers_the_local_loss() -> None:
     losses = []
     for epochs in (1, 30):
@@ -216,6 +252,50 @@ def test_every_generator_is_sent_to_as_many_others_and_never_to_its_own_client(p
     assert torch.equal(4 - backwards.flip(1), asked)  # by name, whatever the order
 
 
+def test_a_step_of_the_exchange_is_of_the_own_term_and_of_what_others_returned() -> None:
+    graph, kept, key = begun().graphs["site-1"], learnt()["site-1"]["neighbours"], random.key(4)
+    w = kept["w"]["features"]
+    told = map_leaves(lambda leaf: random.uniform(random.key(5), tuple(leaf.shape)).double(), w)
+    rows, real = PART._rows(graph, random.fold(key, "rows"), kept["hidden"])
+    made = PART.net.features(w, noisy(kept["z"][rows], random.fold(key, "noise")))
+    own = PART._own_mismatch(graph, made, rows, real, kept)
+    others = sum(float((leaf * dict(leaves(told))[path]).sum()) for path, leaf in leaves(w))
+    assert float(own) > 0.01
+    assert PART.joint_loss(w, graph, key, kept | {"gradient": told}) == pytest.approx(float(own) + others)
+
+
+def test_steps_of_the_exchange_go_on_with_adams_means() -> None:
+    """Where gradients are large, all of one sign and alike, so are all steps: of the learning rate. Begun anew with
+    every step, so would be those after the sign has changed, too."""
+    graph, kept = begun().graphs["site-1"], learnt()["site-1"]["neighbours"]
+    client, moved = Client(graph, {"neighbours": kept}, random.key(6), random.key(7)), []
+    for sign in (1.0, 1.0, -1.0):
+        before = client.state["neighbours"]["w"]["features"]["0"]["bias"]
+        told = map_leaves(lambda leaf, sign=sign: torch.full_like(leaf, sign * 1e6), kept["w"]["features"])
+        PART.improve(client, {"gradient": told})
+        moved.append(float((client.state["neighbours"]["w"]["features"]["0"]["bias"] - before).mean()))
+    # Kingma and Ba 2015, algorithm 1, with g = 1, 1 and -1: m is .1, .19 and .071, v is 1 - .999^t
+    wanted = [-1e-3 * m / (1 - 0.9**t) for t, m in enumerate((0.1, 0.19, 0.071), 1)]
+    assert moved == pytest.approx(wanted, rel=1e-5)
+
+
+class Watched(MissingNeighbours):
+    """Keeps who was asked."""
+
+    def _asked(self, clients: Any, key: Tensor) -> Tensor:
+        found = super()._asked(clients, key)
+        self.__dict__.setdefault("seen", []).append(found)
+        return found
+
+
+def test_every_exchange_asks_others_anew() -> None:
+    part = Watched(slots=2, epochs=1, exchanges=4, peers=1, sample=6, hidden=(8,))
+    fed = federation(dtype=DOUBLE, mode="vmap")
+    fed.begin(0)
+    part.init(fed, {})
+    assert len({tuple(asked.flatten().tolist()) for asked in part.__dict__["seen"]}) > 1
+
+
 def test_the_exchange_brings_what_is_made_closer_to_others_nodes() -> None:
     def gap(fed: Simulation) -> float:
         gaps = []
@@ -262,6 +342,17 @@ def test_mending_adds_exactly_what_is_predicted(count: float, each: int) -> None
     assert all("neighbours" not in state for state in fed.snapshot().values())
 
 
+def test_mended_features_are_made_of_embeddings_with_noise() -> None:
+    fed, key = believing(begun(), 1.3), random.key(8)
+    graph, state = fed.graphs["site-4"], fed.snapshot()["site-4"]
+    w, n = state["neighbours"]["w"], int(graph.real.sum())
+    z = noisy(embeddings(w["encoder"], graph, graph.real), random.fold(key, "noise"))
+    most = int(np.diff(graph_arrays(graph).x.indptr).max())
+    made = strongest(PART.net.features(w["features"], z)[:n, 0].numpy(), most)
+    new = PART.mend(Client(graph, state, key, random.key(9)), {})["graph"]
+    assert (dense(new.x)[n : 2 * n] - torch.from_numpy(made)).abs().max() < 1e-12
+
+
 def test_a_client_alone_mends_its_graph_without_an_exchange() -> None:
     graph = federation(dtype=DOUBLE).graphs["site-1"]
     fed = Simulation({"only": graph}, classes=3)
@@ -289,6 +380,24 @@ def heard() -> tuple[Simulation, dict[str, list[Tree]]]:
     offer = fed.heard[-1]
     fed.map(PART.match, greedy | {"offers": {"0": offer[fed.clients[0]]}})
     return fed, {client: [reply[client] for reply in fed.heard if client in reply.clients] for client in fed.clients}
+
+
+def test_offers_are_of_visible_nodes_that_miss_some_with_noise_that_the_client_alone_knows() -> None:
+    """Every embedding is its node's number; even nodes miss more than there are slots, odd ones nobody."""
+    part = MissingNeighbours(slots=2, sample=20, hidden=(8,), rounding="floor")
+    fed = begun()
+    graph, state, secret = fed.graphs["site-4"], fed.snapshot()["site-4"], random.key(2)
+    number = torch.arange(graph.nodes)
+    kept = state["neighbours"]
+    kept |= {"z": number[:, None].double().expand(-1, 128), "count": 7.2 * (number % 2 == 0)}
+    offer = part.offer(Client(graph, state, random.key(1), secret), {})
+    members = (graph.real & ~kept["hidden"] & (number % 2 == 0)).nonzero()[:, 0].tolist()
+    assert 0 < len(members) < 20
+    assert kept["hidden"][::2].any()
+    assert offer["slots"].tolist() == [2] * len(members) + [0] * (20 - len(members))
+    plain = offer["embedding"] - random.normal(random.fold(secret, "noise"), (20, 128))
+    assert (plain - plain.round()).abs().max() < 1e-5
+    assert sorted(plain[: len(members), 0].round().int().tolist()) == members
 
 
 def test_no_row_of_features_leaves_a_client_whatever_the_message_asks(heard: Any) -> None:
