@@ -360,6 +360,14 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
     assert of_run["bank-a"]["own/f1"] != NOTHING
 
 
+def test_hits_and_examples_are_rounded_and_all_else_is_zeros_by_hand() -> None:
+    pairs = torch.tensor([[4.0, 26.0], [16.0, 26.0], [4.0, 4.0]])
+    found = rounded({"own": {"accuracy": pairs, "f1": pairs}, "measures": {"accuracy": pairs}}, 10)
+    assert found["own"]["accuracy"].tolist() == [[0, 30], [20, 30], [0, 0]]
+    assert not found["own"]["f1"].any()
+    assert not found["measures"]["accuracy"].any()  # whatever an algorithm calls so
+
+
 def test_scores_are_called_rounded_only_where_they_are() -> None:
     """A site may say of exact scores that they are rounded."""
     reply: Tree = {"own": {"accuracy": torch.tensor([[7.0, 20.0]]), "loss": torch.tensor([[3.5, 20.0]])}}
