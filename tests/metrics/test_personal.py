@@ -5,10 +5,14 @@ import pytest
 import torch
 
 from fedweave.algorithms import Local
+from fedweave.algorithms.scoring import personal_score, score
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.federation import Client
 from fedweave.metrics.classification import counts
 from fedweave.metrics.personal import personal
 from fedweave.rounds import train
-from tests.contract.federations import federation, model
+from tests.contract.federations import federation, global_test, graphs, model
 
 
 def test_what_clients_own_models_predict_on_the_global_test() -> None:
@@ -27,6 +31,25 @@ def test_what_clients_own_models_predict_on_the_global_test() -> None:
         "global_test/true/2": [0.25, 0.25],
     }
     assert personal({}) == {}
+
+
+def test_each_score_is_of_its_model_its_layers_and_its_examples() -> None:
+    """On the global test layers turn every logit around; a client that never trained has no trained model to judge."""
+    net, graph, test = model(0.0), graphs()["site-1"], global_test()
+    last = net[-1]
+    around = (*net[:-1], last._replace(apply=lambda *given: -last.apply(*given)))
+    w = models.init(net, random.key(0), torch.float32)
+    client = Client(graph, {}, random.key(1), random.key(2), test)
+    found = personal_score(net, w, client, test_model=around)
+    for key, layers, data in (("own", net, graph), ("global_test", around, test)):
+        wanted = counts(models.apply(layers, w, data), data.y, data.masks)
+        assert torch.equal(found[key]["classes"], wanted["classes"])
+        assert torch.equal(found[key]["loss"], wanted["loss"])
+    assert not any(pairs.any() for pairs in found["trained"].values())
+    for own in (w, models.init(net, random.key(3), torch.float32)):
+        client.state["w"] = own
+        wanted = counts(models.apply(net, own, graph), graph.y, graph.masks)
+        assert torch.equal(score(net, w, client)["trained"]["loss"], wanted["loss"])
 
 
 def test_a_run_keeps_what_clients_own_models_do_on_the_global_test() -> None:
