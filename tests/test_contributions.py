@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedweave import config
 from fedweave.build import build
 from fedweave.cli import app
-from fedweave.contributions import _heard, measured, totals, unpayable
+from fedweave.contributions import _check_repeated, _heard, left_out, measured, totals, unpayable
 from fedweave.core import model as models
 from fedweave.core.tree import map_leaves
 from fedweave.errors import UserError
@@ -130,8 +130,9 @@ def test_a_round_by_hand(finished: Path, oracles: ModuleType) -> None:
     table = measured(finished)
     assert np.allclose(table["shapley"].to_numpy(), [expected[i] for i in range(4)], atol=1e-12)
     everyone = frozenset(range(4))
-    left_out = [worth(everyone) - worth(everyone - {i}) for i in range(4)]
-    assert np.allclose(table["leave_one_out"].to_numpy(), left_out, atol=1e-12)
+    missed = [worth(everyone) - worth(everyone - {i}) for i in range(4)]
+    assert np.allclose(table["leave_one_out"].to_numpy(), missed, atol=1e-12)
+    assert left_out(finished, "last").column("leave_one_out").to_pylist() == table["leave_one_out"].to_pylist()
     alone = [worth(frozenset({i})) - worth(frozenset()) for i in range(4)]
     assert np.allclose(table["individual"].to_numpy(), alone, atol=1e-12)
     updates = round.updates.numpy()
@@ -202,7 +203,7 @@ def test_standard_errors_of_independent_rounds_add_up_as_their_squares_do() -> N
 def test_shares_of_several_rounds_are_those_of_their_summed_gains() -> None:
     """By hand: in the second round gains cancel, so that it alone divides nothing; both together do."""
     rows = [(1, "a", 3.0), (1, "b", 1.0), (2, "a", -1.0), (2, "b", 1.0)]
-    names = ("leave_one_out", "shapley", "error", "individual", "cosine")
+    names = ("leave_one_out", "shapley", "error", "individual", "cosine", "cosine_shapley")
     share = {1: {"a": 0.75, "b": 0.25}, 2: dict.fromkeys("ab", float("nan"))}
     table = pa.Table.from_pylist(
         [
@@ -213,7 +214,7 @@ def test_shares_of_several_rounds_are_those_of_their_summed_gains() -> None:
     )
     summed = totals(table).to_pylist()
     assert [row["shapley"] for row in summed] == [2.0, 2.0]
-    assert [row["cosine"] for row in summed] == [1.0, 1.0]
+    assert [row["cosine"] for row in summed] == [row["cosine_shapley"] for row in summed] == [1.0, 1.0]
     for scheme in ("equal", "union", "individual", "shapley"):
         assert [row[f"{scheme}_share"] for row in summed] == [0.5, 0.5]
 
@@ -225,6 +226,7 @@ def test_shares_beyond_the_whole_budget_are_named() -> None:
     assert found["union_share"].to_pylist() == [pytest.approx(3), pytest.approx(-2)]
     assert unpayable(found) == ["union share"]  # the individual ones are NaN
     assert unpayable(found.slice(0, 0)) == []
+    assert unpayable(pa.table({"union_share": [-1.5, 1.0, 0.75, 0.75]})) == ["union share"]
 
 
 def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:
@@ -256,6 +258,14 @@ def test_a_run_between_sites_is_refused_with_what_to_do(finished: Path, tmp_path
         UserError, match=r"was trained between sites, whose single updates nobody keeps.*fedweave run C"
     ):
         measured(run)
+
+
+def test_a_repetition_that_ends_at_no_numbers_is_another_run() -> None:
+    w = {"0": torch.tensor([3.0, 4.0])}
+    _check_repeated({"0": torch.tensor([3.0, 4.2])}, w, Path("run"))
+    for other in (4.3, float("nan")):
+        with pytest.raises(UserError, match="ends at another model than it holds"):
+            _check_repeated({"0": torch.tensor([3.0, other])}, w, Path("run"))
 
 
 @pytest.mark.parametrize("changed", ["seed", "lr", "labels"])
