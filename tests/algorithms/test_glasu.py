@@ -281,6 +281,26 @@ def test_a_node_that_stands_in_a_list_again_leaves_as_one_row(cheats: bool, monk
     assert again == [5] if cheats else len(again) >= 1
 
 
+@pytest.mark.parametrize("batch", [0, 16])
+def test_no_row_leaves_without_noise_neither_in_training_nor_in_inference(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which has a standard deviation of 10⁴, where representations themselves are of the order of 1."""
+    fed, left = federation(parties(nodes=120)), []
+    plain = fed.map
+
+    def heard(step: Any, *args: Any, **options: Any) -> Replies:
+        replies = plain(step, *args, **options)
+        if "h" in replies[replies.clients[0]]:
+            left.append(step.__name__)
+            assert float(replies.stack("h").std(2).min()) > 1e3
+        return replies
+
+    monkeypatch.setattr(fed, "map", heard)
+    list(train(made(batch=batch, sigma=100.0, clip=100.0, exchanges=2, lr=1e-9), fed, 1))
+    assert {"infer", "infer_full"} == set(left)
+
+
 @pytest.mark.parametrize(
     "kind", [GLASU, *(pytest.param(k, marks=SLOW) for k in (VFL, Standalone, SimulatedCentralized))]
 )
