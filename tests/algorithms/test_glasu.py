@@ -281,6 +281,16 @@ def test_a_node_that_stands_in_a_list_again_leaves_as_one_row(cheats: bool, monk
     assert again == [5] if cheats else len(again) >= 1
 
 
+@pytest.mark.parametrize(("batch", "train", "least"), [(0, 30, 30), (16, 30, 16), (64, 30, 30), (16, 5, 5), (16, 0, 0)])
+def test_a_mini_batch_is_of_no_more_nodes_than_train(batch: int, train: int, least: int) -> None:
+    """Which is what a site's policy goes by."""
+    graph = parties(nodes=120)["client-0"]
+    masks = torch.zeros_like(graph.masks)
+    masks[0, :train] = True
+    found = made(batch=batch).least_examples(graph._replace(masks=masks), {})
+    assert found == {"GLASU (batch)": least}
+
+
 @pytest.mark.parametrize("batch", [0, 16])
 def test_no_row_leaves_without_noise_neither_in_training_nor_in_inference(
     batch: int, monkeypatch: pytest.MonkeyPatch
