@@ -126,6 +126,9 @@ def test_unions_by_hand() -> None:
     assert union(replies, 10)[4:].tolist() == [1] * 60
     with pytest.raises(FedweaveError, match="'a' sampled nodes that are not 0 to 8"):
         union(replies, 9)
+    below = Replies(("a",), [Batch((0,), {"nodes": torch.tensor([[3, -1]], dtype=torch.int32)})], {})
+    with pytest.raises(FedweaveError, match="'a' sampled nodes that are not 0 to 9"):
+        union(below, 10)
 
 
 @pytest.mark.parametrize(
