@@ -367,9 +367,15 @@ def test_what_cannot_be_done_is_refused() -> None:
     with pytest.raises(UserError, match=r"clients with the same nodes.*client-0 60, client-1 50; set partition.name"):
         outcome(made(), federation(parties(1) | {"client-1": parties(1, nodes=50)["client-0"]}))
     graphs = parties()
-    other = graphs["client-1"]._replace(masks=graphs["client-1"].masks.flip(0))
-    with pytest.raises(UserError, match="alike, but client-1 train, validate or test on others than client-0; give"):
-        outcome(made(), federation(graphs | {"client-1": other}))
+    own = graphs["client-1"].masks
+    turned = own.clone()
+    turned[:, :60] = own[:, :60].flip(1)  # as many of each kind
+    for masks in (own.flip(0), turned):
+        other = graphs["client-1"]._replace(masks=masks)
+        with pytest.raises(
+            UserError, match="alike, but client-1 train, validate or test on others than client-0; give"
+        ):
+            outcome(made(), federation(graphs | {"client-1": other}))
     with pytest.raises(UserError, match=r"labels are at no client.*partition.labels = 'all'"):
         outcome(made(), federation(parties(holders=())))
     with pytest.raises(UserError, match=r"labels are at client-1: every client needs them"):
