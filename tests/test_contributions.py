@@ -235,9 +235,12 @@ def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> N
     with pytest.raises(UserError, match="is not the directory of a run"):
         measured(tmp_path)
     settings = finished.parent / "config.toml"
-    fedweave("run", settings, "--algorithm", "fedadam", "--set", "rounds=1", "--out", tmp_path / "adam", "--quiet")
-    with pytest.raises(UserError, match="is not judged by a global model that is a weighted mean"):
-        measured(tmp_path / "adam")
+    median = ["--set", 'algorithm.parts=["median"]']
+    for name, words in (("fedadam", []), ("fedavg", median)):
+        words += ["--set", "rounds=1", "--out", tmp_path / name, "--quiet"]
+        fedweave("run", settings, "--algorithm", name, *words)
+        with pytest.raises(UserError, match="is not judged by a global model that is a weighted mean"):
+            measured(tmp_path / name)
 
 
 def test_more_than_twelve_clients_are_sampled(tmp_path: Path) -> None:
@@ -268,15 +271,24 @@ def test_a_repetition_that_ends_at_no_numbers_is_another_run() -> None:
             _check_repeated({"0": torch.tensor([3.0, other])}, w, Path("run"))
 
 
-@pytest.mark.parametrize("changed", ["seed", "lr", "labels"])
+@pytest.mark.parametrize("changed", ["seed", "lr", "labels", "majors"])
 def test_nobody_is_paid_by_another_run_than_the_one_that_is_named(changed: str, finished: Path, tmp_path: Path) -> None:
     """Its configuration is repeated, which somebody may have changed since."""
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     text = (run / "config.toml").read_text()
-    swap = {"seed": ("seed = 0", "seed = 5"), "lr": ("lr = 0.01", "lr = 0.2"), "labels": ("classes = 3", "classes = 4")}
+    swap = {
+        "seed": ("seed = 0", "seed = 5"),
+        "lr": ("lr = 0.01", "lr = 0.2"),
+        "labels": ("classes = 3", "classes = 4"),
+        "majors": ("majors = 2", "majors = 1"),
+    }
     assert swap[changed][0] in text
     (run / "config.toml").write_text(text.replace(*swap[changed], 1))
-    said = {"seed": "data of .* has changed|clients of .* are not those", "lr": "ends at another model than it holds"}
+    said = {
+        "seed": "data of .* has changed|clients of .* are not those",
+        "lr": "ends at another model than it holds",
+        "majors": "clients of .* are not those",
+    }
     for rounds in ("last", "1"):
         with pytest.raises(UserError, match=said.get(changed, "has changed since it was begun")):
             measured(run, rounds)
