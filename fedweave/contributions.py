@@ -195,7 +195,7 @@ def _numbers(text: str, last: int) -> set[int]:
     if text in ("last", "all"):
         return {last} if text == "last" else set(range(1, last + 1))
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() and 1 <= int(word) <= last for word in words):
+    if not all(word.isdecimal() and 1 <= int(word) <= last for word in words):
         raise UserError(f'--rounds {text}: "last", "all", or numbers from 1 to {last} with commas between them.')
     return set(map(int, words))
 

@@ -231,6 +231,7 @@ def test_shares_beyond_the_whole_budget_are_named() -> None:
 
 def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:
     assert "numbers from 1 to 3" in fedweave("contributions", finished, "--rounds", "4", code=2)
+    assert "numbers from 1 to 3" in fedweave("contributions", finished, "--rounds", "²", code=2)
     assert "choose accuracy or loss" in fedweave("contributions", finished, "--metric", "f1", code=2)
     with pytest.raises(UserError, match="is not the directory of a run"):
         measured(tmp_path)

@@ -94,7 +94,7 @@ class Messages:
 
     def versions(self) -> list[int]:
         """Counters that rise when a tensor of the server's is changed in place."""
-        sent = (leaf for tree in (self.shared, self.rows.tree) for _, leaf in leaves(tree))
+        sent = (leaf for tree in (self.shared, self.rows.tree, *self.each.values()) for _, leaf in leaves(tree))
         return [leaf._version for leaf in sent if isinstance(leaf, Tensor)]
 
 

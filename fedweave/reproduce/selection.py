@@ -96,7 +96,7 @@ def seeds_of(text: str | None) -> Sequence[int] | None:
     if text is None:
         return None
     match = re.fullmatch(r"(\d+)-(\d+)", text)
-    seeds = range(int(match[1]), int(match[2]) + 1) if match else [int(n) for n in text.split(",") if n.isdigit()]
+    seeds = range(int(match[1]), int(match[2]) + 1) if match else [int(n) for n in text.split(",") if n.isdecimal()]
     if not seeds or (not match and len(seeds) != len(text.split(","))) or len(set(seeds)) != len(seeds):
         raise ConfigError(
             f"--seeds {text}: give the first and the last, such as 0-3, or different ones, such as 0,2,5."

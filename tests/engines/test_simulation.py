@@ -203,6 +203,20 @@ def test_a_step_may_not_change_its_message_in_place(make: Make) -> None:
         two.map(mutate, each=Stacked(two.clients, {"w": {"a": torch.zeros(2, 3)}}))
 
 
+def test_what_a_step_writes_into_its_own_message_reaches_no_other_client(make: Make) -> None:
+    """Where the server gives two clients the same tensor. Run one after the other they would share it."""
+
+    @on_client(sends={"x": "x"})
+    def mutate(client: Client, message: Tree) -> Tree:
+        return {"x": message["a"].add_(1).sum()}
+
+    fed, a = make([40, 40]), torch.zeros(3)
+    each = {client: {"a": a} for client in fed.clients}
+    with pytest.raises(StepFailed, match="changed its message") if fed.mode == "loop" else contextlib.nullcontext():
+        assert numbers(fed.map(mutate, each=each)) == [3, 3]
+        assert not a.any()
+
+
 def test_what_a_step_puts_into_its_message_reaches_nobody(make: Make) -> None:
     @on_client(sends={"x": "x"})
     def replace(client: Client, message: Tree) -> Tree:
