@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import pyarrow as pa
 import torch
@@ -16,6 +17,7 @@ from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure
 
 SERVER = "server"
+_TRAINED: WeakSet[Any] = WeakSet()  # federations on which a training has begun
 
 
 class Summary(dict[str, float]):
@@ -92,13 +94,13 @@ def train(
         )
     check_rounds(algorithm, rounds)
     done, state = resume or (0, None)
+    if state is None and fed in _TRAINED:
+        raise UserError(
+            "this federation has trained before: its clients would start with what they learnt there, and its ledger "
+            "would go on. Make a new one (fedweave.federation), or give `resume` the rounds done and the last state."
+        )
+    _TRAINED.add(fed)
     if state is None:
-        if fed.round > 0:
-            raise UserError(
-                f"this federation has made {fed.round} rounds of a training: its clients would start with what they "
-                "learnt there, and its ledger would go on. Make a new one (fedweave.federation), or give `resume` the "
-                "rounds done and the state of the last."
-            )
         fed.ledger.purpose = purposes.SETUP
         fed.begin(0)
         state = algorithm.init(fed)

@@ -59,7 +59,7 @@ def test_no_training_starts_where_another_has_ended(rounds: int) -> None:
     """Clients would begin with moments and personal models, and their bytes would be counted with those of before."""
     made, fed = ALGORITHMS["ditto"](model()), federation()
     *_, last = train(made, fed, rounds)
-    with pytest.raises(UserError, match=rf"has made {rounds} rounds.*fedweave\.federation.*or give `resume`"):
+    with pytest.raises(UserError, match=r"has trained before.*fedweave\.federation.*or give `resume`"):
         list(train(FedAvg(model()), fed, 1))
     assert [step.round for step in train(made, fed, rounds + 1, resume=(last.round, last.state))] == [rounds + 1]
 
