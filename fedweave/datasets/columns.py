@@ -79,11 +79,16 @@ def feature_names(
     )
 
 
-def features_of(nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None) -> np.ndarray:
+def features_of(
+    nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None, apart: bool = True
+) -> np.ndarray:
     """float32 [n, d]: the columns of `feature_names`.
 
+    apart: False for examples to be predicted, of which a few may well have nearly the same numbers.
+
     Raises:
-        DataError: a value is not a number, or none of its column's `categories`; names file, row and column.
+        DataError: a value is not a number, or none of its column's `categories`, or float32 does not keep a column's
+            differences; names file, row and column.
     """
     given, faults, columns = categories or {}, Faults(), []
     for name in given.keys() - set(nodes.columns):
@@ -97,7 +102,7 @@ def features_of(nodes: Table, known: tuple[str, ...] = NODES, categories: Catego
                     one_hot(nodes.kinds(name, given[name], f"categories.{name}"), len(given[name])).toarray().T
                 )
             else:
-                columns.append(nodes.numbers(name))
+                columns.append(nodes.numbers(name, apart))
     faults.refuse()
     return np.stack(columns, 1) if columns else np.empty((nodes.rows, 0), np.float32)
 

@@ -111,7 +111,7 @@ class Folder(Classified):
         parts: dict[str, Callable[[dict[str, Any]], Any]] = {
             "ids": lambda found: ids_of(nodes),
             "labelled": lambda found: self.labels_of(nodes, labelled),
-            "x": lambda found: features_of(nodes, known, self.categories),
+            "x": lambda found: features_of(nodes, known, self.categories, apart=labelled),
             "columns": lambda found: feature_names(nodes, known, self.categories),
             "sens": lambda found: sens_of(nodes, self.groups),
             "groups": lambda found: group_names(nodes, self.groups),

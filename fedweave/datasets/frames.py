@@ -14,6 +14,7 @@ from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
+from fedweave.datasets.precision import refuse_merged
 from fedweave.datasets.table import Table
 from fedweave.errors import DataError
 
@@ -99,7 +100,7 @@ def from_pyg(data: Any, name: str = "pyg") -> Dataset:
     whole = y.astype(np.int64).reshape(len(x))
     made = Dataset(
         name=name,
-        x=compact(np.ascontiguousarray(x, np.float32)),
+        x=compact(_narrowed(x, name)),
         edges=undirected(source[apart], target[apart], len(x)),
         y=whole,
         classes=int(whole.max(initial=-1)) + 1,
@@ -107,6 +108,20 @@ def from_pyg(data: Any, name: str = "pyg") -> Dataset:
         public=None if any(m is None for m in masks) else np.stack([_array(m) for m in masks]),
     )
     return check(made, name)
+
+
+def _narrowed(x: np.ndarray, name: str) -> np.ndarray:
+    """Features [n, d] as float32, if it keeps the differences within each column."""
+
+    def refuse_at(row: int, what: str, remedy: str) -> None:
+        refuse(name, f"x, row {row}: {what}", remedy)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = np.ascontiguousarray(x, np.float32)
+    for number in range(x.shape[1]) if not np.can_cast(x.dtype, np.float32) else ():
+        if np.isfinite(narrow[:, number]).all():  # what is not is refused by `check`
+            refuse_merged(x[:, number], f"column {number}", refuse_at)
+    return narrow
 
 
 def _array(tensor: Any) -> np.ndarray:

@@ -99,7 +99,7 @@ class GraphFolder(Classified):
         kinds = None
         if "label" in nodes.columns:
             kinds = _kinds(nodes, self.node_labels)[order]
-        x = self._features(nodes, order, kinds, pairs)
+        x = self._features(nodes, order, kinds, pairs, labelled)
         owned = self.owner if self.owner in graphs.columns else None
         owners = owners_of(graphs, owned) if owned else ()
         dataset = Dataset(
@@ -132,11 +132,11 @@ class GraphFolder(Classified):
         return (*(f"{kind} = {name}" for name in named), *own)
 
     def _features(
-        self, nodes: Table, order: np.ndarray, kinds: np.ndarray | None, edges: np.ndarray
+        self, nodes: Table, order: np.ndarray, kinds: np.ndarray | None, edges: np.ndarray, apart: bool
     ) -> "np.ndarray | sp.csr_matrix":
         """[n, d]: one-hot node labels, then the feature columns; without either, one-hot degrees."""
         named = bool(feature_names(nodes, NODES))
-        held = [features_of(nodes, NODES, self.categories)[order]] if named else []
+        held = [features_of(nodes, NODES, self.categories, apart)[order]] if named else []
         if kinds is not None:
             columns = one_hot(kinds, None if self.node_labels is None else len(self.node_labels))
             return sp.hstack([columns, *held], "csr", np.float32)

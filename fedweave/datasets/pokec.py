@@ -54,7 +54,7 @@ class Pokec:
         features = [name for name in users.columns if name not in (ID, LABEL, SENS)]
         x = np.empty((users.rows, len(features)), np.float32)
         for column, name in enumerate(features):
-            x[:, column] = users.numbers(name)
+            x[:, column] = users.numbers(name, apart=False)  # as published
         dataset = Dataset(
             name=self.name,
             x=compact(normalise(x, self.normalise, self.name)),

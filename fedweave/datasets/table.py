@@ -14,6 +14,7 @@ import pyarrow.csv
 
 from fedweave.core.swollen import TABLE_FAULTS, Swollen, read_parquet
 from fedweave.datasets.check import refuse, refuse_rows
+from fedweave.datasets.precision import refuse_merged
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
 WHOLE = r"^-?\d{1,18}(\.0*)?$"
@@ -85,8 +86,9 @@ class Table:
         refuse_rows(self, _bools(pc.less(values, 0)), lambda row: f"{column} is {values[row].as_py()}, below 0", remedy)
         return np.array(values.fill_null(-1))  # Arrow's own memory cannot be written to
 
-    def numbers(self, column: str) -> np.ndarray:
-        """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are refused."""
+    def numbers(self, column: str, apart: bool = True) -> np.ndarray:
+        """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are refused, and `apart` also
+        differences that float32 does not keep."""
         cells = self.data[column].combine_chunks()
         if pa.types.is_temporal(cells.type):
             refuse(self.path, f"column {column!r} holds {cells.type}", DATES)
@@ -102,6 +104,8 @@ class Table:
             lambda row: f"feature {column!r} is {values[row]}, which is not finite in float32",
             FEATURE,
         )
+        if apart:
+            refuse_merged(values, f"feature {column!r}", self.refuse_at)
         return narrow
 
     def _refuse_words(self, column: str, cells: pa.Array) -> None:

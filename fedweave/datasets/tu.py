@@ -20,6 +20,7 @@ from fedweave.core.swollen import most_of
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import compact, one_hot
+from fedweave.datasets.precision import refuse_merged
 
 SUFFIXES = (".txt", ".txt.xz")
 AGAIN = "Get the file again; docs/data-format.md describes the layout."
@@ -163,6 +164,8 @@ def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
     with np.errstate(over="ignore"):
         values = lines.values.astype(np.float32)
     lines.refuse_at(first(np.any(~np.isfinite(values), 1)), "an attribute is not finite in float32", "Correct it.")
+    for number, column in enumerate(lines.values.T, 1):
+        refuse_merged(column, f"attribute {number}", lines.refuse_at)
     return values
 
 

@@ -1,5 +1,7 @@
 """A user's folder: CSV and Parquet give the same dataset, and every refusal names file, row and remedy."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import Dataset, load
+from fedweave.datasets.folder import Folder
 from fedweave.errors import ConfigError, DataError
 
 NODES = "id,label,sens,split,age,income\nanna,repaid,0,train,0.5,2\nben,default,1,test,1e1,-3.25\ncleo,,,,7,0.125\n"
@@ -166,6 +169,52 @@ def test_bad_tables_are_refused(part: str, case: str, tmp_path: Path) -> None:
     assert message.startswith(str(tmp_path))
     assert what in message
     assert remedy in message.split(what)[1]
+
+
+TIMES = [1700000001, 1700000050, 1700000030]
+
+
+def of_column(values: Sequence[object]) -> str:
+    return "id,label,f\n" + "".join(f"{row},{row % 2},{value}\n" for row, value in enumerate(values))
+
+
+def test_differences_that_float32_does_not_keep_are_refused_until_they_are_left(tmp_path: Path) -> None:
+    """All three are 1700000000 in float32; the remedy is done as it is told."""
+    with pytest.raises(DataError) as refusal:
+        load("folder", str(folder(tmp_path, of_column(TIMES), "source,target\n0,1\n")), normalise="standard")
+    assert "nodes.csv: row 4: feature 'f' is 1700000030.0, which float32 cannot tell from 1700" in str(refusal.value)
+    told = re.search(r"Subtract (\S+) in every row", str(refusal.value))
+    assert told is not None
+    moved = [value - float(told[1]) for value in TIMES]
+    data = load("folder", str(folder(tmp_path, of_column(moved), "source,target\n0,1\n")))
+    np.testing.assert_array_equal(data.x[:, 0], moved)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1700000001] * 3,  # constant, in float32 or not
+        [0.1] * 3,
+        [0.3, 0.1 + 0.2, 0.3],  # constant but for rounding
+        [0, 1, 2, 16777217],
+        [0.1, 0.7, 0.1000000001],
+        [1990, 2001, 2024],
+        [48.85660001, 48.85660002, 48.9],
+        [1e12, 3e12 + 1, 3e12],
+        [1700000000 + 86400 * day for day in range(9)],
+        [1700000000, 1700000100],  # 128 apart in float32, which is as good
+        [3e38, -3e38, 1e-300],
+    ],
+)
+def test_columns_that_float32_keeps_well_enough_are_features(values: list[float], tmp_path: Path) -> None:
+    data = load("folder", str(folder(tmp_path, of_column(values), "source,target\n0,1\n")))
+    np.testing.assert_array_equal(data.x[:, 0], np.float32(values))
+
+
+def test_a_few_examples_to_be_predicted_may_be_alike(tmp_path: Path) -> None:
+    """What a model was trained on tells how far apart values matter."""
+    folder(tmp_path, of_column(TIMES), "source,target\n0,1\n")
+    assert np.ptp(Folder().load(tmp_path, 0, labelled=False).x) == 0
 
 
 @pytest.mark.parametrize(

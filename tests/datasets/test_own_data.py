@@ -231,6 +231,33 @@ def test_a_data_that_does_not_fit_is_refused(changed: dict[str, torch.Tensor], w
         datasets.from_pyg(Data(**(whole | changed)))
 
 
+@pytest.mark.parametrize("kind", ["frames", "graph frames", "networkx", "pyg", "whole pyg", "members", "parties"])
+def test_no_door_lets_float32_take_the_differences_of_a_feature(kind: str, tmp_path: Path) -> None:
+    times, edge = [1700000001, 1700000050, 1700000030], {"source": ["a"], "target": ["b"]}
+    nodes = pd.DataFrame({"id": list("abc"), "label": list("xyx"), "since": times})
+    graph = nx.Graph([("a", "b")])
+    graph.add_nodes_from((row.id, {"label": row.label, "since": row.since}) for row in nodes.itertuples())
+    x = torch.tensor(times).reshape(3, 1)
+    tensors = {"y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 1], [1, 2]])}
+    for member in ("north", "south"):
+        (tmp_path / member).mkdir()
+        folder(tmp_path / member, nodes.to_csv(index=False), "source,target\na,b\n")
+    small = (nodes[["id", "label"]], pd.DataFrame({"id": list("abc"), "graph": list("abc"), "since": times}))
+    doors = {
+        "frames": lambda: datasets.from_frames(nodes, pd.DataFrame(edge)),
+        "graph frames": lambda: datasets.from_graph_frames(*small, pd.DataFrame({"source": [""], "target": [""]})[:0]),
+        "networkx": lambda: datasets.from_networkx(graph),
+        "pyg": lambda: datasets.from_pyg(Data(x=x.double(), **tensors)),
+        "whole pyg": lambda: datasets.from_pyg(Data(x=x, **tensors)),
+        "members": lambda: load("members", str(tmp_path)),
+        "parties": lambda: load("parties", str(tmp_path)),
+    }
+    with pytest.raises(
+        DataError, match=r"row \d: .* is 1700.*, which float32 cannot tell from 1700.* Subtract 1700000001"
+    ):
+        doors[kind]()
+
+
 def test_features_that_are_sparse_or_trained_are_numbers_like_others() -> None:
     x, ends, y = torch.eye(3), torch.tensor([[0, 1], [1, 2]]), torch.tensor([[0], [1], [1]])
     for form in (x.to_sparse(), torch.nn.Parameter(x)):
