@@ -136,12 +136,14 @@ def owners_of(table: Table, column: str) -> tuple[str, ...]:
     """The names in a column that says whose each row is, sorted.
 
     Raises:
-        DataError: a cell is empty, or a name begins or ends with a blank, which would make a member of its own.
+        DataError: a cell is empty or says so in words ("nan"), or a name begins or ends with a blank, which would make
+            a member of its own.
     """
     names = table.filled(column).to_pylist()
     blank = np.array([name != name.strip() for name in names], bool)
     remedy = "Write each member's name the same way in every row."
     refuse_rows(table, blank, lambda row: f"{column} is {names[row]!r}, with a blank at an end", remedy)
+    table.refuse_gaps(column)
     return tuple(sorted(set(names)))
 
 

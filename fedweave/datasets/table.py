@@ -24,7 +24,7 @@ DECIMAL_COMMA = r"^\s*[+-]?\d{1,3}([. ]?\d{3})*,\d+\s*$"
 DATE = r"^\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})\b"
 FEATURE = "Every column without another meaning is a feature: give a finite number in every row."
 DATES = "A date is no number: give what matters about it, such as the days since another date."
-GAPS = ("nan", "na", "n/a", "<na>", "nat", "null")
+GAPS = ("nan", "na", "n/a", "<na>", "nat", "null", "none")
 TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 
 
@@ -117,10 +117,13 @@ class Table:
             first = np.arange(len(cells)) == cells.to_pylist().index(words[0])
             refuse_rows(self, first, lambda row: f"{column!r} is {words[0]!r}; {more}", remedy_of(column, words))
 
-    def refuse_gaps(self, column: str, key: str) -> None:
-        """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list."""
+    def refuse_gaps(self, column: str, key: str = "") -> None:
+        """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
+        or, without it, one that may not be empty."""
         cells = self.texts(column)
         remedy = f"Leave the cell empty where nothing is known; if it is a value, name all of them in data.{key}."
+        if not key:
+            remedy = f"Fill in {column} or remove the row; if it is a name, spell it otherwise."
         written = _bools(pc.is_in(pc.utf8_lower(cells), pa.array(GAPS), skip_nulls=True))
         refuse_rows(self, written, lambda row: f"{column} is {cells[row].as_py()!r}", remedy)
 

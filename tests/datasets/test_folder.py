@@ -127,6 +127,8 @@ BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
     "labels mixed": ("id,label,f\n1,0,2\n2,cat,2\n", "numbers, others are names (cat)", "one kind"),
     "label gap": ("id,label,f\n1,late,2\n2,NaN,2\n", "nodes.csv: row 3: label is 'NaN'", "data.labels"),
     "label gap beside numbers": ("id,label,f\n1,0,2\n2,n/a,2\n", "nodes.csv: row 3: label is 'n/a'", "cell empty"),
+    "label of None": ("id,label,f\n1,late,2\n2,None,2\n", "nodes.csv: row 3: label is 'None'", "data.labels"),
+    "sens of None": ("id,label,sens,f\n1,0,None,2\n", "nodes.csv: row 2: sens is 'None'", "data.groups"),
     "sens gap": ("id,label,sens,f\n1,0,NULL,2\n", "nodes.csv: row 2: sens is 'NULL'", "data.groups"),
     "no labels": ("id,label,f\n1,,2\n2,,2\n", "nodes.csv: column label is empty in every row", "at least one"),
     "sens fraction": ("id,label,sens,f\n1,0,0.5,2\n", "nodes.csv: row 2: sens is '0.5'", "whole numbers from 0"),

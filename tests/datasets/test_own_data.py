@@ -34,6 +34,20 @@ def test_text_becomes_columns_groups_and_owners_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.sens, [1, 0, 1, -1])
 
 
+@pytest.mark.parametrize("gap", ["nan", "None", "N/A"])
+def test_what_stands_for_no_owner_is_no_member(gap: str, tmp_path: Path) -> None:
+    nodes = NODES.replace("50,north", f"50,{gap}")
+    with pytest.raises(DataError, match=rf"nodes\.csv: row 4: branch is '{gap}'\. Fill in branch or remove the row"):
+        load("folder", str(folder(tmp_path, nodes, EDGES)), **OPTIONS)
+
+
+def test_a_class_and_a_group_may_be_called_none_where_they_are_declared(tmp_path: Path) -> None:
+    nodes = NODES.replace(",a,f,", ",None,none,")
+    options = OPTIONS | {"labels": ("None", "b"), "groups": ("none", "m")}
+    data = load("folder", str(folder(tmp_path, nodes, EDGES)), **options)
+    assert (data.y.tolist(), data.sens.tolist()) == ([0, 1, 0, 1], [0, 1, 0, -1])
+
+
 def test_a_column_says_who_holds_what(tmp_path: Path) -> None:
     document = {"data": {"path": str(folder(tmp_path, NODES, EDGES)), **OPTIONS}, "rounds": 1}
     document |= {"partition": {"name": "column", "train": 0.5, "val": 0.0, "test": 0.5}}
