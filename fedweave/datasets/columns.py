@@ -42,7 +42,8 @@ def check_columns(
             )
     extra = [name for name in table.columns if name not in known] if closed else []
     if "weight" in extra:
-        refuse(table.path, "edge weights are not supported", "Remove the column weight; every edge counts 1.")
+        remedy = 'Remove the column weight, or say ignore = ["weight"]; every edge counts 1.'
+        refuse(table.path, "edge weights are not supported", remedy)
     if extra:
         remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}."
         refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy)

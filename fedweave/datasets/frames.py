@@ -1,6 +1,7 @@
 """Data that is in memory already: tables, a PyTorch Geometric `Data`, a networkx graph."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from fedweave.datasets.table import Table
 from fedweave.errors import DataError
 
 _RENAME = "Give it another name, or list in `features` those that are."
+_MASKS = ("train_mask", "val_mask", "test_mask")
+_READ = ("x", "edge_index", "y", *_MASKS, "sens", "edge_weight", "edge_attr")
 _FRAMES = "Give a pandas or polars frame, or an Arrow table."
 
 
@@ -55,7 +58,8 @@ def from_networkx(
 ) -> Dataset:
     """The graph of a `networkx.Graph`, undirected; what nodes have besides `label`, "sens" and "split" are features.
 
-    features: the attributes to take, in order; by default all. options: see `from_frames`.
+    features: the attributes to take, in order; by default all. options: see `from_frames`; edges' "weight" is refused
+    unless it is 1 everywhere or in `ignore`.
 
     Raises:
         ConfigError, DataError: see `from_frames`.
@@ -69,45 +73,104 @@ def from_networkx(
     for attribute, column in ((label, "label"), *((key, key) for key in ("sens", "split", *chosen))):
         if column in ("label", *chosen) or any(attribute in own for own in known.values()):
             columns[column] = [own.get(attribute) for own in known.values()]
-    ends = [(str(a), str(b)) for a, b in graph.edges() if a != b]
-    edges = {"source": [a for a, _ in ends], "target": [b for _, b in ends]}
-    return from_frames(
-        _columns(columns), pa.table(edges, pa.schema([(k, pa.string()) for k in edges])), name, **options
-    )
+    return from_frames(_columns(columns), _edges(graph, "weight" in (options.get("ignore") or ())), name, **options)
 
 
-def from_pyg(data: Any, name: str = "pyg") -> Dataset:
+def _edges(graph: Any, weights: bool) -> pa.Table:
+    """The ends of all edges but loops, as text; with what edges have as "weight", if `weights` asks for it or one is
+    not 1, which tables of edges may not have."""
+    ends = [(str(a), str(b), own) for a, b, own in graph.edges(data=True) if a != b]
+    edges = {"source": [a for a, _, _ in ends], "target": [b for _, b, _ in ends]}
+    made = pa.table(edges, pa.schema([(k, pa.string()) for k in edges]))
+    held = [own.get("weight", 1) for _, _, own in ends]
+    if any(weight != 1 for weight in held) or (weights and any("weight" in own for _, _, own in ends)):
+        return made.append_column("weight", _columns({"weight": held})["weight"])
+    return made
+
+
+def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = ()) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
-    and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled.
+    and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled; without val_mask,
+    no node is in val.
+
+    ignore: attributes that do not count, such as "edge_weight", which is refused otherwise unless it is 1 everywhere.
 
     Raises:
-        DataError: one of the three is missing, or breaks what `Dataset` promises.
+        DataError: one of the three is missing, `ignore` names what is not there, or the data has edge weights or breaks
+            what `Dataset` promises.
     """
-    if missing := [key for key in ("x", "edge_index", "y") if getattr(data, key, None) is None]:
-        refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and y.")
-    x, y, pairs = (_array(getattr(data, key)) for key in ("x", "y", "edge_index"))
+    held = _held(data, name, ignore)
+    x, y, pairs = (held[key] for key in ("x", "y", "edge_index"))
     if x.ndim != 2 or pairs.ndim != 2 or len(pairs) != 2 or y.shape not in ((len(x),), (len(x), 1)):
         shapes = ", ".join(f"{key} {list(it.shape)}" for key, it in (("x", x), ("edge_index", pairs), ("y", y)))
         refuse(
             name, f"the shapes do not fit: {shapes}", "Give x [n, d], edge_index [2, E] and a class per node, y [n]."
         )
-    if not (y == y.astype(np.int64)).all():
-        refuse(name, "y holds numbers that are not whole", "Number the classes from 0; -1 is unlabelled.")
+    for key in ("edge_weight", "edge_attr"):
+        if key in held and not (held[key] == 1).all():
+            remedy = f'Remove {key}, or say ignore = ["{key}"]; every edge counts 1.'
+            refuse(name, f"edge weights are not supported, and the data has {key}", remedy)
     source, target = pairs
     apart = source != target
-    masks = [getattr(data, f"{split}_mask", None) for split in ("train", "val", "test")]
-    sens = getattr(data, "sens", None)
-    whole = y.astype(np.int64).reshape(len(x))
+    whole = _whole(y, "y", "Number the classes from 0; -1 is unlabelled.", name).reshape(len(x))
+    groups = "Number the groups from 0; -1 is unknown."
     made = Dataset(
         name=name,
         x=compact(_narrowed(x, name)),
         edges=undirected(source[apart], target[apart], len(x)),
         y=whole,
         classes=int(whole.max(initial=-1)) + 1,
-        sens=None if sens is None else _array(sens).astype(np.int64),
-        public=None if any(m is None for m in masks) else np.stack([_array(m) for m in masks]),
+        sens=_whole(held["sens"], "sens", groups, name) if "sens" in held else None,
+        public=_split(held, len(x), name),
     )
     return check(made, name)
+
+
+def _held(data: Any, name: str, ignore: Sequence[str]) -> dict[str, np.ndarray]:
+    """What is read of the data: its attributes by name, without those of `ignore`."""
+    there = [key for key in _READ if getattr(data, key, None) is not None]
+    if absent := [key for key in ignore if key not in there]:
+        refuse(name, f"the data has no {absent[0]!r}, which ignore names", f"Correct it; there are {', '.join(there)}.")
+    if missing := [key for key in _READ[:3] if key not in there or key in ignore]:
+        refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and y.")
+    return {key: _array(getattr(data, key)) for key in there if key not in ignore}
+
+
+def _whole(numbers: np.ndarray, key: str, remedy: str, name: str) -> np.ndarray:
+    """The numbers as int64, if they are whole."""
+    if not (np.isfinite(numbers).all() and (numbers % 1 == 0).all()):
+        refuse(name, f"{key} holds numbers that are not whole", remedy)
+    return numbers.astype(np.int64)
+
+
+def _split(held: Mapping[str, np.ndarray], nodes: int, name: str) -> np.ndarray | None:
+    """bool [3, n]: the masks, if there are any; as in tables, no node need be in val."""
+    masks = {key: held.get(key) for key in _MASKS}
+    if all(mask is None for mask in masks.values()):
+        return None
+    split = np.zeros((len(masks), nodes), bool)
+    for own, (key, mask) in zip(split, masks.items(), strict=True):
+        if mask is not None:
+            _check_mask(mask, key, nodes, name)
+            own[:] = mask
+        elif key != "val_mask":
+            there = [key for key in _MASKS if key in held]
+            remedy = f"Add it, or read no split: ignore = {json.dumps(there)}."
+            refuse(name, f"there is no {key} beside {' and '.join(there)}", remedy)
+    return split
+
+
+def _check_mask(mask: np.ndarray, key: str, nodes: int, name: str) -> None:
+    if mask.dtype == np.bool_ and mask.shape == (nodes,):
+        return
+    remedy = "Give true or false for each node"
+    if mask.ndim == 2 and len(mask) == nodes:
+        remedy = f"Choose one of its splits, such as {key}[:, 0]"
+    elif mask.shape == (nodes,) and np.isin(mask, (0, 1)).all():
+        remedy += f": {key}.bool()"
+    elif mask.ndim == 1 and mask.dtype.kind in "iu":
+        remedy += f", not places: mask = torch.zeros({nodes}, dtype=torch.bool); mask[{key}] = True"
+    refuse(name, f"{key} is {mask.dtype} {list(mask.shape)}, not bool [{nodes}]", f"{remedy}.")
 
 
 def _narrowed(x: np.ndarray, name: str) -> np.ndarray:

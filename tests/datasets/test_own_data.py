@@ -13,6 +13,7 @@ import torch
 from fedweave import config, datasets, partition
 from fedweave.build import build
 from fedweave.datasets import load, npz
+from fedweave.datasets.contents import content
 from fedweave.errors import ConfigError, DataError
 from tests.datasets.test_folder import folder, same
 
@@ -237,6 +238,15 @@ def test_text_as_polars_hands_it_over(categorical: bool) -> None:
         ({"y": torch.eye(3)}, r"the shapes do not fit: .*y \[3, 3\]"),
         ({"y": torch.tensor([0, 1])}, r"y \[2\]"),
         ({"edge_index": torch.tensor([0, 1])}, r"edge_index \[2\]"),
+        ({"sens": torch.tensor([0.2, 0.7, 1.9])}, r"sens holds numbers that are not whole\. Number the groups from 0"),
+        ({"sens": torch.tensor([0, torch.nan, 1])}, "sens holds numbers that are not whole"),
+        ({"train_mask": torch.tensor([0, 1])}, r"train_mask is int64 \[2\], .*mask\[train_mask\] = True\.$"),
+        ({"train_mask": torch.tensor([0, 1, 1])}, r"train_mask is int64 \[3\], not bool \[3\].*: train_mask\.bool\(\)"),
+        ({"train_mask": torch.eye(3).bool()}, r"train_mask is bool \[3, 3\].*such as train_mask\[:, 0\]"),
+        ({"train_mask": torch.tensor([True])}, r"train_mask is bool \[1\], not bool \[3\]\. Give true or false"),
+        ({"train_mask": torch.arange(3) == 0}, r'no test_mask beside train_mask\. Add it, .*ignore = \["train_mask"\]'),
+        ({"edge_weight": torch.tensor([0.2, 1.9])}, r'the data has edge_weight\. Remove.* ignore = \["edge_weight"\]'),
+        ({"edge_attr": torch.eye(2)}, r"edge weights are not supported, and the data has edge_attr\."),
     ],
 )
 def test_a_data_that_does_not_fit_is_refused(changed: dict[str, torch.Tensor], what: str) -> None:
@@ -286,8 +296,33 @@ def test_a_data_of_pytorch_geometric() -> None:
     data = datasets.from_pyg(Data(x=torch.eye(3), edge_index=ends, y=torch.tensor([0, 1, 1]), **masks))
     np.testing.assert_array_equal(data.edges, [[0, 0, 1, 2], [1, 2, 0, 0]])
     assert (data.classes, data.public.tolist()) == (2, np.eye(3, dtype=bool).tolist())
+    del masks["val_mask"]
+    masks["sens"] = torch.tensor([0.0, 1.0, -1.0])
+    data = datasets.from_pyg(Data(x=torch.eye(3), edge_index=ends, y=torch.tensor([0, 1, 1]), **masks))
+    assert data.public.tolist() == [[True, False, False], [False] * 3, [False, False, True]]
+    assert data.sens.tolist() == [0, 1, -1]
     with pytest.raises(DataError, match=r"the data has no x, y"):
         datasets.from_pyg(Data(edge_index=ends))
+
+
+def test_edge_weights_are_dropped_where_they_say_nothing_or_the_user_says_so() -> None:
+    plain = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 1], [1, 2]])}
+    weights = torch.tensor([0.5, 2.0])
+    for given, ignore in (({"edge_weight": torch.ones(2)}, ()), ({"edge_weight": weights}, ("edge_weight",))):
+        weighted = datasets.from_pyg(Data(**plain, **given), ignore=ignore)
+        assert content(weighted) == content(datasets.from_pyg(Data(**plain)))
+    with pytest.raises(DataError, match=r"no 'edge_wait', which ignore names\. Correct it; there are x"):
+        datasets.from_pyg(Data(**plain, edge_weight=weights), ignore=("edge_wait",))
+    club = nx.karate_club_graph()
+    for node in club:
+        club.nodes[node]["degree"] = club.degree(node)
+    with pytest.raises(DataError, match=r'edges: edge weights are not supported.*, or say ignore = \["weight"\]'):
+        datasets.from_networkx(club, label="club")
+    dropped = datasets.from_networkx(club, label="club", ignore=("weight",))
+    nx.set_edge_attributes(club, 1.0, "weight")
+    for options in ({}, {"ignore": ("weight",)}):
+        assert content(datasets.from_networkx(club, label="club", **options)) == content(dropped)
+    assert dropped.edges.shape == (2, 2 * club.number_of_edges())
 
 
 def test_named_values_survive_in_the_config_of_a_run() -> None:
