@@ -33,6 +33,9 @@ from fedweave.reproduce.command import reproduce
 from fedweave.starter import init
 from fedweave.sweep.command import sweep
 
+# What the system says of a path that a user gave; a file that is gone may be a fault of this program.
+_OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+
 
 class Commands(TyperGroup):
     """Turns every error of fedweave into a message on stderr: exit code 2 for the user's mistakes, 1 for others."""
@@ -55,6 +58,10 @@ class Commands(TyperGroup):
             say(f"[bold red]error:[/] {_escaped(error)}")
             raise typer.Exit(2 if isinstance(error, UserError) else 1) from error
         except OSError as error:
+            if error.errno in _OF_PATHS and error.filename is not None:
+                said = f"{error.filename} cannot be used: {error.strerror}. {_remedy(error)}."
+                say(f"[bold red]error:[/] {_escaped(said)}")
+                raise typer.Exit(2) from error
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             say(f"[bold red]error:[/] the output cannot be written: the disk is full ({error.strerror})")
@@ -223,6 +230,12 @@ def _described(name: str) -> str:
     from fedweave.datasets import describe
 
     return describe(name)
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno == errno.ENAMETOOLONG:
+        return "Give a shorter name"
+    return "Name another place, or give this user the right to use it"
 
 
 def _escaped(text: object) -> str:

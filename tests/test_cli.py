@@ -360,3 +360,14 @@ def test_cora_runs(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = json.loads((small / "c/summary.json").read_text())
     assert (summary["dataset"], summary["clients"]) == ("cora", 10)
     assert summary["metrics"]["local/accuracy"] > 0.6
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "small.toml", "--out"), ("ledger",), ("report",), ("sites", "init", "--sites", "a,b"), ("audit",)]
+)
+def test_a_name_that_is_too_long_is_refused_with_a_remedy(small: Path, words: tuple[str, ...]) -> None:
+    code, _, error = fedweave(*words, "a" * 300)
+    assert code == 2
+    assert error.startswith("error: aaa")
+    assert error.endswith("cannot be used: File name too long. Give a shorter name.")
+    assert written(small) == ["small.toml"]
