@@ -114,15 +114,31 @@ def federation(
 
 def _check_needs(config: Config, data: Dataset, partition: Partition) -> None:
     """Refuse data that lacks what the algorithm needs: one that trains on every client's labels would take withheld
-    ones for a class."""
+    ones for a class, and one over vertical clients add up rows of different nodes."""
     check_examples(config, data)
     kind = capabilities(config.algorithm.kind)
+    if kind.vertical:
+        _check_same_nodes(config, partition)
     if not kind.vertical and not all(part.labels for part in partition.parts):
         labels = config.partition.values.get("labels")
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} needs labels at every client, but partition.labels = {labels!r} "
             "withholds some; set it to 'all', or choose an algorithm for vertically split data."
         )
+
+
+def _check_same_nodes(config: Config, partition: Partition) -> None:
+    first, *others = partition.parts
+    if all(np.array_equal(part.nodes, first.nodes) for part in others):
+        return
+    named = zip(client_ids(len(partition.parts), partition.names), partition.parts, strict=True)
+    sizes = [f"{client} {len(part.nodes):,}" for client, part in named]
+    told = ", ".join(sizes[:3]) + (f" and {len(sizes) - 3} more clients theirs" if len(sizes) > 3 else "")
+    raise ConfigError(
+        f"algorithm {config.algorithm.name!r} needs clients with the same nodes, but partition "
+        f"{config.partition.name!r} gives each its own ({told}); set partition.name = 'vertical' or 'parties', or "
+        "choose an algorithm for clients with nodes of their own."
+    )
 
 
 def check_examples(config: Config, data: Dataset) -> None:

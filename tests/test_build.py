@@ -230,3 +230,13 @@ def test_the_model_fits_the_widest_client(algorithm: str, clients: int, features
     assert len(built.fed.clients) == clients
     weights = built.algorithm.model[0].init(torch.tensor(0))
     assert weights["weight"].shape[0] == features
+
+
+def test_a_vertical_algorithm_needs_the_same_nodes_at_every_client() -> None:
+    sections = {"data": {"name": "synthetic", "nodes": 90}, "model": {"name": "gcnii"}, "algorithm": {"name": "glasu"}}
+    refused = (
+        r"'glasu' needs clients with the same nodes, but partition 'random' .*client-0 30.*; set partition.name = 'v"
+    )
+    with pytest.raises(ConfigError, match=refused):
+        build.build(config.resolve(sections | {"partition": {"name": "random", "clients": 3}}))
+    assert build.build(config.resolve(sections | {"partition": {"name": "vertical", "clients": 3}}))

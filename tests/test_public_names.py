@@ -243,6 +243,12 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     ):  # what the algorithm refuses when it begins
         words = [word for one in late for word in ("--set", one)]
         assert told in " ".join(run("check", str(tmp_path / "a.toml"), *words, code=2).split())
+    nodes = run("check", str(tmp_path / "a.toml"), "--algorithm", "glasu", "--set", "model.name='gcnii'", code=2)
+    assert "'glasu' needs clients with the same nodes" in " ".join(nodes.split())
+    columns = ("--set", "partition={name='vertical', clients=3}")
+    assert "fedavg takes each client's first column for the same" in run("check", str(tmp_path / "a.toml"), *columns)
+    for name in ("local", "standalone", "centralized"):
+        assert "first column" not in run("check", str(tmp_path / "a.toml"), *columns, "--algorithm", name)
     odd = run("check", str(tmp_path / "a.toml"), "--set", "partition.test=0.0", "--set", "eval_every=0")
     assert "note: client-0, client-1, client-2 have no test node" in odd
     assert "3 rounds, evaluated at the end" in odd
