@@ -39,8 +39,10 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     "local" is the mean over clients of their own test examples, "trained" the same of the models that their own
     training left. "global" is the global test set (the mean over clients where each has its own model) or, without one,
     all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
-    training examples, for "local" of the client's own. "scores/coarse" counts the clients, if there are any, whose
-    hits are rounded, and who are in no loss and no metric by class; "scores/missing" those that sent none.
+    training examples, for "local" of the client's own; "local/matched_accuracy", where some clients with test examples
+    have none of training, is the mean over the others, as "local/majority" is. "scores/coarse" counts the clients, if
+    there are any, whose hits are rounded, and who are in no loss and no metric by class; "scores/missing" those that
+    sent none.
 
     Raises:
         FedweaveError: a client's loss is not finite; names it.
@@ -58,7 +60,7 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     )
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
-    summary |= {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
+    summary |= _matched(own) | {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
     summary |= between_groups.summarised(of_groups, groups)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
@@ -105,6 +107,16 @@ def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None) -> Meas
     if majority is not None and "classes" in pairs:
         found |= reference.references(pairs["classes"], majority)
     return found, between_groups.measures(pairs, found.get("accuracy"), found.get("auc"))
+
+
+def _matched(own: dict[str, np.ndarray]) -> dict[str, float]:
+    """The mean test accuracy of the clients that "majority" is of, where "accuracy" is of others, too."""
+    if "majority" not in own:
+        return {}
+    accuracy, alone = own["accuracy"][:, TEST], np.isnan(own["majority"][:, TEST])
+    if not (alone & ~np.isnan(accuracy)).any():
+        return {}
+    return {"local/matched_accuracy": _mean(accuracy[~alone])}
 
 
 def _outside(server: Tree | None, judged: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured | None:

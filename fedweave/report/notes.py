@@ -6,8 +6,8 @@ from collections.abc import Mapping
 _REFERENCES = {
     "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, that of always predicting the most frequent "
     "class of the training examples.",
-    "local": "the mean over clients of their test accuracies, {:.3f}, is below {:.3f}, that of each client always "
-    "predicting the most frequent class of its own training examples.",
+    "local": "the mean over clients{trained} of their test accuracies, {:.3f}, is below {:.3f}, that of each client "
+    "always predicting the most frequent class of its own training examples.",
 }
 
 
@@ -19,9 +19,11 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
     for kind, words in _REFERENCES.items():
-        reached, constant = metrics.get(f"{kind}/accuracy"), metrics.get(f"{kind}/majority")
+        matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/majority")
+        reached = metrics.get(f"{kind}/accuracy") if matched is None else matched
         if alike and reached is not None and constant is not None and reached < constant:
-            found[kind] = words.format(reached, constant)
+            trained = "" if matched is None else " with training examples"
+            found[kind] = words.format(reached, constant, trained=trained)
     if missing := metrics.get("scores/missing"):
         found["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "

@@ -25,6 +25,7 @@ NOTES = {
     "macro_f1": "mean over classes",
     "auc": "one class against the rest",
     "majority": "accuracy of always predicting the most frequent class of training",
+    "matched_accuracy": "of the clients with training examples, whom majority is of",
     "classes_predicted": "how many classes the model predicts",
     "test_loss_variance": "0 if every client has the same test loss",
     "test_loss_entropy": "nats; highest if all test losses are equal",

@@ -8,7 +8,10 @@ import torch
 from sklearn.dummy import DummyClassifier
 
 from fedweave.algorithms import FedAvg
+from fedweave.core.algorithm import Evaluation
+from fedweave.core.replies import Batch, Replies
 from fedweave.metrics.classification import counts
+from fedweave.metrics.measured import measure
 from fedweave.metrics.reference import majority_classes, references
 from fedweave.report.notes import notes
 from fedweave.rounds import train
@@ -76,3 +79,24 @@ def test_an_accuracy_is_not_held_against_the_constant_prediction_of_other_member
     below = {"local/accuracy": 0.6, "local/majority": 0.64}
     assert set(notes(below)) == {"local"}
     assert set(notes(below | {"scores/coarse": 1.0})) == {"coarse"}
+
+
+def test_the_local_constant_is_compared_over_the_clients_that_train() -> None:
+    """A client that only tests, all wrong, is in local/accuracy; the other reaches 0.9 where its constant has 0.8."""
+    classes = torch.zeros(2, 3, 2, 2, dtype=torch.float64)
+    classes[0, 0, 1], classes[0, 2, 1], classes[1, 2, 1] = (torch.tensor(n) for n in ([8.0, 2], [8.0, 2], [10.0, 0]))
+    examples = classes[:, :, 1].sum(-1)
+    hits = torch.tensor([[9.0, 0, 9], [0, 0, 0]], dtype=torch.float64)
+    pairs = {"loss": examples, "accuracy": hits}
+    own = {name: torch.stack([of, examples], -1) for name, of in pairs.items()} | {"classes": classes}
+    own["f1"] = classes[:, :, 1, None].mT.expand(2, 3, 2, 2)
+    _, summary = measure(1, Evaluation(Replies(("a", "b"), [Batch((0, 1), {"own": own})], {})))
+    assert (summary["local/accuracy"], summary["local/majority"]) == (pytest.approx(0.45), pytest.approx(0.8))
+    assert summary["local/matched_accuracy"] == pytest.approx(0.9)
+    assert "local" not in notes(summary)
+    [said] = notes(
+        {name: summary[name] for name in ("local/accuracy", "local/majority")} | {"local/matched_accuracy": 0.7}
+    ).values()
+    assert said.startswith("the mean over clients with training examples of their test accuracies, 0.700, is below")
+    everyone = Evaluation(Replies(("a",), [Batch((0,), {"own": {name: pair[:1] for name, pair in own.items()}})], {}))
+    assert "local/matched_accuracy" not in measure(1, everyone)[1]
