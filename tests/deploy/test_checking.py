@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,18 +15,20 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.config import read
+from fedweave.config import read, resolve
 from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites import ports, processes, reasons, status
+from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.command import Teller
 from fedweave.deploy.sites.noted import last_error, last_record
 from fedweave.deploy.sites.processes import SiteProcess, check_alive
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.deploy.sites.reasons import own_reasons
 from fedweave.deploy.sites.running import with_engine
+from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import FedweaveError, UserError
-from tests.deploy.projects import SITES, bring, copied, tables
+from tests.deploy.projects import SITES, bring, copied, experiment, tables
 
 runner = CliRunner()
 
@@ -141,6 +144,62 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     refused = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.name='centralized'"])
     assert refused.exit_code == 2
     assert "centralized pools all data at one place, which no site allows" in " ".join(refused.output.split())
+
+
+@pytest.mark.parametrize(
+    ("settings", "faults"),
+    [
+        ({"name": "f2gnn"}, [f"{site}: algorithm 'f2gnn' needs a sensitive attribute" for site in SITES]),
+        ({"name": "fairfed"}, [f"{site}: algorithm 'fairfed' needs a sensitive attribute" for site in SITES]),
+        ({"name": "fedavg", "parts": ["fairfed_weights"]}, [f"{site}: algorithm 'fedavg' needs" for site in SITES]),
+        ({"name": "fairgfl"}, ["server: estimator = 'ldp' needs a public sample at the server"]),
+        ({"name": "cffl"}, ["server: CFFL judges updates on validation examples of the server, which has none"]),
+        ({"name": "fedgcn"}, ["experiment: fedgcn needs to know which nodes of other sites"]),
+    ],
+)
+def test_data_that_an_algorithm_cannot_do_without_are_missed_before(
+    project: Path, settings: dict[str, Any], faults: list[str]
+) -> None:
+    document = experiment().plain()
+    told = examine(project, read_project(project), resolve(document | {"algorithm": settings}))
+    found = [f"{whose}: {what}" for whose, what in told.faults]
+    assert [fault[: len(begins)] for fault, begins in zip(found, faults, strict=True)] == faults
+
+
+def test_gaps_need_two_classes(project: Path) -> None:
+    config = experiment("f2gnn")
+    hand_out(*split(config, SITES), project, SITES)
+    assert not examine(project, read_project(project), config).faults
+    site = project / "bank-b/site.toml"
+    site.write_text(site.read_text().replace("classes = 2", "classes = 3"))
+    faults = examine(project, read_project(project), config).faults
+    assert [
+        what for whose, what in faults if "has 3 classes; group fairness compares two" in what and whose == "bank-b"
+    ]
+    assert {whose for whose, _ in faults} == {"bank-b"}
+
+
+def test_an_algorithm_of_small_graphs_is_none_for_sites_with_nodes(project: Path) -> None:
+    document = experiment().plain()
+    model = {"name": "gin", "pool": "sum"}
+    config = resolve(document | {"model": model, "algorithm": {"name": "fairgraphfl"}})
+    told = examine(project, read_project(project), config)
+    assert {whose for whose, what in told.faults if "needs small graphs as examples" in what} == set(SITES)
+
+
+def test_what_the_server_holds_is_seen_where_its_folder_is(project: Path) -> None:
+    """A public sample there ends the fault, a damaged one is a fault, and without the folder nothing is said of it."""
+    config = experiment("fairgfl")
+    shutil.copy(project / "bank-a/data.npz", project / "server/public.npz")
+    assert not examine(project, read_project(project), config).faults
+    (project / "server/public.npz").write_bytes(b"PK")
+    [(whose, fault)] = examine(project, read_project(project), config).faults
+    assert (whose, "server/public.npz" in fault) == ("server", True)
+    for site in SITES:
+        shutil.rmtree(project / site)
+    (project / "server/public.npz").unlink()
+    [(whose, fault)] = examine(project, read_project(project), config).faults
+    assert (whose, "needs a public sample" in fault) == ("server", True)
 
 
 @pytest.mark.parametrize(

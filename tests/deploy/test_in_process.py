@@ -106,6 +106,12 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monk
         assert distance(here, there) <= 1e-5
 
 
+def test_sites_without_a_sensitive_attribute_take_no_part_where_one_is_needed(project: Path) -> None:
+    """They refuse as they join, before anything leaves, and say why in their own journals alone."""
+    with pytest.raises(ClientsMissing, match=r"step 'join': 0 of 3 .*bank-a: its data or settings were refused"):
+        joined(project, experiment("f2gnn"))
+
+
 def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites draw the simulation's privacy noise, not their own."""
     of_client, secrets = members.of_client, list[torch.Tensor]()

@@ -4,8 +4,10 @@ from pathlib import Path
 
 from fedweave import outside
 from fedweave.config import Choice, Config, Document, own_parameters, resolve
+from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.policy import PolicyViolation
 from fedweave.deploy.flare.sitefile import Rules
+from fedweave.errors import UserError
 
 
 def admitted(rules: Rules, document: Document) -> Config:
@@ -19,6 +21,22 @@ def admitted(rules: Rules, document: Document) -> Config:
     config = resolve(document)
     check_algorithm(rules, config.algorithm)
     return config
+
+
+def check_of_sites(algorithm: Choice) -> None:
+    """Refuse an algorithm that needs what no site has or gives.
+
+    Raises:
+        UserError: names it and what to do.
+    """
+    needs = capabilities(algorithm.kind)
+    if needs.pooled:
+        raise UserError(f"{algorithm.name} pools all data at one place, which no site allows; choose another.")
+    if needs.ids:
+        raise UserError(
+            f"{algorithm.name} needs to know which nodes of other sites a site's nodes are connected to, which no site "
+            "knows; run it with engine.name = 'simulation', or choose another."
+        )
 
 
 def check_files(rules: Rules, document: Document) -> None:

@@ -46,6 +46,7 @@ JOINING: Declaration = {
 }
 FORM = ("features", "classes", "names", "columns", "kinds")  # says what the data is like, and nothing of a record in it
 
+TEST_FILE = "test.npz"  # of the server
 # What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
 ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
 
@@ -207,6 +208,11 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
     return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of)
+
+
+def server_test(folder: Path, dtype: torch.dtype) -> Graph | None:
+    """The global test graph in the server's `folder`; None if there is none."""
+    return global_test(folder / TEST_FILE, SiteData(TEST_FILE), dtype) if (folder / TEST_FILE).exists() else None
 
 
 def server_graphs(folder: Path, dtype: torch.dtype) -> dict[str, Graph]:

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.build import check_examples, check_pooling, check_scaling, graph_of
+from fedweave.build import check_examples, check_people, check_pooling, check_scaling, graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities, check_rounds
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import StepInfo, step_info
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.alignment import read_openings
 from fedweave.deploy.flare.downloads import Downloads
@@ -187,16 +188,12 @@ class Participation:
         run until `pad`.
 
         Raises:
-            ConfigError: the algorithm or the model is for other data. PolicyViolation: the policy would end the run.
+            ConfigError, DataError: algorithm or model is for other data. PolicyViolation: the policy would end the run.
         """
-        model = self.config.model.make().build(width, found.classes)
-        check_examples(self.config, found.data)
-        check_pooling(self.config, found.data, model)
-        self.algorithm = self.config.algorithm.make(model)
-        check_rounds(self.algorithm, self.config.general.rounds)
+        self.algorithm = suited(self.config, found.data, width, scaling)
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
-        check_scaling(scaling, self.algorithm, ("example", "node"))
         if not self.asked.predict:
+            check_people(self.config, found.data, self.algorithm)
             check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
         self.memory.chained = any(info.sums and not info.forgets for info in map(step_info, calls.all))
@@ -295,6 +292,21 @@ class Participation:
         self._replaced.enter(call.round, call.saved)
         self._replaced.keep(self._data.dump()[self.draws_as])
         return {VERSION: self._data.versions[self.draws_as]}
+
+
+def suited(config: Config, data: Dataset, width: int, scaling: str) -> Any:
+    """The algorithm with a model for a site's `data`, whose features are `width` columns and scaled so.
+
+    Raises:
+        ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
+    """
+    model = config.model.make().build(width, data.classes)
+    check_examples(config, data)
+    check_pooling(config, data, model)
+    algorithm = config.algorithm.make(model)
+    check_rounds(algorithm, config.general.rounds)
+    check_scaling(scaling, algorithm, ("example", "node"))
+    return algorithm
 
 
 def _marks_before(path: Path) -> dict[str, Any]:

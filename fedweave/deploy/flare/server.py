@@ -19,17 +19,17 @@ from nvflare.collab import collab
 from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.core.replies import Replies
+from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import global_test, server_graphs
+from fedweave.deploy.flare.holdings import server_graphs, server_test
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.names import RESULT, TOPIC
 from fedweave.deploy.flare.participation import RUNS
-from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.privacy.aggregation import read_root
@@ -40,7 +40,6 @@ from fedweave.runs.run import RunBackend, run
 from fedweave.runs.stopping import Interrupted, Stop
 
 RECENT = 20  # rounds that a watcher is told of at once
-TEST = "test.npz"
 
 
 @dataclass
@@ -151,22 +150,14 @@ class Server:
             torch.set_num_threads(values["threads"])
         kind, dtype = config.algorithm.kind, getattr(torch, values["dtype"])
         needs = capabilities(kind)
-        if needs.pooled:
-            raise UserError(
-                f"{config.algorithm.name} pools all data at one place, which no site allows; choose another."
-            )
-        if needs.ids:
-            raise UserError(
-                f"{config.algorithm.name} needs to know which nodes of other sites a site's nodes are connected to, "
-                "which no site knows; run it with engine.name = 'simulation', or choose another."
-            )
+        check_of_sites(config.algorithm)
         fed = Flare(
             link,
             self.sites,
             ledger=Journal(journal_path(root, self.run)),
             seed=config.general.seed,
             dtype=dtype,
-            test=global_test(root / TEST, SiteData(TEST), dtype) if (root / TEST).exists() else None,
+            test=server_test(root, dtype),
             held=server_graphs(root, dtype),
             quorum=1.0 if needs.vertical else values["quorum"],  # no party can do without the others' columns
             limit=int(values["reply_mb"] * 1e6),

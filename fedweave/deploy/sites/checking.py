@@ -2,13 +2,21 @@
 
 import os
 import socket
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from fedweave.config import Config
-from fedweave.core.algorithm import capabilities
+from fedweave.config.experiment import ANY_CLASSES, ANY_FEATURES
+from fedweave.core.algorithm import calls_of, capabilities
+from fedweave.core.ledger import Ledger
+from fedweave.deploy.flare.admission import check_of_sites
+from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import server_graphs, server_test
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer
@@ -18,7 +26,7 @@ from fedweave.deploy.sites.processes import SiteProcess, found
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.site_check import check_site
 from fedweave.deploy.sites.startup import check_key, check_settings
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import ConfigError, FedweaveError
 
 SOON = 30  # days that a certificate should still last
 SECONDS = 2.0  # for the server to take a connection
@@ -39,6 +47,8 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         told.attempt("server", partial(_reach, project, told))
     if config is not None:
         told.attempt("experiment", partial(check_experiment, config))
+        if "server" in names and not any(whose == "experiment" for whose, _ in told.faults):
+            told.attempt("server", partial(_begin, directory / "server", project, config, told))
     compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
     return told
 
@@ -49,8 +59,7 @@ def check_experiment(config: Config) -> None:
     Raises:
         ConfigError: the model or the algorithm refuses them. UserError: the algorithm is none of sites.
     """
-    if capabilities(config.algorithm.kind).pooled:
-        raise UserError(f"{config.algorithm.name} pools all data at one place, which no site allows; choose another.")
+    check_of_sites(config.algorithm)
     config.check_made()
 
 
@@ -72,6 +81,45 @@ def _member(member: SiteProcess, project: Project, config: Config | None, told: 
     told.attempt(name, partial(read_secret, folder / SECRET))
     told.forms[name] = {"key of ids": told.attempt(name, partial(read_secret, folder / IDS_KEY))}
     told.attempt(name, partial(check_site, folder, config, len(project.sites), told))
+
+
+def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
+    """Let the algorithm begin as at the server, with what its `folder` holds; not if sites are called for that. Without
+    a site here, the model is of any width.
+
+    Raises:
+        FedweaveError: a file is refused, or the algorithm refuses to begin.
+    """
+    import torch
+
+    dtype, seed = getattr(torch, config.engine.values["dtype"]), config.general.seed
+    test, held = server_test(folder, dtype), server_graphs(folder, dtype)
+    form = next((form for form in told.forms.values() if form.get("features") and form.get("classes")), {})
+    features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
+    width = len(features) if isinstance(features, list) else features
+    try:
+        algorithm = config.algorithm.make(config.model.make().build(width, classes))
+    except ConfigError:
+        return  # as the sites have said
+    if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
+        fed = Flare(_Uncalled(), project.sites, ledger=Ledger(), seed=seed, dtype=dtype, test=test, held=held)
+        fed.classes = classes
+        algorithm.init(fed)
+
+
+class _Uncalled:
+    """A `Link` to sites that are not to be called."""
+
+    def __init__(self) -> None:
+        self.late = Counter[str]()
+
+    def unreachable(self) -> dict[str, str]:
+        """None is."""
+        return {}
+
+    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
+        """No answer: sites refuse such a call, too."""
+        return {}, dict.fromkeys(blobs, "the algorithm calls it before the first round, which its `calls` do not say")
 
 
 def _certificate(folder: Path, kind: str, told: Found) -> None:

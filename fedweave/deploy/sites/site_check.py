@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.build import graph_of
+from fedweave.build import check_people, graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.graph import SPLITS
@@ -16,6 +16,7 @@ from fedweave.deploy.flare.foretold import refusals
 from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph, withheld
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.keys import read_checked
+from fedweave.deploy.flare.participation import suited
 from fedweave.deploy.flare.party import read_own
 from fedweave.deploy.flare.policy import Spent, check_batches
 from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, SiteData
@@ -44,7 +45,7 @@ def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: in
         why = f"{own.nodes} nodes are fewer than policy.min_nodes = {rules.min_nodes}"
         told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
     _crowds(folder, own, rules, told)
-    _get_on(folder, own, rules, config, sites, told)
+    _get_on(folder, own, "none", rules, config, sites, told)
 
 
 def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: int, told: Found) -> None:
@@ -53,7 +54,7 @@ def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, s
 
     name, own = folder.name, own_graph(data, folder)
     if config is not None and not capabilities(config.algorithm.kind).pooled:
-        _get_on(folder, own, rules, config, sites, told)
+        _get_on(folder, own, data.normalise, rules, config, sites, told)
     told.facts.append((name, _described(own)))
     _crowds(folder, own, rules, told)
     columns = list(own.columns) or own.features
@@ -78,14 +79,13 @@ def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
             told.notes.append((name, f"no {split} {own.example}s"))
 
 
-def _get_on(folder: Path, own: Dataset, rules: Rules, config: Config, sites: int, told: Found) -> None:
-    """See what the policy says of the messages and of the training steps of an algorithm on a site's `own` data. A
-    party's train nodes are those of all its nodes, of which the parties may have fewer in common."""
+def _get_on(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: int, told: Found) -> None:
+    """See whether a site's `own` data, scaled so, suit an algorithm, and what the policy says of its messages and
+    training steps on them. A party's train nodes are those of all its nodes, of which the parties may have fewer in
+    common."""
     import torch
 
-    shape = own.features, own.classes, sites
-    rehearsal = partial(_rehearse, folder, rules, config, shape, bool((own.y >= 0).any()), told)
-    algorithm = told.attempt(folder.name, rehearsal)
+    algorithm = told.attempt(folder.name, partial(_rehearse, folder, own, scaling, rules, config, sites, told))
     if algorithm is not None and own.public is not None:
         graph = graph_of(own, own.features, torch.float32)
         told.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
@@ -107,20 +107,18 @@ def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: F
         told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))
 
 
-def _rehearse(
-    folder: Path, rules: Rules, config: Config, shape: tuple[int, int, int], labels: bool, told: Found
-) -> Any:
-    """See what the policy says of all that the algorithm declares to send; shape: features, classes and sites; labels:
-    whether the site has any. Returns the algorithm.
+def _rehearse(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: int, told: Found) -> Any:
+    """Make the algorithm as the site does, and see what the policy says of all that it declares to send. Returns it.
 
     Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would
     reach, unless it needs all sites.
 
     Raises:
-        ConfigError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
+        ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
     """
-    (features, classes, sites), name = shape, folder.name
-    algorithm = config.algorithm.make(config.model.make().build(features, classes))
+    name, labels = folder.name, bool((own.y >= 0).any())
+    algorithm = suited(config, own, own.features, scaling)
+    check_people(config, own, algorithm)
     calls = calls_of(algorithm, config.algorithm.name, sites)
     senders: dict[tuple[str, bool], list[str]] = {}
     for why, sender, certain in refusals(rules, calls, labels):
