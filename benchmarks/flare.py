@@ -45,7 +45,8 @@ from fedweave.deploy.flare.requests import Open
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.site import Site
 from fedweave.deploy.flare.sitefile import Rules
-from fedweave.deploy.sites.processes import free_port, members, wait_until_open
+from fedweave.deploy.sites.ports import free_port, wait_until_open
+from fedweave.deploy.sites.processes import members
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.engines.calls import Keys
 from fedweave.engines.resending import LastReceived

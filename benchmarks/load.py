@@ -26,7 +26,8 @@ from fedweave.build import build
 from fedweave.config import Config, read, resolve
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.sites.processes import SiteProcess, descendants, free_port
+from fedweave.deploy.sites.ports import free_port
+from fedweave.deploy.sites.processes import SiteProcess, descendants
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.running import RUN, run
 from fedweave.deploy.sites.splitting import hand_out, split

@@ -86,7 +86,6 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     from fedweave.build import client_ids
     from fedweave.core.algorithm import capabilities
     from fedweave.core.graph import SPLITS, TRAIN
-    from fedweave.datasets.features import OVER_NODES
 
     parts, y = built.partition.parts, built.data.y
     names = client_ids(len(parts), built.partition.names)
@@ -117,6 +116,17 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             f"classes of fewer than {FEW} examples: {', '.join(rare[:5])}; if a name is misspelt, correct it. With "
             "data.labels = […], all classes in order, any other name is refused"
         )
+    yield from _in_no_epsilon(config, built)
+    trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
+    for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
+        name = built.data.labels[number] if built.data.labels else number
+        yield f"no client trains on class {name}, of which there are {int((y == number).sum()):,} examples"
+
+
+def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
+    """What the data of all clients tell beside messages whose ε is stated."""
+    from fedweave.datasets.features import OVER_NODES
+
     composed = getattr(built.algorithm, "composed", None)  # of algorithms made of parts
     if composed is not None and composed.mechanism and config.data.values.get("normalise") in OVER_NODES:
         yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
@@ -125,10 +135,6 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             "one-hot degrees or labels have as many columns as all clients' data need, and that number is in no ε; "
             "data.degrees, or data.node_labels, settles it before"
         )
-    trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
-    for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
-        name = built.data.labels[number] if built.data.labels else number
-        yield f"no client trains on class {name}, of which there are {int((y == number).sum()):,} examples"
 
 
 def _counted(config: "Config", columns: Sequence[str]) -> bool:

@@ -131,8 +131,8 @@ def test_a_reward_waits_for_whoever_has_earned_it(name: str) -> None:
 
 def test_values_of_those_who_are_called_in_turn_can_be_compared() -> None:
     """As many values as clients are worth 1 together, whoever was called."""
-    fed = federation(dtype=torch.float64)
     for value, reward in ((CosineValue(), SparseReward()), (Reputation(wait=100), ReputationReward())):
+        fed = federation(dtype=torch.float64)
         made = ALGORITHMS["fedavg"](model(0.0), parts=(value, reward), participation=0.4)
         for step in train(made, fed, 30, eval_every=0):
             r = step.state["parts"][type(value).__name__]["r"]
