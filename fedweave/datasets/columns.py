@@ -1,5 +1,6 @@
 """What the columns of a user's tables of nodes and edges mean (docs/data-format.md), and how each is read."""
 
+import json
 from collections.abc import Mapping
 from functools import partial
 
@@ -41,11 +42,12 @@ def check_columns(
                 "See docs/data-format.md; cells are split by commas.",
             )
     extra = [name for name in table.columns if name not in known] if closed else []
+    ignore = f"ignore = {json.dumps([f'{table.path.stem}.{name}' for name in extra])}"
     if "weight" in extra:
-        remedy = 'Remove the column weight, or say ignore = ["weight"]; every edge counts 1.'
+        remedy = f"Remove the column weight, or say {ignore}; every edge counts 1."
         refuse(table.path, "edge weights are not supported", remedy)
     if extra:
-        remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}."
+        remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
         refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy)
 
 

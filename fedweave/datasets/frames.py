@@ -58,8 +58,8 @@ def from_networkx(
 ) -> Dataset:
     """The graph of a `networkx.Graph`, undirected; what nodes have besides `label`, "sens" and "split" are features.
 
-    features: the attributes to take, in order; by default all. options: see `from_frames`; edges' "weight" is refused
-    unless it is 1 everywhere or in `ignore`.
+    features: the attributes to take, in order; by default all. options: see `from_frames`; what edges have is refused
+    unless `ignore` names it, such as "edges.date", or it is a "weight" that is 1 everywhere.
 
     Raises:
         ConfigError, DataError: see `from_frames`.
@@ -73,18 +73,23 @@ def from_networkx(
     for attribute, column in ((label, "label"), *((key, key) for key in ("sens", "split", *chosen))):
         if column in ("label", *chosen) or any(attribute in own for own in known.values()):
             columns[column] = [own.get(attribute) for own in known.values()]
-    return from_frames(_columns(columns), _edges(graph, "weight" in (options.get("ignore") or ())), name, **options)
+    return from_frames(_columns(columns), _edges(graph, options.get("ignore") or (), name), name, **options)
 
 
-def _edges(graph: Any, weights: bool) -> pa.Table:
-    """The ends of all edges but loops, as text; with what edges have as "weight", if `weights` asks for it or one is
-    not 1, which tables of edges may not have."""
+def _edges(graph: Any, ignore: Sequence[str], name: str) -> pa.Table:
+    """The ends of all edges but loops, as text, and what else edges have, except weights of 1 that `ignore` does not
+    name."""
     ends = [(str(a), str(b), own) for a, b, own in graph.edges(data=True) if a != b]
     edges = {"source": [a for a, _, _ in ends], "target": [b for _, b, _ in ends]}
+    attributes = dict.fromkeys(key for _, _, own in ends for key in own)
+    if taken := [key for key in edges if key in attributes]:
+        refuse(name, f"edges have an attribute {taken[0]!r}, which is what one of their ends is called", "Rename it.")
+    held = {key: [own.get(key) for _, _, own in ends] for key in attributes}
+    if all(own.get("weight", 1) == 1 for _, _, own in ends) and not {"weight", "edges.weight"} & set(ignore):
+        held.pop("weight", None)
     made = pa.table(edges, pa.schema([(k, pa.string()) for k in edges]))
-    held = [own.get("weight", 1) for _, _, own in ends]
-    if any(weight != 1 for weight in held) or (weights and any("weight" in own for _, _, own in ends)):
-        return made.append_column("weight", _columns({"weight": held})["weight"])
+    for column in (of_edges := _columns(held)).column_names:
+        made = made.append_column(column, of_edges[column])
     return made
 
 

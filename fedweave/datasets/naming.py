@@ -26,14 +26,15 @@ def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
 
 def named(tables: Sequence[Table], root: Path, columns: Mapping[str, str], ignore: Sequence[str]) -> list[Table]:
     """The tables with the columns that `columns` {meaning: own name} names called by what they mean, and without those
-    of `ignore`; each is in one of the tables at least.
+    of `ignore`; each is in one of the tables at least. "edges.weight" in `ignore` is the column of the edges alone.
 
     Raises:
         DataError: a name is in none of the tables, or its meaning is there, too.
     """
     held = {name for table in tables for name in table.columns}
-    for key, names in (("columns", columns.values()), ("ignore", ignore)):
-        if absent := [name for name in names if name not in held]:
+    full = {name for table in tables for name in _full(table)}
+    for key, names, known in (("columns", columns.values(), held), ("ignore", ignore, held | full)):
+        if absent := [name for name in names if name not in known]:
             has = "; ".join(f"{table.path.name} has {', '.join(table.columns)}" for table in tables)
             refuse(root, f"no table has the column {absent[0]!r}, which data.{key} names ({has})", "Correct its name.")
     return [_named(table, columns, ignore) for table in tables]
@@ -41,7 +42,7 @@ def named(tables: Sequence[Table], root: Path, columns: Mapping[str, str], ignor
 
 def _named(table: Table, columns: Mapping[str, str], ignore: Sequence[str]) -> Table:
     meaning = {own: name for name, own in columns.items() if own in table.columns}
-    kept = [name for name in table.columns if name not in ignore]
+    kept = [name for name, full in zip(table.columns, _full(table), strict=True) if not {name, full} & set(ignore)]
     for own, name in meaning.items():
         if name in kept and name not in meaning:
             refuse(
@@ -50,3 +51,8 @@ def _named(table: Table, columns: Mapping[str, str], ignore: Sequence[str]) -> T
                 f"Leave that one out: ignore = [{name!r}] in [data].",
             )
     return replace(table, data=table.data.select(kept).rename_columns([meaning.get(name, name) for name in kept]))
+
+
+def _full(table: Table) -> list[str]:
+    """The columns with their table in front, such as "edges.weight"."""
+    return [f"{table.path.stem}.{name}" for name in table.columns]

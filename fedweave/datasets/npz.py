@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from fedweave.core.swollen import ARCHIVE_FAULTS, Swollen, check_archive
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_array, first, refuse
+from fedweave.datasets.precision import refuse_merged
 
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
@@ -103,8 +104,10 @@ def _check_names(names: list[str], path: Path) -> None:
 
 
 def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
-    check_array(arrays["x_data"], "x_data", np.float32, (None,), path)
     check_array(arrays["x_shape"], "x_shape", np.int64, (2,), path)
+    if arrays["x_data"].dtype == np.float64:
+        _check_kept(arrays["x_data"], arrays["x_indices"], len(arrays["y"]), path)
+    check_array(arrays["x_data"], "x_data", np.float32, (None,), path)
     for key in ("x_indices", "x_indptr"):
         wanted = np.int32 if arrays[key].dtype == np.int32 else np.int64
         check_array(arrays[key], key, wanted, (None,), path)
@@ -118,6 +121,23 @@ def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
             f"x_data, x_indices, x_indptr and x_shape {shape} are no CSR matrix ({error})",
             "Write all four from one scipy.sparse.csr_matrix.",
         )
+
+
+def _check_kept(values: np.ndarray, columns: np.ndarray, rows: int, path: Path) -> None:
+    """Refuse float64 values [m] which the remedy for their type, storing them as float32, would blur within a column;
+    one zero stands for the cells that are not stored."""
+
+    def refuse_at(row: int, what: str, remedy: str) -> None:
+        refuse(path, f"x_data: {what}", remedy)
+
+    if values.shape != columns.shape or values.ndim != 1:
+        return  # no CSR matrix, which is refused by its shapes
+    order = np.argsort(columns, kind="stable")
+    starts = np.flatnonzero(np.diff(columns[order])) + 1
+    for entries in np.split(order, starts) if len(order) else ():
+        held = values[entries] if len(entries) >= rows else np.append(values[entries], 0.0)
+        if np.isfinite(held).all():
+            refuse_merged(held, f"a number in column {columns[entries[0]]}", refuse_at)
 
 
 def _ids(arrays: dict[str, np.ndarray], examples: int, path: Path) -> tuple[str, ...]:

@@ -165,6 +165,24 @@ REFUSALS = {
 }
 
 
+def test_times_are_not_sent_through_float32(tmp_path: Path) -> None:
+    """Storing them as float32, the remedy for float64, would make one value of those of a column."""
+    times = np.stack([1.7e9 + 10 * np.arange(6.0), np.linspace(0, 1, 6)], axis=1)
+    x = sp.csr_matrix(times)
+    arrays = {"x_data": x.data, "x_indices": x.indices, "x_indptr": x.indptr, "x_shape": np.array(x.shape)}
+    arrays |= {"edge_index": np.empty((2, 0), np.int64), "y": np.array([0, 1, 0, 1, 0, 1])}
+    path = tmp_path / "times.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(DataError, match=r"x_data: a number in column 0 is 1700000010.0, .*Subtract 1700000000.0"):
+        npz.read(path, "times")
+    x = sp.csr_matrix(times - [1.7e9, 0])
+    np.savez(path, **arrays | {"x_data": x.data, "x_indices": x.indices, "x_indptr": x.indptr})
+    with pytest.raises(DataError, match=r"x_data is float64, not float32.*astype"):
+        npz.read(path, "times")
+    np.savez(path, **arrays | {"x_data": x.data.astype("f4"), "x_indices": x.indices, "x_indptr": x.indptr})
+    np.testing.assert_array_equal(npz.read(path, "times").x.toarray(), (times - [1.7e9, 0]).astype("f4"))
+
+
 @pytest.mark.parametrize("case", REFUSALS)
 def test_bad_arrays_are_refused(case: str, file: Path) -> None:
     change, what, remedy = REFUSALS[case]

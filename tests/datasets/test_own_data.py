@@ -316,13 +316,36 @@ def test_edge_weights_are_dropped_where_they_say_nothing_or_the_user_says_so() -
     club = nx.karate_club_graph()
     for node in club:
         club.nodes[node]["degree"] = club.degree(node)
-    with pytest.raises(DataError, match=r'edges: edge weights are not supported.*, or say ignore = \["weight"\]'):
+    with pytest.raises(DataError, match=r'edges: edge weights are not supported.*, or say ignore = \["edges.weight"\]'):
         datasets.from_networkx(club, label="club")
     dropped = datasets.from_networkx(club, label="club", ignore=("weight",))
     nx.set_edge_attributes(club, 1.0, "weight")
     for options in ({}, {"ignore": ("weight",)}):
         assert content(datasets.from_networkx(club, label="club", **options)) == content(dropped)
     assert dropped.edges.shape == (2, 2 * club.number_of_edges())
+
+
+def test_what_networkx_edges_have_is_refused_until_ignore_names_it() -> None:
+    """No attribute is dropped in silence, and a feature of the nodes stays where one of the edges has its name."""
+    club = nx.karate_club_graph()
+    for node in club:
+        club.nodes[node]["weight"] = float(club.degree(node))
+    plain = datasets.from_networkx(nx.create_empty_copy(club), label="club")
+    dates = {edge: f"2024-01-{1 + at % 28}" for at, edge in enumerate(club.edges)}
+    nx.set_edge_attributes(club, dates, "date")
+    with pytest.raises(DataError, match=r'edges: edge weights.* or say ignore = \["edges.weight", "edges.date"\]'):
+        datasets.from_networkx(club, label="club")
+    with pytest.raises(DataError, match=r'edges: unknown columns: date\..*; ignore = \["edges.date"\] leaves out'):
+        datasets.from_networkx(club, label="club", ignore=("edges.weight",))
+    whole = datasets.from_networkx(club, label="club", ignore=("edges.weight", "edges.date"))
+    assert whole.columns == ("weight",)
+    assert whole.edges.shape == (2, 2 * club.number_of_edges())
+    np.testing.assert_array_equal(whole.x, plain.x)
+    with pytest.raises(DataError, match=r"no table has the column 'edges.day', which data.ignore names"):
+        datasets.from_networkx(club, label="club", ignore=("edges.day",))
+    nx.set_edge_attributes(club, "bank", "source")
+    with pytest.raises(DataError, match=r"an attribute 'source', which is what one of their ends is called\. Rename"):
+        datasets.from_networkx(club, label="club", ignore=("edges.weight", "edges.date"))
 
 
 def test_named_values_survive_in_the_config_of_a_run() -> None:
