@@ -21,6 +21,7 @@ ESTIMATED = "_estimated"  # how names of estimated matrices end
 BINS = 20  # of a histogram over [0, 1]
 MAJORITY = colours.tone("#8A8A8A")  # the accuracy of always predicting one class
 LOCAL = "Local test accuracy, mean over clients"
+_OTHERS = ("local/matched_accuracy", "scores/coarse")  # where local/majority is not of all of local/accuracy's clients
 _REFERENCES = {"Global test accuracy": "global/majority", LOCAL: "local/majority"}
 
 
@@ -175,8 +176,11 @@ def _some(count: int) -> np.ndarray:
 
 
 def _constants(groups: Sequence[Group], title: str) -> tuple[float, ...]:
-    """The different accuracies of always predicting the most frequent class, for curves called `title`."""
-    means = [spread(group.values(_REFERENCES.get(title, "")))[0] for group in groups]
+    """The different accuracies of always predicting the most frequent class, for curves called `title`; without those
+    of other clients than the curve is of."""
+    others = () if title != LOCAL else _OTHERS
+    alike = [group for group in groups if not any(group.by_seed(name) for name in others)]
+    means = [spread(group.values(_REFERENCES.get(title, "")))[0] for group in alike]
     return tuple(sorted({round(mean, 4) for mean in means if math.isfinite(mean)}))
 
 

@@ -427,6 +427,19 @@ def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> N
     assert drawn.panels[0].levels == (0.5,)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("other", ["local/matched_accuracy", "scores/coarse"])
+def test_no_line_is_drawn_of_other_clients_than_the_curve(other: str, copied: Callable[..., Path]) -> None:
+    directory = copied()
+    summary = json.loads((directory / "summary.json").read_text())
+    levels = []
+    for changed in ({"local/majority": 0.5}, {"local/majority": 0.5, other: 1.0}):
+        (directory / "summary.json").write_text(json.dumps(summary | {"metrics": summary["metrics"] | changed}))
+        drawn = figures.curves(grouped([read_run(directory)]))
+        assert drawn is not None
+        levels += [panel.levels for panel in drawn.panels if panel.title == figures.LOCAL]  # type: ignore[union-attr]
+    assert levels == [(0.5,), ()]
+
+
 def test_only_the_seed_may_differ_in_a_group(runs: dict[str, Path]) -> None:
     first, second = read_run(runs["s0"]), read_run(runs["s1"])
     other = {**second.config, "algorithm": {**second.config["algorithm"], "lr": 0.5}}
