@@ -83,9 +83,9 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     """What is allowed and seldom meant: clients or classes without examples to train or test on, classes of a few."""
     import numpy as np
 
-    from fedweave.build import client_ids
     from fedweave.core.algorithm import capabilities
     from fedweave.core.graph import SPLITS, TRAIN
+    from fedweave.partition.base import client_ids
 
     parts, y = built.partition.parts, built.data.y
     names = client_ids(len(parts), built.partition.names)
@@ -104,7 +104,6 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             f"gaps compare {groups[0]} and {groups[1]} alone; {int((built.data.sens > 1).sum()):,} people of "
             f"{', '.join(groups[2:])} are in none. Correct the names, or make two groups of them"
         )
-    yield from _of_columns(config, built)
     if built.data.sens is not None and capabilities(config.algorithm.kind).vertical:
         yield "gaps between groups of people are not measured in vertical federations"
     if config.data.name == "members":
@@ -142,21 +141,6 @@ def _counted(config: "Config", columns: Sequence[str]) -> bool:
     kinds = {"degree = ": "degrees", "label = ": "node_labels"}
     found = {key for name, key in kinds.items() if any(column.startswith(name) for column in columns)}
     return any(config.data.values.get(key) is None for key in found)
-
-
-def _of_columns(config: "Config", built: "Built") -> Iterator[str]:
-    """That clients with columns of their own send what a horizontal algorithm adds up."""
-    from fedweave.core.algorithm import capabilities
-    from fedweave.core.federation import step_info
-
-    kind, apart = capabilities(config.algorithm.kind), any(part.columns is not None for part in built.partition.parts)
-    if not apart or kind.vertical or kind.pooled or not hasattr(built.algorithm, "calls"):
-        return
-    if any(step_info(step).sends for step in built.algorithm.calls(len(built.fed.clients)).round):
-        yield (
-            f"clients hold different columns, and {config.algorithm.label} takes each client's first column for the "
-            "same, and so on; vertical algorithms do not (glasu, standalone), nor does local"
-        )
 
 
 def _at_several(built: "Built") -> Iterator[str]:

@@ -18,7 +18,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.ops.sparse import Sparse
 from fedweave.partition import Vertical
-from fedweave.partition.base import Part, Partition
+from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.induced import crossing_edges, induced_edges
 from fedweave.partition.pooling import pooled
 
@@ -132,11 +132,11 @@ def test_an_algorithm_that_needs_the_sensitive_attribute_is_refused_data_without
 
 def test_ids_sort_as_they_count() -> None:
     for count in (1, 10, 11, 1000):
-        ids = build.client_ids(count)
+        ids = client_ids(count)
         assert ids == sorted(ids)
         assert len(set(ids)) == count
-    assert build.client_ids(11)[3] == "client-03"
-    assert build.client_ids(2, ("shop", "bank")) == ["shop", "bank"]
+    assert client_ids(11)[3] == "client-03"
+    assert client_ids(2, ("shop", "bank")) == ["shop", "bank"]
 
 
 WIDE = replace(PATH, x=np.arange(1, 16, dtype=np.float32).reshape(5, 3))
@@ -220,7 +220,7 @@ def test_vertical_cora(data_root: Path) -> None:
     assert 0.98 * data.edges.shape[1] < cast(Any, whole.parts[0].edges).shape[1] <= data.edges.shape[1]
 
 
-@pytest.mark.parametrize(("algorithm", "clients", "features"), [("fedavg", 3, 4), ("centralized", 1, 10)])
+@pytest.mark.parametrize(("algorithm", "clients", "features"), [("local", 3, 4), ("centralized", 1, 10)])
 def test_the_model_fits_the_widest_client(algorithm: str, clients: int, features: int) -> None:
     sections = {
         "data": {"name": "synthetic", "nodes": 90, "features": 10},
@@ -240,3 +240,15 @@ def test_a_vertical_algorithm_needs_the_same_nodes_at_every_client() -> None:
     with pytest.raises(ConfigError, match=refused):
         build.build(config.resolve(sections | {"partition": {"name": "random", "clients": 3}}))
     assert build.build(config.resolve(sections | {"partition": {"name": "vertical", "clients": 3}}))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedego", "dfedgnn"])
+def test_a_horizontal_algorithm_needs_the_same_columns_at_every_client(algorithm: str) -> None:
+    """Averaging would take the first column of each client for the same feature."""
+    sections = {
+        "data": {"name": "synthetic", "nodes": 90, "features": 10},
+        "model": {"name": "ego"} if algorithm == "fedego" else {},
+        "algorithm": {"name": algorithm},
+    }
+    with pytest.raises(ConfigError, match=rf"'{algorithm}' would take each client's first column .* or local"):
+        build.build(config.resolve(sections | {"partition": {"name": "vertical", "clients": 3}}))

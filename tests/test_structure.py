@@ -20,6 +20,7 @@ LAYERS = (
     ("models", "sampling", "partition", "incentives"),
     ("algorithms",),
     ("rounds", "engines", "config"),
+    ("demands",),
     ("build",),
     ("runs",),
     ("report",),

@@ -62,3 +62,9 @@ class Partition:
     judged: Part | None = None
     held: Mapping[str, Part] = field(default_factory=dict)
     pairs: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def client_ids(count: int, names: tuple[str, ...] | None = None) -> list[str]:
+    """`names` if there are any, else "client-0", ..., zero-padded to equal width, so that they sort."""
+    digits = len(str(count - 1))
+    return [f"client-{i:0{digits}}" for i in range(count)] if names is None else list(names)

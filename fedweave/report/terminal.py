@@ -53,8 +53,8 @@ class Terminal:
     def header(self, config: Config, built: Any) -> None:
         """What is run, on what, and the clients; and what of one's own, or of the algorithm, is not used."""
         from fedweave.algorithms.fedavg import FedAvg
-        from fedweave.build import client_ids
         from fedweave.partition import unused
+        from fedweave.partition.base import client_ids
         from fedweave.partition.statistics import statistics, totals
         from fedweave.report.clients import clients_table
 

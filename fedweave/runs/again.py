@@ -8,7 +8,7 @@ import pyarrow as pa
 import torch
 
 from fedweave import outside
-from fedweave.build import Built, client_ids
+from fedweave.build import Built
 from fedweave.config import Config
 from fedweave.core import model as models
 from fedweave.core import random
@@ -16,6 +16,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
+from fedweave.partition.base import client_ids
 from fedweave.partition.statistics import statistics
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, PARTITION, damaged, read_table

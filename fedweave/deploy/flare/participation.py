@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.build import check_examples, check_people, check_pooling, check_scaling, graph_of
+from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities, check_rounds
 from fedweave.core.edge_list import MotifTable
@@ -16,6 +16,7 @@ from fedweave.core.federation import StepInfo, step_info
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
+from fedweave.demands import check_examples, check_people, check_pooling, check_scaling
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.alignment import read_openings
 from fedweave.deploy.flare.downloads import Downloads

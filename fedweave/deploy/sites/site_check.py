@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.build import check_people, graph_of
+from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
+from fedweave.demands import check_people
 from fedweave.deploy.flare.admission import check_algorithm, check_files
 from fedweave.deploy.flare.foretold import refusals
 from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph, withheld

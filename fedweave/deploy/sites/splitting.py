@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedweave import datasets
-from fedweave.build import client_ids, global_test_part, shares
+from fedweave.build import global_test_part, shares
 from fedweave.config import Config
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
@@ -12,7 +12,7 @@ from fedweave.deploy.flare.requests import SERVER
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.errors import UserError
 from fedweave.partition import cut
-from fedweave.partition.base import Partition
+from fedweave.partition.base import Partition, client_ids
 
 DATA, TEST = "data.npz", "test.npz"
 
