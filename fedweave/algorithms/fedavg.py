@@ -31,6 +31,7 @@ from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.incentives.vocabulary import Vocabulary
+from fedweave.learn import where_trained
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ class FedAvg(Deployable):
             return "what clients keep of their own model (share = ['*'] keeps nothing)"
         moments = self.objective.training.optimiser.moments
         return "optimizer_state = 'kept' (take 'fresh')" if moments and self.optimizer_state == "kept" else ""
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether clients train from, or are judged by, what they trained before."""
+        return self._own_weights or any(map(self.composed.owner, ("start", "judged")))
 
     @cached_property
     def composed(self) -> Composition:
@@ -234,8 +240,9 @@ class FedAvg(Deployable):
         ctx, kept = self._context(client, message), self.optimizer_state == "kept"
         state = client.state.get("optimizer") if kept else None
         fitted = self.objective.fit(ctx.start, client, client.key, ctx.sent, anchor=ctx.received, state=state)
-        client.state |= {"w": fitted.w} | ({"optimizer": fitted.state} if kept else {})
-        ctx = replace(ctx, trained=fitted.w, last_loss=fitted.loss)
+        w = where_trained(ctx.examples > 0, fitted.w, ctx.start) if self._goes_on else fitted.w
+        client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
+        ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimiser takes steps of weight decay alone
         update, reply = scale(self._shared(ctx.update), trains), Tree()
         for name, part in self.composed.items():

@@ -40,7 +40,7 @@ from fedweave.core.ranges import Real, Whole
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
-from fedweave.learn import OPTIMISERS, check_training, fit
+from fedweave.learn import OPTIMISERS, check_training, fit, where_trained
 from fedweave.ops.rows import weighted_gather
 from fedweave.sampling import ego
 from fedweave.sampling.egos import Egos
@@ -219,7 +219,7 @@ class FedEgo(Deployable):
         """The local stage (lines 5-18), after the mixing of line 38."""
         w, _ = self._personal(client, message)
         steps = self.epochs * message.get("epoch", self.batches)
-        w, _, optimizer = fit(
+        trained, _, optimizer = fit(
             self._local_loss,
             w,
             client.graph,
@@ -230,6 +230,7 @@ class FedEgo(Deployable):
             batches=self.egos.batches(self.model, client.graph, client.key, steps),
             rows=models.feature_rows(self.model),
         )
+        w = where_trained(client.graph.masks[TRAIN].any(), trained, w) if self.weight_decay else trained
         client.state |= {"w": w} | ({"optimizer": optimizer} if self._kept else {})
         theta, _ = self._parts(w)
         reply = {"egos": self._mashed(client, theta, message["uploads"], len(message["labels"]))}

@@ -20,9 +20,10 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.learn import where_trained
 
 _IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "reward", "start", "judged")  # nobody asks for these
 
@@ -100,9 +101,11 @@ class Local(Deployable):
     def _train(self, client: Client, init: Tensor) -> Tree:
         kept = self.optimizer_state == "kept"
         state = client.state.get("optimizer") if kept else None
-        fitted = self.objective.fit(self._own(client, init), client, client.key, state=state)
-        client.state |= {"w": fitted.w} | ({"optimizer": fitted.state} if kept else {})
-        return fitted.w
+        start = self._own(client, init)
+        fitted = self.objective.fit(start, client, client.key, state=state)
+        w = where_trained(client.graph.masks[TRAIN].any(), fitted.w, start)
+        client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
+        return w
 
     def _own(self, client: Client, init: Tensor) -> Tree:
         """The client's weights, drawn from the key `init` before it has any."""

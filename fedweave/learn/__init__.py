@@ -1,7 +1,19 @@
 """Local training: `fit`, the one loop that every algorithm trains with, and the optimisers it uses."""
 
-from fedweave.learn.fitting import Fit, Loss, Penalty, fit
+from fedweave.learn.fitting import Fit, Loss, Penalty, fit, where_trained
 from fedweave.learn.losses import cross_entropy
 from fedweave.learn.optimisers import OPTIMISERS, Adam, Optimiser, Sgd, check_training
 
-__all__ = ["OPTIMISERS", "Adam", "Fit", "Loss", "Optimiser", "Penalty", "Sgd", "check_training", "cross_entropy", "fit"]
+__all__ = [
+    "OPTIMISERS",
+    "Adam",
+    "Fit",
+    "Loss",
+    "Optimiser",
+    "Penalty",
+    "Sgd",
+    "check_training",
+    "cross_entropy",
+    "fit",
+    "where_trained",
+]

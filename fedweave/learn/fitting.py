@@ -74,6 +74,12 @@ def fit(
     return after
 
 
+def where_trained(trains: Tensor, trained: Tree, start: Tree) -> Tree:
+    """The weights that a client keeps: `trained` ones where it `trains` (bool scalar), else those of the `start`, for
+    without examples steps are of weight decay alone. Partly stored leaves come back whole."""
+    return map_leaves(lambda new, old: torch.where(trains, new, old), trained, start)
+
+
 class _Fit(Operation):
     """`fit` on tensors alone, and its batching rule."""
 

@@ -44,8 +44,8 @@ def test_medians_by_hand() -> None:
 def test_trimmed_means_by_hand() -> None:
     rows = [[1, 0], [2, -1e9], [3, 4], [1e9, 8], [7, 3]]
     assert flat(TrimmedMean(0.2).aggregate({}, of(rows))).tolist() == [4, 7 / 3]
-    squares = [[i * i, -i * i] for i in range(100)]  # 0.29 · 100 is a little less than 29 in binary
-    middle = sum(i * i for i in range(29, 71)) / 42
+    squares = [[i * i, -i * i] for i in range(1, 101)]  # 0.29 · 100 is a little less than 29 in binary
+    middle = sum(i * i for i in range(30, 72)) / 42
     assert flat(TrimmedMean(0.29).aggregate({}, of(squares))).tolist() == pytest.approx([middle, -middle], rel=1e-12)
 
 
@@ -65,6 +65,22 @@ def test_bounded_norms_by_hand() -> None:
     still = [[0, 0]] * 5  # of clients without examples, who would else be most
     assert NormBound().limit({}, of([*rows, *still])).tolist() == pytest.approx([1, 1, 1, 0.1, *[1] * 5])
     assert NormBound().limit({}, of(still)).tolist() == [1] * 5
+
+
+def test_updates_of_zero_are_no_votes() -> None:
+    """Clients without training examples send them; half of all clients would keep the model where it is."""
+    rows, still = [[1, 10], [2, -90], [6, 30]], [[0, 0]] * 4
+    assert flat(Median().aggregate({}, of([*rows, *still]))).tolist() == [2, 10]
+    assert flat(TrimmedMean(0.3).aggregate({}, of([*rows, *still]))).tolist() == [2, 10]  # of 7 clients 2, of 3 only 1
+    assert flat(TrimmedMean(0.3).aggregate({}, of([*rows[:2], *still]))).tolist() == [1.5, -40]
+    for part in (Median(), TrimmedMean(0.3)):
+        assert flat(part.aggregate({}, of(still))).tolist() == [0, 0]
+        half = flat(part.aggregate({}, of([[0, 4], [0, 6], *still]))).tolist()  # a leaf of zeros is a vote
+        assert half == [0, 5]
+    near = [[0.1, 0.0], [0.2, 0.0], [5.0, 5.0], [5.1, 5.0], [5.0, 5.1]]
+    assert Krum(1).weigh({}, of([*near, *still])).tolist() == [0, 0, 1, *[0] * 6]
+    apart = [[9, 0], [0, 9], [-9, 0], [0, -9]]  # four are too few to tell one malicious update
+    assert Krum(1).weigh({}, of([*apart, *still])).argmax() == 4
 
 
 def drawn(clients: int) -> np.ndarray:

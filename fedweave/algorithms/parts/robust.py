@@ -1,7 +1,8 @@
 """Robust aggregation: a minority of clients, whatever they send, cannot move the model where they want.
 
 Each part needs to see every client's update, so none can be combined with a secure sum. They replace weighting by size,
-which a client could lie about.
+which a client could lie about. An update of exactly 0, which clients without training examples send, does not count: it
+would be a vote for staying where the model is.
 """
 
 from collections.abc import Callable
@@ -51,7 +52,7 @@ class TrimmedMean(Uniform):
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """The trimmed means."""
         cut = self._trimmed(len(round.at))
-        return _of_sorted(round, lambda least: least[cut : len(least) - cut].mean(0))
+        return _of_sorted(round, lambda least: _middle(least, cut).mean(0))
 
     def _trimmed(self, clients: int) -> int:
         """⌊β P⌋.
@@ -90,22 +91,28 @@ class Krum(Part):
         return {}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """1 / m for the m best, 0 for the others."""
+        """1 / m for the m best, 0 for the others; where fewer updates than are needed are not 0, those of 0 count."""
         self._check(len(round.at))
-        best = krum_scores(round.updates, self.malicious).argsort(stable=True)[: self.keep]
+        moving = _moving(round)
+        voters = (moving if moving.sum() >= self._least else torch.ones_like(moving)).nonzero()[:, 0]
+        best = voters[krum_scores(round.updates[voters], self.malicious).argsort(stable=True)[: self.keep]]
         return torch.zeros(len(round.at), dtype=torch.float64).index_fill(0, best, 1 / self.keep)
+
+    @property
+    def _least(self) -> int:
+        """2 f + 3 or f + m, the larger."""
+        return max(2 * self.malicious + 3, self.malicious + self.keep)
 
     def _check(self, clients: int) -> None:
         """Refuse a round of too few clients.
 
         Raises:
-            UserError: they are fewer than 2 f + 3 or f + m.
+            UserError: says how many are needed.
         """
-        least = max(2 * self.malicious + 3, self.malicious + self.keep)
-        if clients < least:
+        if clients < self._least:
             raise UserError(
-                f"krum: malicious = {self.malicious} and keep = {self.keep} need {least} clients in a round; there are "
-                f"{clients}. Lower them, or raise algorithm.participation or quorum."
+                f"krum: malicious = {self.malicious} and keep = {self.keep} need {self._least} clients in a round; "
+                f"there are {clients}. Lower them, or raise algorithm.participation or quorum."
             )
 
 
@@ -143,12 +150,26 @@ class NormBound(Part):
         return ((self.norm or moved.median()) / norms.clamp(min=1e-30)).clamp(max=1.0)
 
 
+def _moving(round: Round) -> Tensor:
+    """bool [P]: whose updates are not 0; all if none is, so that there is something to aggregate."""
+    found = torch.stack([(round.update(path) != 0).flatten(1).any(1) for path, _ in leaves(round.w)]).any(0)
+    return found if found.any() else ~found
+
+
+def _middle(ascending: np.ndarray, cut: int) -> np.ndarray:
+    """Without the `cut` first and last rows, or as many as leave one or two."""
+    cut = min(cut, (len(ascending) - 1) // 2)
+    return ascending[cut : len(ascending) - cut]
+
+
 def _of_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tree:
-    """`function` of every leaf's updates [P, …], float64, of which each coordinate is in ascending order."""
+    """`function` of every leaf's updates [P, …] that move the model, float64, of which each coordinate is in ascending
+    order."""
+    moving = _moving(round)
 
     def one(path: str, leaf: Tensor) -> Tensor:
         # NumPy's sort along the clients takes a tenth of torch's time.
-        ascending = np.sort(round.update(path).numpy(), axis=0).astype(np.float64)
+        ascending = np.sort(round.update(path)[moving].numpy(), axis=0).astype(np.float64)
         return torch.from_numpy(np.asarray(function(ascending))).to(leaf.dtype)
 
     return nest({path: one(path, leaf) for path, leaf in leaves(round.w)})
