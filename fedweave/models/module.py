@@ -2,10 +2,12 @@
 
 Its constructor takes the numbers of features and classes, then settings with types and defaults. `forward(x,
 edge_index)` takes x float [n, features] and edge_index int64 [2, E], both directions of every edge, and returns logits
-[n, classes]. It runs for one client after the other (`runs_alone`), which takes longer than the models here. Dropout
-and first weights are drawn from the run's keys.
+[n, classes]; n counts a client's nodes without padding, so that layers may compare all nodes. It runs for one client
+after the other (`runs_alone`), which takes longer than the models here. Dropout and first weights are drawn from the
+run's keys.
 """
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping
@@ -78,24 +80,15 @@ class OwnModule:
         """The model.
 
         Raises:
-            ConfigError: the module refuses its settings, has buffers, which nobody averages, or frozen weights, fails
-                on a graph of three nodes or gives it no logits [3, classes].
+            ConfigError: the module refuses its settings, has no weights or unlike ones (`_check_weights`), fails on a
+                small graph, gives it no logits [n, classes], or remembers one graph when it sees the next.
         """
         try:
             with _seeded(0):
                 module = self.module(features, classes, **self.values)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"model {self.module.__name__}: {error}") from error
-        if buffers := [name for name, _ in module.named_buffers()]:
-            raise ConfigError(
-                f"model {self.module.__name__} has buffers ({', '.join(buffers)}), which are no weights and would stay "
-                "as they began; take layers without any, such as LayerNorm for BatchNorm."
-            )
-        if frozen := [name for name, weight in module.named_parameters() if not weight.requires_grad]:
-            raise ConfigError(
-                f"model {self.module.__name__} has frozen weights ({', '.join(frozen)}), which would be trained and "
-                "sent like all others; let them train, or give what the frozen layers make of features as features."
-            )
+        _check_weights(module)
         _try_out(module, features, classes)
 
         def init(key: Tensor) -> Tree:
@@ -104,32 +97,79 @@ class OwnModule:
             return {name: value.detach() for name, value in fresh.named_parameters()}
 
         def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-            x, edges = _dense(h), _edge_index(graph)
+            nodes = int(graph.real.sum())
+            x, edges = _dense(h)[:nodes], _edge_index(graph)
             module.train(key is not None)
             with _seeded(0 if key is None else int(key)):
-                return torch.func.functional_call(module, w, (x, edges))
+                out = torch.func.functional_call(module, w, (x, edges))
+            return torch.nn.functional.pad(out, (0, 0, 0, graph.nodes - nodes))
 
         return (Layer(init, apply, runs_alone=True),)
 
 
+def _check_weights(module: nn.Module) -> None:
+    """Refuse a module that has nothing to train, or what cannot be averaged like a weight."""
+    name = type(module).__name__
+    weights = dict(module.named_parameters())
+    if not weights:
+        raise ConfigError(f"model {name} has no weights, so that there is nothing to train.")
+    if lazy := [path for path, weight in weights.items() if isinstance(weight, nn.parameter.UninitializedParameter)]:
+        raise ConfigError(
+            f"model {name} has lazy layers ({', '.join(lazy)}), whose sizes only data would settle; give them their "
+            "sizes, of which features and classes are the constructor's first two parameters."
+        )
+    if buffers := [path for path, _ in module.named_buffers()]:
+        raise ConfigError(
+            f"model {name} has buffers ({', '.join(buffers)}), which are no weights and would stay as they began; take "
+            "layers without any, such as LayerNorm for BatchNorm."
+        )
+    if frozen := [path for path, weight in weights.items() if not weight.requires_grad]:
+        raise ConfigError(
+            f"model {name} has frozen weights ({', '.join(frozen)}), which would be trained and sent like all others; "
+            "let them train, or give what the frozen layers make of features as features."
+        )
+
+
 def _try_out(module: nn.Module, features: int, classes: int) -> None:
-    """Run it on a path of three nodes."""
-    name, edges = type(module).__name__, torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-    dtype = next((weight.dtype for weight in module.parameters()), torch.float32)
+    """Run copies of it on a path of three nodes and on one of four: the second must depend neither on the first nor, in
+    evaluation, on chance."""
+    used, fresh, another = (copy.deepcopy(module).eval() for _ in range(3))
+    _tried(used, features, classes, 3)
+    after, alone, drawn = (
+        _tried(own, features, classes, 4, seed) for own, seed in ((used, 0), (fresh, 0), (another, 1))
+    )
+    if not torch.equal(after.nan_to_num(), alone.nan_to_num()):
+        raise ConfigError(
+            f"model {type(module).__name__} gives other logits for a graph after it has seen another: it keeps some of "
+            "it, and one module serves all clients. Set cached = False in its layers."
+        )
+    if not torch.equal(drawn.nan_to_num(), alone.nan_to_num()):
+        raise ConfigError(
+            f"model {type(module).__name__} draws at random in evaluation, too; call functional dropout with "
+            "training=self.training, or take nn.Dropout."
+        )
+
+
+def _tried(module: nn.Module, features: int, classes: int, nodes: int, seed: int = 0) -> Tensor:
+    """Its logits for a path of some nodes; what it draws comes from `seed`."""
+    name, ends = type(module).__name__, torch.arange(nodes - 1)
+    edges = torch.stack([torch.cat([ends, ends + 1]), torch.cat([ends + 1, ends])])
+    x = torch.linspace(-1, 1, nodes * features, dtype=next(module.parameters()).dtype).view(nodes, features)
     try:
-        with torch.no_grad(), _seeded(0):
-            out = module.eval()(torch.zeros(3, features, dtype=dtype), edges)
+        with torch.no_grad(), _seeded(seed):
+            out = module(x, edges)
     except Exception as error:
         raise ConfigError(
-            f"model {name} failed on a graph of three nodes{raised_at(error)}: {type(error).__name__}: {error}. Its "
+            f"model {name} failed on a graph of {nodes} nodes{raised_at(error)}: {type(error).__name__}: {error}. Its "
             "forward takes x [n, features] and edge_index [2, E]."
         ) from error
-    if not isinstance(out, Tensor) or out.shape != (3, classes):
+    if not isinstance(out, Tensor) or out.shape != (nodes, classes):
         got = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise ConfigError(
-            f"model {name} gave {got} for a graph of three nodes and {classes} classes; its forward must return logits "
-            f"[n, classes], here [3, {classes}]."
+            f"model {name} gave {got} for a graph of {nodes} nodes and {classes} classes; its forward must return "
+            f"logits [n, classes], here [{nodes}, {classes}]."
         )
+    return out
 
 
 def _dense(h: "Tensor | Sparse") -> Tensor:

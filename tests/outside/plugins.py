@@ -203,6 +203,46 @@ class Edgeless(Wide):
         return self.out(x)
 
 
+class Centred(Pooled):
+    """Features less their mean over all nodes."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.out(x - x.mean(0))
+
+
+class Caching(Pooled):
+    """Keeps the edges of the first graph."""
+
+    kept: Tensor | None = None
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        self.kept = edge_index if self.kept is None else self.kept
+        return self.out(x.index_add(0, self.kept[0], x[self.kept[1]]))
+
+
+class Chancy(Pooled):
+    """Drops in evaluation, too."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.out(nn.functional.dropout(x, 0.5))
+
+
+class Lazy(Pooled):
+    """Leaves a size to the data."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes)
+        self.out = nn.LazyLinear(classes)
+
+
+class Weightless(Pooled):
+    """Has nothing to train."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes)
+        self.out = nn.Identity()  # type: ignore[assignment]
+
+
 class Unfitting(Wide):
     """Sizes that do not fit."""
 

@@ -16,11 +16,14 @@ from fedweave.cli import app
 from fedweave.contract.command import verdict
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import Subject
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import make_graph
 from fedweave.errors import ConfigError, UserError
 from fedweave.loading import load_run
 from fedweave.models import GCN, module
 from fedweave.rounds import train
-from tests.contract.federations import CLASSES, FEATURES, distance, federation
+from tests.contract.federations import CLASSES, FEATURES, arrays, distance, federation
 
 PLUGINS = Path(__file__).parent / "plugins.py"
 DOCUMENT = f"""
@@ -238,18 +241,37 @@ def test_a_module_with_frozen_weights_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Wide", r"Wide gave \[3, 5\] for a graph of three nodes and 3 classes.*\[n, classes\], here \[3, 3\]"),
+        ("Wide", r"Wide gave \[3, 5\] for a graph of 3 nodes and 3 classes.*\[n, classes\], here \[3, 3\]"),
         ("Pooled", r"Pooled gave \[3\] for"),
         (
             "Edgeless",
-            r"Edgeless failed on a graph of three nodes.*TypeError.*forward takes x \[n, features\] and edge_i",
+            r"Edgeless failed on a graph of 3 nodes.*TypeError.*forward takes x \[n, features\] and edge_i",
         ),
-        ("Unfitting", r"Unfitting failed on a graph of three nodes \(plugins.py, line \d+\): RuntimeError"),
+        ("Caching", r"Caching gives other logits for a graph after it has seen another.*cached = False"),
+        ("Chancy", r"Chancy draws at random in evaluation, too; .*training=self.training"),
+        ("Lazy", r"Lazy has lazy layers \(out.weight, out.bias\).*give them their sizes"),
+        ("Weightless", r"Weightless has no weights, so that there is nothing to train"),
+        ("Unfitting", r"Unfitting failed on a graph of 3 nodes \(plugins.py, line \d+\): RuntimeError"),
     ],
 )
 def test_a_module_without_logits_for_every_node_is_refused_before_it_trains(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         net(name)
+
+
+def test_a_module_sees_no_padding() -> None:
+    """Layers that compare all nodes, such as PyG's LayerNorm, give what they give by themselves, whatever the rows."""
+    x, edges, y, masks = arrays(21, 0)
+    own = net("Centred")
+    w = models.init(own, random.key(0))  # type: ignore[arg-type]
+    for rows in (32, 64):
+        graph = make_graph(x, edges, y, masks, rows=rows)
+        out = models.apply(own, w, graph)  # type: ignore[arg-type]
+        assert out.shape == (rows, CLASSES)
+        dense = torch.from_numpy(x.toarray())
+        alone = (dense - dense.mean(0)) @ w["0"]["out.weight"].T + w["0"]["out.bias"]
+        torch.testing.assert_close(out[:21], alone)
+        assert not out[21:].any()
 
 
 def subject(name: str) -> Subject:
