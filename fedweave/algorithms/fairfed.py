@@ -14,7 +14,6 @@ Deviations:
 - F is of the clients that replied.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -52,7 +51,8 @@ class FairFedWeights(Part):
         "groups": Sends(
             "how many training examples of each sensitive group have which label and prediction by the received model",
             within=Whole(),
-        )
+        ),
+        "correct": Sends("how many training examples the received model classifies correctly", within=Whole()),
     }
 
     def __post_init__(self) -> None:
@@ -65,14 +65,14 @@ class FairFedWeights(Part):
         return {"omega": unknown, "deviation": unknown.clone()}
 
     def report(self, ctx: Context) -> Tree:
-        """{"n", "groups": float64 [2, 2, 2] by group, label and prediction}."""
+        """{"n", "correct", "groups": float64 [2, 2, 2] by group, label and prediction}."""
         graph = ctx.client.graph
         if graph.sens is None:
             raise DataError("FairFed's weights need a sensitive attribute (sens); choose data that has one")
-        pairs = group_fairness.counts(
-            ctx.outputs(ctx.received), graph.y, graph.sens, graph.masks[TRAIN : TRAIN + 1], auc=False
-        )
-        return {"n": ctx.examples, "groups": pairs["groups"][0]}
+        outputs, train = ctx.outputs(ctx.received), graph.masks[TRAIN]
+        pairs = group_fairness.counts(outputs, graph.y, graph.sens, train[None], auc=False)
+        correct = (train & (outputs.argmax(-1) == graph.y)).sum()
+        return {"n": ctx.examples, "correct": correct, "groups": pairs["groups"][0]}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """ω of the round's clients."""
@@ -83,10 +83,10 @@ class FairFedWeights(Part):
         return fairfed_weights(start / start.sum(), self._deviation(round), self.beta)
 
     def _deviation(self, round: Round) -> Tensor:
-        """Δ [P], of accuracies where a gap is undefined."""
-        table = round.replies.stack("groups").double()
-        own, whole = (_found(part, self.gap) for part in (table, table.sum(0)))
-        return fairfed_deviation(own["gap"], whole["gap"], own["accuracy"], whole["accuracy"])
+        """Δ [P], where a gap is undefined of accuracies on all training examples, 0 without any."""
+        table, n, correct = (round.replies.stack(name).double() for name in ("groups", "n", "correct"))
+        own, whole = (_signed(part, self.gap) for part in (table, table.sum(0)))
+        return fairfed_deviation(own, whole, correct / n.clamp(min=1), correct.sum() / n.sum().clamp(min=1))
 
     def update(self, state: Tree, round: Round) -> Tree:
         """ω and Δ after a round; Δ is -1 at clients that it did not call."""
@@ -98,14 +98,10 @@ class FairFedWeights(Part):
         return {key: torch.where(value < 0, torch.nan, value) for key, value in state.items()}
 
 
-def _found(table: Tensor, gap: Gap) -> Mapping[str, Tensor]:
-    """The signed gap, NaN where it is undefined, and the accuracy of counts float64 […, 2, 2, 2], 0 without any."""
-    signed = group_fairness.values({"groups": table.numpy()})[f"{gap}_signed"]
-    correct = table[..., 0, 0].sum(-1) + table[..., 1, 1].sum(-1)
-    return {
-        "gap": torch.as_tensor(signed, dtype=torch.float64),
-        "accuracy": correct / table.sum((-1, -2, -3)).clamp(min=1),
-    }
+def _signed(table: Tensor, gap: Gap) -> Tensor:
+    """The signed gap of counts float64 […, 2, 2, 2], NaN where it is undefined."""
+    found = group_fairness.values({"groups": table.numpy()})[f"{gap}_signed"]
+    return torch.as_tensor(found, dtype=torch.float64)
 
 
 @preset

@@ -13,9 +13,11 @@ from fedweave.core.graph import TEST, VAL
 from fedweave.metrics import group_fairness
 from fedweave.metrics.classification import ratio
 from fedweave.metrics.noise_floor import noise_floor
+from fedweave.metrics.reference import TRUE
 
 MEASURED = "groups"  # of all metrics' names in tables
 SELECTION = ("gaps", "accuracy", "constant")
+_TRUE_POSITIVES = 0  # twice these, of each class, in the pairs called "f1"
 
 
 def measures(pairs: Mapping[str, Any], accuracy: Any, auc: Any) -> dict[str, np.ndarray]:
@@ -45,13 +47,13 @@ def summarised(own: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) 
 
 def selection(pairs: Mapping[str, np.ndarray]) -> dict[str, float]:
     """What a round is chosen by (`fairest`), from the clients' pairs [P, 3, …] on their validation examples, added up:
-    "gaps" SP + EO, "accuracy", and "constant", the accuracy of the better constant prediction. {} without groups; NaN
-    where a group is empty."""
+    "gaps" SP + EO of people of a known group; of all people "accuracy", and "constant", the accuracy of the better
+    constant prediction. {} without groups; NaN where a group is empty."""
     if "groups" not in pairs:
         return {}
-    table = pairs["groups"].sum(0)[VAL]
-    gaps, labels = group_fairness.values({"groups": table}), table.sum((0, 2))
-    shares = {"accuracy": table[:, 0, 0].sum() + table[:, 1, 1].sum(), "constant": labels.max()}
+    gaps = group_fairness.values({"groups": pairs["groups"].sum(0)[VAL]})
+    right, labels = (pairs[name].sum(0)[VAL, at] for name, at in (("f1", _TRUE_POSITIVES), ("classes", TRUE)))
+    shares = {"accuracy": right.sum() / 2, "constant": labels.max()}
     return {"gaps": gaps["sp"] + gaps["eo"]} | {k: float(ratio(v, labels.sum())) for k, v in shares.items()}
 
 

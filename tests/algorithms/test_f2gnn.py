@@ -146,7 +146,8 @@ def test_fairfed_rounds(oracles: Any, persons: list[Person], gap: str) -> None:
             for parts in ([p.predicted(w) for p in among], [p.y for p in among], [p.sens for p in among])
         )
         signed = oracles.parity_gap(predicted, sens) if gap == "sp" else oracles.opportunity_gap(predicted, y, sens)
-        return signed, float((predicted == y).mean())
+        right = np.concatenate([(p.predicted(w) == p.y)[p.train] for p in among])  # of unknown group, too
+        return signed, float(right.mean())
 
     for _ in range(ROUNDS):
         whole, own = of(persons, w), [of([person], w) for person in persons]
@@ -159,6 +160,25 @@ def test_fairfed_rounds(oracles: Any, persons: list[Person], gap: str) -> None:
     np.testing.assert_allclose(made.measures(state, fed)["omega"], omega, rtol=0, atol=1e-9)
     assert np.abs(ravel(state["w"]).numpy() - w).max() < 1e-9
     assert np.abs(omega - sizes / sizes.sum()).max() > 1e-3
+
+
+def test_fairfed_counts_a_client_that_knows_no_group_by_its_accuracy() -> None:
+    """Δ of eq. 6 is then of accuracies on all its training examples, not of none."""
+    held = graphs(name=NAME, dtype=torch.float64)
+    silent = held["site-3"]
+    assert silent.sens is not None
+    fed = federation(
+        name=NAME,
+        dtype=torch.float64,
+        clients=held | {"site-3": silent._replace(sens=torch.full_like(silent.sens, -1))},
+    )
+    made = ALGORITHMS["fairfed"](model(0.0, classes=2), **SGD)
+    *_, last = train(made, fed, 1, eval_every=0)
+    w = start()
+    people = [Person(nodes, seed) for seed, nodes in enumerate(SIZES)]
+    right = [(one.predicted(w) == one.y)[one.train] for one in people]
+    wanted = abs(right[3].mean() - np.concatenate(right).mean())
+    assert float(last.state["parts"]["FairFedWeights"]["deviation"][3]) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_fairfed_without_beta_is_fedavg() -> None:
@@ -196,7 +216,7 @@ def test_fairfed_weights_of_a_sample_are_shares_before_they_change() -> None:
     tables = torch.zeros(2, 2, 2, 2)
     tables[0, 0, 0], tables[0, 1, 0] = torch.tensor([10.0, 10]), torch.tensor([10.0, 10])  # no gap
     tables[1, 0, 0], tables[1, 1, 0] = torch.tensor([5.0, 0]), torch.tensor([0.0, 5])
-    told = {"groups": tables, "n": torch.tensor([40, 40])}
+    told = {"groups": tables, "n": torch.tensor([40, 40]), "correct": torch.tensor([20, 5])}
     round = Round(Replies("ab", [Batch((0, 1), told)], {}), torch.tensor([1, 3]), {}, ())
     state = {"omega": torch.tensor([0.2, 0.1, 0.2, 0.3, 0.2]).double()}
     torch.testing.assert_close(part.weigh(state, round), torch.tensor([0.25 + 0.2 * 0.3, 0.75 - 0.2 * 0.3]).double())

@@ -20,6 +20,17 @@ def pairs() -> dict[str, np.ndarray]:
     return {"groups": np.repeat(TABLES[:, None], 3, 1)}
 
 
+def everyone(groups: np.ndarray, unknown: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """The pairs of the people of `groups` [P, 3, 2, 2, 2] and of those of `unknown` group, [P, 3, 2, 2]."""
+    table = groups.sum(2) + (0 if unknown is None else unknown)  # by label and prediction
+    right, held, guessed = np.diagonal(table, axis1=-2, axis2=-1), table.sum(-1), table.sum(-2)
+    return {
+        "groups": groups,
+        "f1": np.stack([2 * right, held + guessed], 2),
+        "classes": np.stack([guessed, held], 2),
+    }
+
+
 def test_measures_of_clients_and_of_all() -> None:
     own = between_groups.measures(pairs(), np.full((2, 3), 0.6), np.full((2, 3), 0.9))
     whole = {name: pair.sum(0) for name, pair in pairs().items()}
@@ -56,19 +67,28 @@ def test_without_groups_there_is_nothing() -> None:
 
 def test_what_a_round_is_chosen_by() -> None:
     """Of all clients' validation examples together: of 9 people, 5 of label 1, 7 are right."""
-    found = between_groups.selection(pairs())
+    found = between_groups.selection(everyone(pairs()["groups"]))
     assert found == pytest.approx({"gaps": 1 / 14 + 1 / 4, "accuracy": 7 / 9, "constant": 5 / 9})
     assert set(found) == set(between_groups.SELECTION)
     apart = pairs()["groups"]
     apart[:, [TRAIN, TEST]] = apart[:, [TRAIN, TEST], ..., ::-1]  # which say nothing in it
-    assert between_groups.selection({"groups": apart}) == found
-    assert math.isnan(between_groups.selection({"groups": pairs()["groups"][1:]})["gaps"])
+    assert between_groups.selection(everyone(apart)) == found
+    assert math.isnan(between_groups.selection(everyone(pairs()["groups"][1:]))["gaps"])
 
 
 def test_the_constant_prediction_is_that_of_the_most_frequent_label_and_not_of_predictions() -> None:
     """3 of 4 people are of label 1, and 2 are predicted so."""
     table = np.array([[[[1, 0], [1, 0]], [[0, 0], [0, 2]]]], float)
-    assert between_groups.selection({"groups": np.repeat(table[:, None], 3, 1)})["constant"] == 3 / 4
+    assert between_groups.selection(everyone(np.repeat(table[:, None], 3, 1)))["constant"] == 3 / 4
+
+
+def test_a_round_is_chosen_by_the_accuracy_on_people_of_unknown_group_too() -> None:
+    """Of 9 + 6 people 7 + 1 are right; 5 + 5 are of label 1. Gaps stay those of known groups."""
+    groups = pairs()["groups"]
+    unknown = np.zeros((2, 3, 2, 2))
+    unknown[0] = [[1, 0], [5, 0]]
+    found = between_groups.selection(everyone(groups, unknown))
+    assert found == pytest.approx({"gaps": 1 / 14 + 1 / 4, "accuracy": 8 / 15, "constant": 10 / 15})
 
 
 def test_the_fairest_round() -> None:
