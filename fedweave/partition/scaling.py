@@ -1,8 +1,8 @@
 """What clients would send to scale features by numbers over all of their nodes.
 
-A simulation loads and scales the whole data before it cuts it (`datasets.features`). Members who each hold a part get
-the same mean, deviation and range from one exchange, which stands in the ledger, for without it the features could not
-be what they are. Between organisations each site scales by its own nodes, and nothing is exchanged.
+A simulation loads and scales the whole data before it cuts it (`datasets.features`). Members who each hold a part would
+get such a mean, deviation and range, of the nodes that they hold, from one exchange, which stands in the ledger.
+Between organisations each site scales by its own nodes, and nothing is exchanged.
 """
 
 from collections.abc import Sequence
