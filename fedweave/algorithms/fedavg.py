@@ -155,7 +155,7 @@ class FedAvg(Deployable):
         if whole and (vain or not w):
             told = vain[0] if vain else list(self.share)
             raise ConfigError(f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.")
-        state: Tree = {"parts": {name: part.init(fed, w) for name, part in self.composed.items()}}
+        state: Tree = {"parts": self.composed.begun(fed, w)}
         if self._own_weights:
             state["init"] = fed.key("init")
         if not self.composed.personal:
@@ -173,14 +173,14 @@ class FedAvg(Deployable):
         at = places(fed, replies.clients)
         w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
         round = Round(replies, at, w, self.model, fed.held)
-        memory = {name: self.composed[name].observe(own, round) for name, own in self._memory(state).items()}
+        memory = self.composed.remembered("observe", self._memory(state), round)
         round = replace(round, factors=self.composed.factors(memory, round))
         round = replace(round, weights=self.composed.weights(memory, round))
         if not self.composed.personal:
-            round = replace(round, delta=self.composed.decided("aggregate", memory, round) or round.weighted())
-        round = replace(round, value=self.composed.decided("value", memory, round))
+            round = replace(round, delta=self.composed.joint(memory, round))
+        round = replace(round, value=self.composed.value(memory, round))
         after, memory = self._stepped(state, round, memory)
-        return state | after | {"parts": {n: p.update(memory[n], round) for n, p in self.composed.items()}}
+        return state | after | {"parts": self.composed.remembered("update", memory, round)}
 
     def calls(self, clients: int) -> Calls:
         """What the parts exchange before the first round; changed data, and training, in each."""

@@ -344,6 +344,43 @@ def test_a_step_that_gives_something_else_is_refused_by_name() -> None:
             after(FedAvg(model(), parts=(Stepping(made),)), rounds=1)
 
 
+def slip(hook: str, made: Callable[..., Any], **declared: Any) -> Part:
+    """A part `Slip` whose one hook gives what `made` makes of the hook's arguments."""
+    return type("Slip", (Part,), {hook: lambda self, *given: made(*given), **declared})()
+
+
+def scalars(state: Tree, round: Round) -> Tree:
+    return map_leaves(lambda leaf: leaf.mean(), round.weighted())
+
+
+def single(state: Tree, round: Round) -> Tree:
+    return map_leaves(lambda leaf: leaf.float(), round.weighted())
+
+
+@pytest.mark.parametrize(
+    ("hook", "made", "what"),
+    [
+        ("aggregate", lambda *_: None, "the joint update, a tree; what it gives is a NoneType"),
+        ("aggregate", lambda *_: {}, "the joint update, with the leaves of the weights; '0/"),
+        ("aggregate", scalars, r"the joint update, .*; '0/\w+' is a tensor of shape \[\], not a tensor of shape"),
+        ("aggregate", single, r"the joint update, .*; '0/\w+' is float32, not float64"),
+        ("aggregate", lambda s, r: r.weighted() | {"2": torch.ones(1)}, "the joint update, .*; '2' is not among"),
+        ("value", lambda *_: None, "a tensor of 5 numbers, one of each client that replied; it gives None"),
+        ("value", lambda *_: torch.ones(2), r"a tensor of 5 numbers, .*; it gives a tensor of shape \[2\]"),
+        ("limit", lambda *_: None, "a tensor of 5 numbers, one of each client that replied; it gives None"),
+        ("limit", lambda *_: [1.0] * 5, "a tensor of 5 numbers, one of each client that replied; it gives a list"),
+        *((hook, lambda *_: None, "the part's state, a tree; what it gives is a NoneType")
+          for hook in ("init", "observe", "update")),
+        *((hook, lambda *_: {"a": [1, 2]}, "the part's state, a tree; what it gives holds a list at 'a'")
+          for hook in ("init", "observe", "update")),
+        ("step", lambda s, w, d: (w, {"a": [1]}), "the part's state, a tree; what it gives holds a list at 'a'"),
+    ],
+)  # fmt: skip
+def test_what_a_hook_of_the_server_gives_is_refused_by_name(hook: str, made: Callable[..., Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^Slip\.{hook}: is to give {what}"):
+        after(FedAvg(model(), parts=(slip(hook, made),)), rounds=1)
+
+
 @dataclass(frozen=True)
 class Told(Part):
     """Tells what the server hears in a round."""

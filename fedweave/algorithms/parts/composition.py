@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts import answers
 from fedweave.algorithms.parts.context import KEEP, Context
 from fedweave.algorithms.parts.fitting import check, mechanisms
 from fedweave.algorithms.parts.part import Part, has
 from fedweave.algorithms.parts.round import Round
 from fedweave.core.arrays import GraphArrays, graph_arrays
-from fedweave.core.federation import Sends, Step
+from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves, not_finite
@@ -25,6 +26,7 @@ UPDATE = "change of the model weights by local training"
 GLOBAL = "the joint model's weights, which all members' updates have gone into"
 MIXED = "weights that the server mixed for this client from several members'"
 INIT = "a random number, from which all clients draw the same first weights"
+REPLIED = "client that replied"
 
 _log = logging.getLogger(__name__)
 _NOTED: set[str] = set()  # parts whose weights were noted to be more than a mean, once in a process
@@ -59,6 +61,46 @@ class Composition(dict[str, Part]):
         owner = self.owner(hook)
         return getattr(self[owner], hook)(memory[owner], round) if owner else None
 
+    def begun(self, fed: Federation, w: Tree) -> Tree:
+        """{part: its state} before the first round.
+
+        Raises:
+            ConfigError: a part gives no tree.
+        """
+        return {name: answers.state_of(f"{name}.init", part.init(fed, w)) for name, part in self.items()}
+
+    def remembered(self, hook: str, memory: Tree, round: Round) -> Tree:
+        """{part: its state} as a hook of the server leaves it.
+
+        Raises:
+            ConfigError: a part gives no tree.
+        """
+        return {
+            name: answers.state_of(f"{name}.{hook}", getattr(part, hook)(memory[name], round))
+            for name, part in self.items()
+        }
+
+    def joint(self, memory: Tree, round: Round) -> Tree:
+        """The joint update: what the owner of `aggregate` makes of the updates, else their weighted sum.
+
+        Raises:
+            ConfigError: its owner gives something else than a change of the weights.
+        """
+        if not (owner := self.owner("aggregate")):
+            return round.weighted()
+        made = self.decided("aggregate", memory, round)
+        return answers.alike(f"{owner}.aggregate", "the joint update", made, round.w)
+
+    def value(self, memory: Tree, round: Round) -> Tensor | None:
+        """What each client's update is worth, float64 [P]; None if no part decides it.
+
+        Raises:
+            ConfigError: its owner gives something else.
+        """
+        if not (owner := self.owner("value")):
+            return None
+        return answers.numbers(f"{owner}.value", self.decided("value", memory, round), len(round.at), REPLIED)
+
     def weights(self, memory: Tree, round: Round) -> Any:
         """The updates' weights, float64 [P] or [P, P], as the owner of `weigh` decides; None if only the part that
         makes the joint update knows them. Notes, once, if the weights of a user's own part sum to more than a mean's.
@@ -73,7 +115,7 @@ class Composition(dict[str, Part]):
         if isinstance(found, Tensor) and not found.isfinite().all():
             _refuse_diverged(round)
         if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or not found.isfinite().all():
-            raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each client that replied")
+            raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}")
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's do so on purpose
         if foreign and (most := float(found.sum(-1).max())) > 1.001:
             _note_large(owner, most)
@@ -92,11 +134,20 @@ class Composition(dict[str, Part]):
         shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (made[0], round.w)]
         if shapes[0] != shapes[1]:
             raise ConfigError(f"{owner}.step: the new weights are to have the leaves and shapes of those that it gets")
+        answers.state_of(f"{owner}.step", made[1])
         return made
 
     def factors(self, memory: Tree, round: Round) -> Tensor | None:
-        """Factors of the updates before aggregation, float64 [P]; None if no part limits them."""
-        found = [part.limit(memory[name], round) for name, part in self.items() if has(part, "limit")]
+        """Factors of the updates before aggregation, float64 [P]; None if no part limits them.
+
+        Raises:
+            ConfigError: a part gives something else.
+        """
+        found = [
+            answers.numbers(f"{name}.limit", part.limit(memory[name], round), len(round.at), REPLIED)
+            for name, part in self.items()
+            if has(part, "limit")
+        ]
         return torch.stack(found).prod(0) if found else None
 
     def of_client(self, hook: str, ctx: Context, default: Callable[[Context], Tree]) -> Tree:
