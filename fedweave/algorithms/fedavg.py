@@ -191,7 +191,7 @@ class FedAvg(Deployable):
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """What the parts know of each client (`Part.measures`)."""
-        return self.composed.measures(self._memory(state))
+        return self.composed.measures(self._memory(state), len(fed.clients))
 
     def pairs(self, state: Tree) -> dict[str, Tensor]:
         """What the parts know of every two clients (`Part.pairs`)."""
@@ -208,10 +208,10 @@ class FedAvg(Deployable):
         each: Tree = {}
         own: Tree = {}
         for name, part in self.composed.items():
-            to_all, to_each = part.download(memory[name], at)
+            to_all, to_each = self.composed.download(name, memory, at)
             shared |= {name: to_all} if to_all else {}
             own |= {name: to_each} if to_each else {}
-            each |= {"w": part.reward(memory[name], at)} if has(part, "reward") else {}
+            each |= {"w": self.composed.reward(name, memory, at)} if has(part, "reward") else {}
         each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
         each |= {"each": own} if own else {}
         return shared, Stacked(tuple(clients), each) if each else None
@@ -247,7 +247,7 @@ class FedAvg(Deployable):
         update, reply = scale(self._shared(ctx.update), trains), Tree()
         for name, part in self.composed.items():
             part.after(ctx.at(name))
-            update = part.release(ctx.at(name), update)
+            update = self.composed.let_go(name, ctx, update)
             reply |= self.composed.reported(name, ctx)
         self.composed.check_forgotten(client.state)
         return {"update": update} | reply

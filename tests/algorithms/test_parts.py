@@ -373,12 +373,35 @@ def single(state: Tree, round: Round) -> Tree:
           for hook in ("init", "observe", "update")),
         *((hook, lambda *_: {"a": [1, 2]}, "the part's state, a tree; what it gives holds a list at 'a'")
           for hook in ("init", "observe", "update")),
+        ("download", lambda *_: None, r"two trees, what all clients get and what each does .*; it gives None"),
+        ("download", lambda *_: ([], {}), "what all clients get, a tree; what it gives is a list"),
+        ("download", lambda *_: ({}, {"e": torch.ones(2)}), r"each .* leaves \[5, …\]; 'e' is a tensor of shape \[2\]"),
+        ("reward", lambda *_: None, "what each client gets, a tree; what it gives is a NoneType"),
+        ("measures", lambda *_: {"a": torch.ones(2)}, "a tensor of 5 numbers, one of each client as 'a'; .* shape .2"),
+        ("measures", lambda *_: None, "{name: a number of each client}; it gives None"),
         ("step", lambda s, w, d: (w, {"a": [1]}), "the part's state, a tree; what it gives holds a list at 'a'"),
     ],
 )  # fmt: skip
 def test_what_a_hook_of_the_server_gives_is_refused_by_name(hook: str, made: Callable[..., Any], what: str) -> None:
     with pytest.raises(ConfigError, match=rf"^Slip\.{hook}: is to give {what}"):
         after(FedAvg(model(), parts=(slip(hook, made),)), rounds=1)
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (lambda ctx, update: None, "the update, a tree; what it gives is a NoneType"),
+        (lambda ctx, update: {"0": update["0"]}, r"the update, .*; '1/\w+' is missing"),
+        (
+            lambda ctx, update: map_leaves(lambda leaf: leaf.reshape(-1), update),
+            r"the update, .*; '0/\w+' is a tensor of shape \[\d+\], not a tensor of shape \[\d+, \d+\]",
+        ),
+    ],
+)
+def test_an_update_of_another_form_is_refused_by_name(mode: str, made: Callable[..., Any], what: str) -> None:
+    with pytest.raises(StepFailed, match=rf"on client 'site-0'.*: Slip\.release: is to give {what}"):
+        after(FedAvg(model(), parts=(slip("release", made),)), rounds=1, mode=mode)
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ def state_of(where: str, found: Any) -> Tree:
     return tree_of(where, "the part's state", found)
 
 
-def alike(where: str, what: str, found: Any, like: Tree) -> Tree:
-    """A tree with the leaves, shapes and dtypes of another.
+def alike(where: str, what: str, found: Any, like: Tree, dtypes: bool = True) -> Tree:
+    """A tree with the leaves and shapes of another, and its dtypes unless these may differ.
 
     Raises:
         ConfigError: names the first leaf that is something else.
@@ -40,7 +40,7 @@ def alike(where: str, what: str, found: Any, like: Tree) -> Tree:
     for path in due if not faults else ():
         if _form(there[path]) != _form(due[path]):
             faults.append(f"{path!r} is {_form(there[path])}, not {_form(due[path])}")
-        elif there[path].dtype != due[path].dtype:
+        elif dtypes and there[path].dtype != due[path].dtype:
             faults.append(f"{path!r} is {_named(there[path].dtype)}, not {_named(due[path].dtype)}")
     if faults:
         raise ConfigError(f"{where}: is to give {what}, with the leaves of the weights; {faults[0]}")
@@ -57,6 +57,46 @@ def numbers(where: str, found: Any, count: int, whose: str) -> Tensor:
         due = f"a tensor of {count} numbers, one of each {whose}"
         raise ConfigError(f"{where}: is to give {due}; it gives {_form(found)}")
     return found
+
+
+def rows(where: str, found: Any, count: int) -> Tree:
+    """A tree for `count` clients, of which each gets its row.
+
+    Raises:
+        ConfigError: it is no tree, or a leaf has not one row for each.
+    """
+    for path, leaf in leaves(tree_of(where, "what each client gets", found)):
+        if not isinstance(leaf, Tensor | Sparsified) or leaf.shape[:1] != (count,):
+            raise ConfigError(
+                f"{where}: is to give each of the {count} called clients its row, leaves [{count}, …]; {path!r} is "
+                f"{_form(leaf)}"
+            )
+    return found
+
+
+def download(where: str, found: Any, count: int) -> tuple[Tree, Tree]:
+    """What all called clients get, and what each of them does (`Part.download`).
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ConfigError(
+            f"{where}: is to give two trees, what all clients get and what each does ({{}} if nothing); it gives "
+            f"{_form(found)}"
+        )
+    return tree_of(where, "what all clients get", found[0]), rows(where, found[1], count)
+
+
+def of_clients(where: str, found: Any, count: int) -> dict[str, Tensor]:
+    """{name: a number of each client} (`Part.measures`).
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(found, dict):
+        raise ConfigError(f"{where}: is to give {{name: a number of each client}}; it gives {_form(found)}")
+    return {name: numbers(where, known, count, f"client as {name!r}") for name, known in found.items()}
 
 
 def _form(found: Any) -> str:

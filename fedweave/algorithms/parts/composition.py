@@ -155,6 +155,33 @@ class Composition(dict[str, Part]):
         owner = self.owner(hook)
         return getattr(self[owner], hook)(ctx.at(owner)) if owner else default(ctx)
 
+    def download(self, name: str, memory: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """What a part sends (see `Part.download`).
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        return answers.download(f"{name}.download", self[name].download(memory[name], at), len(at))
+
+    def reward(self, name: str, memory: Tree, at: Tensor) -> Tree:
+        """What a part sends instead of the global weights (see `Part.reward`).
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        return answers.rows(f"{name}.reward", self[name].reward(memory[name], at), len(at))
+
+    def let_go(self, name: str, ctx: Context, update: Tree) -> Tree:
+        """An update as a part's `release` leaves it.
+
+        Raises:
+            ConfigError: it has other leaves or shapes.
+        """
+        if not has(self[name], "release"):
+            return update
+        found = self[name].release(ctx.at(name), update)
+        return answers.alike(f"{name}.release", "the update", found, update, dtypes=False)  # words are integers
+
     def reported(self, name: str, ctx: Context) -> Tree:
         """What a part reports.
 
@@ -203,9 +230,16 @@ class Composition(dict[str, Part]):
         """Whether clients' data changes from round to round."""
         return any(has(part, "changes") for part in self.values())
 
-    def measures(self, memory: Tree) -> dict[str, Tensor]:
-        """What the parts know about each client, by name; a name that several parts use is prefixed by the part's."""
-        found = {name: part.measures(memory[name]) for name, part in self.items()}
+    def measures(self, memory: Tree, clients: int) -> dict[str, Tensor]:
+        """What the parts know about each client, by name; a name that several parts use is prefixed by the part's.
+
+        Raises:
+            ConfigError: a part has not one number of each.
+        """
+        found = {
+            name: answers.of_clients(f"{name}.measures", part.measures(memory[name]), clients)
+            for name, part in self.items()
+        }
         again = Counter(key for measured in found.values() for key in measured)
         return {
             f"{name}.{key}" if again[key] > 1 else key: of_clients
