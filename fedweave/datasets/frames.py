@@ -218,12 +218,10 @@ def _table(kind: str, frame: Any) -> pa.Table:
         if isinstance(frame, pa.Table):
             return _plain(frame)
         if hasattr(frame, "__arrow_c_stream__"):
-            made = _plain(pa.table(frame))
-        else:
-            made = pa.Table.from_pandas(frame, preserve_index=False)
+            return _plain(pa.table(frame))
+        return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise DataError(f"{kind}: {type(frame).__name__} cannot be read as a table ({error}). {_FRAMES}") from error
-    return made.drop_columns([name for name in made.column_names if name.startswith("__index_level_")])
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -9,6 +9,7 @@ from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 
 MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target")
+INDEX = "__index_level_"  # pandas writes a row index without a name as such a column
 
 
 def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
@@ -26,13 +27,14 @@ def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
 
 def named(tables: Sequence[Table], root: Path, columns: Mapping[str, str], ignore: Sequence[str]) -> list[Table]:
     """The tables with the columns that `columns` {meaning: own name} names called by what they mean, and without those
-    of `ignore`; each is in one of the tables at least. "edges.weight" in `ignore` is the column of the edges alone.
+    of `ignore`; each is in one of the tables at least. "edges.weight" in `ignore` is the column of the edges alone. A
+    row index of pandas is left out unless `columns` names it.
 
     Raises:
         DataError: a name is in none of the tables, or its meaning is there, too.
     """
     held = {name for table in tables for name in table.columns}
-    full = {name for table in tables for name in _full(table)}
+    full = {_full(table, name) for table in tables for name in table.columns}
     for key, names, known in (("columns", columns.values(), held), ("ignore", ignore, held | full)):
         if absent := [name for name in names if name not in known]:
             has = "; ".join(f"{table.path.name} has {', '.join(table.columns)}" for table in tables)
@@ -42,7 +44,8 @@ def named(tables: Sequence[Table], root: Path, columns: Mapping[str, str], ignor
 
 def _named(table: Table, columns: Mapping[str, str], ignore: Sequence[str]) -> Table:
     meaning = {own: name for name, own in columns.items() if own in table.columns}
-    kept = [name for name, full in zip(table.columns, _full(table), strict=True) if not {name, full} & set(ignore)]
+    there = [name for name in table.columns if name in meaning or not name.startswith(INDEX)]
+    kept = [name for name in there if not {name, _full(table, name)} & set(ignore)]
     for own, name in meaning.items():
         if name in kept and name not in meaning:
             refuse(
@@ -53,6 +56,6 @@ def _named(table: Table, columns: Mapping[str, str], ignore: Sequence[str]) -> T
     return replace(table, data=table.data.select(kept).rename_columns([meaning.get(name, name) for name in kept]))
 
 
-def _full(table: Table) -> list[str]:
-    """The columns with their table in front, such as "edges.weight"."""
-    return [f"{table.path.stem}.{name}" for name in table.columns]
+def _full(table: Table, column: str) -> str:
+    """The column with its table in front, such as "edges.weight"."""
+    return f"{table.path.stem}.{column}"

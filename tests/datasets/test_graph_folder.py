@@ -107,6 +107,15 @@ def test_tables_in_memory_are_the_same_graphs(tmp_path: Path) -> None:
         from_graph_frames(frames[0], frames[1], wrong)
 
 
+def test_a_row_index_of_pandas_is_no_column_of_small_graphs(tmp_path: Path) -> None:
+    read = load("graphs", str(folder(tmp_path)))
+    for name in ("graphs", "nodes", "edges"):
+        frame = pd.read_csv(tmp_path / f"{name}.csv")
+        frame.rename(index={0: -1}).to_parquet(tmp_path / f"{name}.parquet")
+        (tmp_path / f"{name}.csv").unlink()
+    assert load("graphs", str(tmp_path)).columns == read.columns
+
+
 def test_labels_in_a_given_order_and_numbered_ones(tmp_path: Path) -> None:
     data = load("graphs", str(folder(tmp_path)), labels=("wet", "dry"), node_labels=("metal", "gas", "noble"))
     np.testing.assert_array_equal(data.y, [0, 1, -1])

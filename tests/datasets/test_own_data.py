@@ -189,6 +189,27 @@ def test_frames_are_read_like_files(tmp_path: Path) -> None:
         datasets.from_frames(3, nodes)
 
 
+def test_a_row_index_of_pandas_is_no_column(tmp_path: Path) -> None:
+    """Filtered rows keep their numbers, which pandas writes to Parquet."""
+    nodes = pd.DataFrame({"id": list("abcd"), "label": list("xyxy"), "f": [1.0, 2.0, 3.0, 4.0]})
+    edges = pd.DataFrame({"source": list("abca"), "target": list("cddd")})
+    few = nodes[nodes.f != 2], edges[edges.source != "b"]
+    for name, frame in zip(("nodes", "edges"), few, strict=True):
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    doors = {
+        "files": lambda **options: load("folder", str(tmp_path), **options),
+        "pandas": lambda **options: datasets.from_frames(*few, **options),
+        "arrow": lambda **options: datasets.from_frames(*map(pa.Table.from_pandas, few), **options),
+    }
+    for kind, door in doors.items():
+        assert door().columns == ("f",), kind
+    assert doors["files"](ignore=("__index_level_0__",)).columns == ("f",)
+    few[0].drop(columns="id").to_parquet(tmp_path / "nodes.parquet")
+    ends = few[1].replace(dict(zip("acd", "023", strict=True)))
+    ends.to_parquet(tmp_path / "edges.parquet", index=False)
+    assert doors["files"](columns={"id": "__index_level_0__"}).ids == ("0", "2", "3")
+
+
 def test_a_networkx_graph_with_attributes() -> None:
     graph = nx.Graph([("a", "b"), ("b", "c"), ("c", "c")])
     for node, (club, age) in {"a": ("x", 1.5), "b": ("y", 2.0), "c": (None, 3)}.items():
