@@ -146,7 +146,7 @@ def _try_out(module: nn.Module, features: int, classes: int) -> None:
     if not torch.equal(drawn.nan_to_num(), alone.nan_to_num()):
         raise ConfigError(
             f"model {type(module).__name__} draws at random in evaluation, too; call functional dropout with "
-            "training=self.training, or take nn.Dropout."
+            "training=self.training, or take a dropout module, which evaluation switches off."
         )
 
 

@@ -158,13 +158,14 @@ def test_parties_become_clients_under_their_names(tmp_path: Path) -> None:
     sections: dict[str, dict[str, Any]] = {
         "data": {"name": "parties", "path": str(two(tmp_path))},
         "partition": {"name": "parties", "public_split": True},
+        "algorithm": {"name": "local"},
     }
     built = build.build(config.resolve(sections))
     assert built.fed.clients == ("bank", "shop")
     centralised = build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
     assert centralised.fed.clients == ("client-0",)
     sections["partition"]["labels"] = "holders"
-    with pytest.raises(ConfigError, match=r"'fedavg' needs labels at every client, but partition\.labels = 'holders'"):
+    with pytest.raises(ConfigError, match=r"'local' needs labels at every client, but partition\.labels = 'holders'"):
         build.build(config.resolve(sections))
     build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
 
