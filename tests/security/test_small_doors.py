@@ -198,6 +198,47 @@ def test_the_keys_of_every_algorithm_are_known(project: Path) -> None:
     assert read_checked(project / SITE / "site.toml")[1].deny == ("egos", "update/0/weight", "own/auc")
 
 
+OWN = """
+class FedControl(FedAvg):
+    @on_client(sends={"control": ONCE})
+    def steer(self, client, ctx, weights):
+        raise SystemExit("read, not run")
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ('deny = ["control"]\nunbounded = ["control/0"]', ""),
+        ('calls = {steer = 9, "FedControl.steer" = 9, "FedControl.train" = 8}', ""),
+        ('deny = ["contorl"]', "policy.deny: no algorithm sends 'contorl'"),
+        ('calls = {"FedControl.stear" = 9}', "policy.calls: there is no 'FedControl.stear'"),
+    ],
+)
+def test_rules_for_what_a_listed_file_sends_are_taken(project: Path, tmp_path: Path, policy: str, said: str) -> None:
+    """The file is read for its names; to run it before a job asks for it would be to trust it too early."""
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    set_policy(project, f'{policy}\nfiles = ["{own}"]')
+    if said:
+        with pytest.raises(ConfigError, match=said):
+            read_checked(project / SITE / "site.toml")
+    else:
+        assert read_checked(project / SITE / "site.toml")[1].files == (str(own),)
+        set_policy(project, policy)
+        with pytest.raises(ConfigError, match=r"no algorithm sends 'control'|there is no 'steer'"):
+            read_checked(project / SITE / "site.toml")
+
+
+def test_a_listed_file_that_is_no_python_is_refused(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("class (")
+    set_policy(project, f'files = ["{tmp_path}/own.py"]')
+    with pytest.raises(
+        ConfigError, match=r"policy.files: .*own.py cannot be read as Python: .*; mend it, or take it out"
+    ):
+        read_checked(project / SITE / "site.toml")
+
+
 # --- messages from others
 
 

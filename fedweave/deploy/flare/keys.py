@@ -11,6 +11,7 @@ from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.deploy.flare.alignment import MEETING
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_site_file
+from fedweave.deploy.flare.spelled import of_packages, spelled
 from fedweave.errors import ConfigError
 from fedweave.metrics.classification import ALWAYS
 from fedweave.models import MODELS
@@ -29,16 +30,33 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
     """
     data, rules = read_site_file(path)
     _check_listed(path, rules)
-    for file in rules.files:
-        if not Path(file).expanduser().is_file():
-            raise ConfigError(f"{path}: policy.files: there is no file {file}; correct its path, or take it out")
+    others = _spelled_outside(path, rules)
     for step in rules.calls:
-        check_name(f"{path}: policy.calls", step, known_steps())
+        if not _of_outside(step, others):
+            check_name(f"{path}: policy.calls", step, known_steps())
     for rule in ("deny", "mixup", "noise", "secure_sum", "unbounded"):
         for key in getattr(rules, rule):
-            if wrong := _unknown(key):
+            if key.split("/")[0] not in others and (wrong := _unknown(key)):
                 raise ConfigError(f"{path}: policy.{rule}: {wrong}")
     return data, rules
+
+
+def _spelled_outside(path: Path, rules: Rules) -> frozenset[str]:
+    """What plug-ins of the policy's files and of installed packages may call their keys and steps."""
+    listed = [Path(file).expanduser() for file in rules.files]
+    for file in listed:
+        if not file.is_file():
+            raise ConfigError(f"{path}: policy.files: there is no file {file}; correct its path, or take it out")
+    try:
+        return spelled([*listed, *of_packages()])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: policy.files: {error}") from error
+
+
+def _of_outside(step: str, others: frozenset[str]) -> bool:
+    """Whether a file from outside has that step, or the class that inherits it."""
+    kind, dot, name = step.rpartition(".")
+    return step in others or (bool(dot) and kind in others and name in known_steps())
 
 
 def _check_listed(path: Path, rules: Rules) -> None:
