@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from fedweave.config import written
 from fedweave.report import figures, gain, price, svg, tables, traffic
+from fedweave.report.absences import absent
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
 from fedweave.report.disclosure import disclose
@@ -39,9 +40,7 @@ def render(runs: Sequence[Run]) -> str:
     return environment.from_string(PAGE).render(
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [*gain.sentences(gained), *prices],
-        warnings=[f"{run.directory}: {tables.rounds(run)}." for _, run in owners if not run.finished]
-        + [warning for group in groups for warning in _noted(group, notes)]
-        + unlike(groups),
+        warnings=_warnings(groups, [run for _, run in owners]),
         style=STYLE,
         version=version("fedweave"),
         facts=tables.facts(groups),
@@ -83,6 +82,13 @@ def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], nam
         for number, group in enumerate(groups)
         if (html := drawn(draw(group.first), f"{name}-{number}"))
     ]
+
+
+def _warnings(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
+    """Unfinished runs, what must not be overlooked in metrics, missing clients, and trainings that differ."""
+    unfinished = [f"{run.directory}: {tables.rounds(run)}." for run in runs if not run.finished]
+    missing = [f"{run.directory}: {said}" for run in runs if (said := absent(run.metrics))]
+    return [*unfinished, *(said for group in groups for said in _noted(group, notes)), *missing, *unlike(groups)]
 
 
 def _noted(group: Group, notes: Callable[[dict[str, Any]], dict[str, str]]) -> list[str]:

@@ -3,21 +3,17 @@
 import json
 import math
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from fedweave.errors import FedweaveError
 from fedweave.report import figures, traffic
+from fedweave.report.absences import FAULTS, faults
 from fedweave.report.html import drawn
 from fedweave.report.reading import Run, grouped, read_run
 from fedweave.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, RUN, SUMMARY
 
 PROJECT_RUNS = "server/runs"  # where the server keeps a run of sites
-FAULTS = ("missing", "refused", "late")
 _FILES = (CONFIG, METRICS, LEDGER, SUMMARY)
 
 
@@ -68,12 +64,11 @@ def _figures(run: Run) -> str:
 
 def _members(run: Run) -> list[dict[str, Any]]:
     accuracy, loss = run.clients("accuracy"), run.clients("loss")
-    faults: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(FAULTS, 0))
-    for row in run.metrics.filter(pc.is_in(run.metrics["metric"], pa.array(FAULTS))).to_pylist():
-        faults[row["client"]][row["metric"]] += int(row["value"])
-    names = sorted({*accuracy, *loss, *faults})
+    found = faults(run.metrics)
+    names, none = sorted({*accuracy, *loss, *found}), dict[str, dict[int, int]]()
+    calls = {name: {what: sum(found.get(name, none).get(what, {}).values()) for what in FAULTS} for name in names}
     return [
-        {"name": name, "accuracy": _finite(accuracy.get(name)), "loss": _finite(loss.get(name)), **faults[name]}
+        {"name": name, "accuracy": _finite(accuracy.get(name)), "loss": _finite(loss.get(name)), **calls[name]}
         for name in names
     ]
 

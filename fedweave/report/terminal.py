@@ -13,13 +13,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.config import Config
+from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
 from fedweave.report.notes import fallen_back, notes, of_fairest
+from fedweave.runs.files import METRICS, read_table
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
 WIDTH = 160  # of tables
 FAIREST = ("global/accuracy", "groups/global/sp", "groups/global/eo")  # what is said of the fairest round
+
+
+def _absences(directory: Path) -> list[str]:
+    """What to note on clients that were missing from rounds."""
+    said = absent(read_table(directory, METRICS)) if (directory / METRICS).is_file() else ""
+    return [said] if said else []
 
 
 def screen(quiet: bool = False) -> Console:
@@ -121,7 +129,7 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         for name, value in fairness.items():
             tables[1].add_row(name, _number(value))
     console.print(Columns(tables))
-    for note in notes(metrics).values():
+    for note in (*notes(metrics).values(), *_absences(directory)):
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
         console.print(_between_groups(metrics))

@@ -1,0 +1,59 @@
+"""Clients whose replies are missing are named where a result is shown, not only in a table of the run."""
+
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from fedweave.config import resolve
+from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.report.absences import absent, faults
+from fedweave.report.html import render
+from fedweave.report.reading import read_run
+from fedweave.report.terminal import Terminal, screen, show_result
+from fedweave.runs.files import METRICS
+from fedweave.runs.run import run
+from tests.report.test_live import DOCUMENT
+from tests.report.test_terminal import SUMMARY
+
+
+def rows(*told: tuple[int, str, str, float]) -> pa.Table:
+    """(round, client, metric, value) as rows of metrics.parquet."""
+    plain = [{"round": at, "client": who, "split": "train", "metric": what, "value": n} for at, who, what, n in told]
+    return pa.Table.from_pylist(plain, schema=METRICS_SCHEMA)
+
+
+def test_those_most_often_missing_come_first_with_the_reason() -> None:
+    table = rows(
+        (1, "a", "missing", 2),
+        (1, "b", "missing", 1),
+        (1, "b", "refused", 1),
+        (2, "b", "missing", 3),
+        (2, "c", "late", 1),
+    )
+    assert faults(table)["b"] == {"missing": {1: 1, 2: 3}, "refused": {1: 1}, "late": {}}
+    assert absent(table).startswith(
+        "replies are missing of b in 2 rounds (what was sent was refused), of a in 1 round: these rounds went on with"
+    )
+    many = rows(*((1, name, "missing", 1.0) for name in "edcba"))
+    assert "of a in 1 round, of b in 1 round, of c in 1 round and of 2 more:" in absent(many)
+
+
+def test_nobody_missing_is_not_noted() -> None:
+    assert absent(rows((1, "a", "late", 1), (1, "a", "accuracy", 0.5))) == ""
+
+
+def test_the_page_names_them(tmp_path: Path) -> None:
+    run(resolve(DOCUMENT), tmp_path / "run", Terminal(screen(quiet=True)))
+    path = tmp_path / "run" / METRICS
+    pq.write_table(pa.concat_tables([pq.read_table(path), rows((3, "client-1", "missing", 1))]), path)
+    assert "/run: replies are missing of client-1 in 1 round:" in render([read_run(tmp_path / "run")])
+
+
+def test_a_result_on_the_terminal_names_them(tmp_path: Path) -> None:
+    pq.write_table(rows((3, "bank-b", "missing", 1)), tmp_path / METRICS)
+    console = Console(width=80, file=io.StringIO(), record=True)
+    show_result(console, SUMMARY, tmp_path)
+    assert "note: replies are missing of bank-b in 1 round:" in console.export_text()
