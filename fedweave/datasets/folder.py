@@ -114,7 +114,8 @@ class Folder(Classified):
             "x": lambda found: features_of(nodes, known, self.categories, apart=labelled),
             "columns": lambda found: feature_names(nodes, known, self.categories),
             "sens": lambda found: sens_of(nodes, self.groups),
-            "groups": lambda found: group_names(nodes, self.groups),
+            # where sens was refused, its names would be refused for the same
+            "groups": lambda found: group_names(nodes, self.groups) if "sens" in found else (),
             "public": lambda found: split_of(nodes, found["labelled"][0]) if split and "labelled" in found else None,
             "owners": lambda found: owners_of(nodes, self.owner or "") if owned else (),
             "owner": lambda found: nodes.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,

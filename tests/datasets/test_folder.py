@@ -241,6 +241,17 @@ def test_bad_parquet_columns_are_refused(column: str, values: pa.Array, what: st
     assert f"nodes.parquet: {what}" in str(refusal.value)
 
 
+@pytest.mark.parametrize("values", [[0.0, 0.5], [True, False]])
+def test_a_bad_column_of_groups_is_told_once(values: list[float], tmp_path: Path) -> None:
+    folder(tmp_path, edges="source,target\n1,2\n")
+    (tmp_path / "nodes.csv").unlink()
+    nodes = pa.table({"id": [1, 2], "label": [0, 1], "sens": values, "f": [0.5, 1.5]})
+    pq.write_table(nodes, tmp_path / "nodes.parquet")
+    with pytest.raises(DataError) as refusal:
+        load("folder", str(tmp_path))
+    assert len(str(refusal.value).splitlines()) == 1
+
+
 def test_truncated_parquet_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1, 2], "label": [0, 1], "f": [0.5, 1.5]}), tmp_path / "nodes.parquet")
     whole = (tmp_path / "nodes.parquet").read_bytes()
