@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from fedweave.datasets.check import first, refuse, refuse_rows
 from fedweave.datasets.features import check_normalise
 from fedweave.datasets.naming import check_naming, named
+from fedweave.datasets.numerals import labels_in, refuse_numerals
 from fedweave.datasets.table import WHOLE, Table, find, read
 from fedweave.errors import ConfigError
 
@@ -78,7 +79,8 @@ class Classified:
         Raises:
             DataError: a label is not one of the configured ones; names file and row.
         """
-        cells = table.texts("label") if labelled or "label" in table.columns else pa.nulls(table.rows, pa.string())
+        there = labelled or "label" in table.columns
+        cells = labels_in(table, "labels") if there else pa.nulls(table.rows, pa.string())
         present = cells.drop_null()
         if len(present) == 0 and not labelled:
             return np.full(table.rows, -1), self.classes or len(self.labels or ())
@@ -91,6 +93,8 @@ class Classified:
             table.refuse_gaps("label", "labels")
         if self.classes is not None:
             table.whole("label", empty="unlabelled")  # says which label is no number
+        if self.labels is None:
+            refuse_numerals(table, "labels")
         if self.labels is None and pc.any(whole).as_py():
             names = present.filter(pc.invert(whole))
             refuse(

@@ -23,6 +23,7 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.features import compact, normalise, one_hot
+from fedweave.datasets.numerals import labels_in, refuse_numerals
 from fedweave.datasets.recognise import TABLES
 from fedweave.datasets.table import WHOLE, Table, find, read
 from fedweave.errors import ConfigError
@@ -98,7 +99,7 @@ class GraphFolder(Classified):
         pairs, edge_labels = _edges(edges, ids, graph_of, self.edge_labels)
         kinds = None
         if "label" in nodes.columns:
-            kinds = _kinds(nodes, self.node_labels)[order]
+            kinds = _kinds(nodes, self.node_labels, "node_labels")[order]
         x = self._features(nodes, order, kinds, pairs, labelled)
         owned = self.owner if self.owner in graphs.columns else None
         owners = owners_of(graphs, owned) if owned else ()
@@ -162,11 +163,14 @@ def check_named(root: Path, node_labels: tuple[str, ...] | None, edge_labels: tu
     a name, would number the others in another way.
 
     Raises:
-        ConfigError: names the table and what to give.
+        ConfigError: names the table and what to give. DataError: a label is a number, but not a whole one.
     """
     for stem, given in (("nodes", node_labels), ("edges", edge_labels)):
         table = read(find(root, stem))
-        if given is None and "label" in table.columns and (names := _names(table, None)):
+        if given is not None or "label" not in table.columns:
+            continue
+        refuse_numerals(table, f"{stem[:-1]}_labels")
+        if names := _names(table, None):
             raise ConfigError(
                 f"{table.path}: the labels are names ({', '.join(names[:5])}), which sites without some of them would "
                 f"number in another way; give {stem[:-1]}_labels = [...] in [data], the same at every site."
@@ -212,7 +216,7 @@ def _edges(
     kept = order[new]
     if "label" not in edges.columns:
         return both[:, kept], None
-    labels = np.tile(_kinds(edges, names), 2)
+    labels = np.tile(_kinds(edges, names, "edge_labels"), 2)
     fault = first(labels[order] != labels[kept][np.cumsum(new) - 1])
     if fault is not None:
         edges.refuse_at(int(order[fault]) % edges.rows, "the edge has another label above", "Keep one of the two rows.")
@@ -227,19 +231,21 @@ def _names(table: Table, given: tuple[str, ...] | None) -> tuple[str, ...]:
     return given or tuple(sorted(present.unique().to_pylist()))
 
 
-def _kinds(table: Table, names: tuple[str, ...] | None) -> np.ndarray:
-    """int64 [rows]: the column "label" as numbers, -1 where empty: places in `names` or, if these are None, the number
-    itself or the place among the sorted names.
+def _kinds(table: Table, names: tuple[str, ...] | None, key: str) -> np.ndarray:
+    """int64 [rows]: the column "label" as numbers, -1 where empty: places in `names`, which `key` in [data] lists, or,
+    if these are None, the number itself or the place among the sorted names.
 
     Raises:
         DataError: a label is none of the names; names file and row.
     """
-    cells = table.texts("label")
+    cells = labels_in(table, key)
     present = cells.drop_null()
     if names is None and pc.all(pc.match_substring_regex(present, WHOLE)).as_py() is not False:
         kinds = table.whole("label", empty="unknown")
         table.refuse_at(first(kinds > table.rows), "the label's number is above the number of rows", "Number from 0.")
         return kinds
+    if names is None:
+        refuse_numerals(table, key)
     known = pa.array(_names(table, names), pa.string())
     places = pc.index_in(cells, known, skip_nulls=True)
     unknown = first(places.is_null().to_numpy(False) & cells.is_valid().to_numpy(False))

@@ -26,6 +26,7 @@ from fedweave.datasets.columns import (
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.folder import Folder
+from fedweave.datasets.numerals import labels_in
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
@@ -71,7 +72,8 @@ class Parties:
         rows = [pc.index_in(ids, party.ids).to_numpy(zero_copy_only=False).astype(np.int64) for party in given]
         _report(given, rows)
         parties = _parties(given, rows)
-        label, split, sens = (_joined(root, column, ids, given, rows) for column in ("label", "split", "sens"))
+        names = {"label": self.labels, "split": None, "sens": self.groups}
+        label, split, sens = (_joined(root, column, ids, given, rows, own or ()) for column, own in names.items())
         if label is None:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
         y, classes = self._as_folder().labels_of(label)
@@ -255,15 +257,20 @@ def _report(given: list[_Given], rows: list[np.ndarray]) -> None:
     _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{common:,}", len(given), told)
 
 
-def _joined(root: Path, column: str, ids: pa.Array, given: list[_Given], rows: list[np.ndarray]) -> _Joined | None:
-    """`column` over the common nodes from all parties that have it; None if none does."""
+def _joined(
+    root: Path, column: str, ids: pa.Array, given: list[_Given], rows: list[np.ndarray], names: tuple[str, ...]
+) -> _Joined | None:
+    """`column` over the common nodes from all parties that have it; None if none does. Cells among `names` stay as
+    written."""
     cells = np.full(len(ids), None, object)
     which, there = np.zeros(len(ids), np.int64), rows[0].copy()
     for number, (party, own) in enumerate(zip(given, rows, strict=True)):
         if column not in party.nodes.columns:
             continue
+        texts = labels_in(party.nodes, "labels") if column == "label" else party.nodes.texts(column)
         # pandas writes whole numbers next to gaps as "1.0"
-        texts = pc.replace_substring_regex(party.nodes.texts(column), r"^(-?\d{1,18})\.0*$", r"\1")
+        whole = pc.replace_substring_regex(texts, r"^(-?\d{1,18})\.0*$", r"\1")
+        texts = pc.if_else(pc.is_in(texts, pa.array(names, pa.string())), texts, whole)
         values = texts.take(pa.array(own)).to_numpy(zero_copy_only=False)
         row = first((cells != None) & (values != None) & (cells != values))  # noqa: E711
         if row is not None:

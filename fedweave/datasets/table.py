@@ -57,15 +57,15 @@ class Table:
         """The file of data row `row` (from 0), and the row's number there."""
         return self.path, row + self.top
 
-    def texts(self, column: str) -> pa.Array:
-        """The column as strings; empty cells are null. Whole numbers and text are allowed."""
+    def texts(self, column: str, remedy: str = TEXT) -> pa.Array:
+        """The column as strings; empty cells are null. Whole numbers and text are allowed; `remedy` is for others."""
         cells = self.data[column].combine_chunks()
         if pa.types.is_dictionary(cells.type):
             cells = cells.dictionary_decode()
         if pa.types.is_floating(cells.type):  # pandas stores whole numbers next to gaps as floats
-            cells = self._cast(pc.if_else(pc.is_nan(cells), None, cells), pa.int64(), column, TEXT)
+            cells = self._cast(pc.if_else(pc.is_nan(cells), None, cells), pa.int64(), column, remedy)
         elif not any(allows(cells.type) for allows in TEXT_TYPES):
-            refuse(self.path, f"column {column!r} holds {cells.type}", TEXT)
+            refuse(self.path, f"column {column!r} holds {cells.type}", remedy)
         cells = cells.cast(pa.string())
         return pc.if_else(pc.equal(cells, ""), None, cells)
 

@@ -103,6 +103,17 @@ def test_given_labels_and_classes_fix_the_numbering(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.y, [4, 1, -1])
 
 
+def test_a_number_that_is_no_whole_one_is_a_class_where_it_is_listed(tmp_path: Path) -> None:
+    numbered = NODES.replace("repaid", "1.5").replace("default", "0.0")
+    data = load("folder", str(folder(tmp_path, numbered)), labels=("0.0", "1.5"))
+    assert (data.y.tolist(), data.labels) == ([1, 0, -1], ("0.0", "1.5"))
+
+
+def test_1_and_1_0_are_one_class(tmp_path: Path) -> None:
+    data = load("folder", str(folder(tmp_path, "id,label,f\n1,1,2\n2,1.0,3\n3,0,4\n", "source,target\n1,2\n")))
+    assert (data.y.tolist(), data.classes) == ([1, 1, 0], 2)
+
+
 BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
     "no bytes": (b"", "nodes.csv: the file is empty, damaged or malformed", "Write it again"),
     "no rows": ("id,label,f\n", "nodes.csv: the table has no rows", "one row per node"),
@@ -125,6 +136,14 @@ BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
     "label negative": ("id,label,f\n1,0,2\n2,-1,2\n", "nodes.csv: row 3: label is -1, below 0", "leave the cell empty"),
     "label huge": ("id,label,f\n1,0,2\n2,900,2\n", "nodes.csv: row 3: label 900 would make more classes", "from 0"),
     "labels mixed": ("id,label,f\n1,0,2\n2,cat,2\n", "numbers, others are names (cat)", "one kind"),
+    "label fraction": (
+        "id,label,f\n1,0.0,2\n2,1.5,2\n3,0.37,1\n",
+        "nodes.csv: row 3: label is '1.5', a number, but not one like 0, 1 or 2 (and so is 1 more of 3 rows)",
+        "Round or bin such numbers into whole ones from 0; if they are names, give them as text and list",
+    ),
+    "label fractions alone": ("id,label,f\n1,.5,2\n2,2.5e-1,2\n", "row 2: label is '.5', a number", "data.labels"),
+    "label with comma": ('id,label,f\n1,"1,5",2\n2,0,2\n', "row 2: label is '1,5', a number", "Round or bin"),
+    "label fraction among names": ("id,label,f\n1,cat,2\n2,0.5,2\n", "row 3: label is '0.5', a number", "Round"),
     "label gap": ("id,label,f\n1,late,2\n2,NaN,2\n", "nodes.csv: row 3: label is 'NaN'", "data.labels"),
     "label gap beside numbers": ("id,label,f\n1,0,2\n2,n/a,2\n", "nodes.csv: row 3: label is 'n/a'", "cell empty"),
     "label of None": ("id,label,f\n1,late,2\n2,None,2\n", "nodes.csv: row 3: label is 'None'", "data.labels"),
@@ -225,7 +244,12 @@ def test_a_few_examples_to_be_predicted_may_be_alike(tmp_path: Path) -> None:
         ("f", pa.array([[1.0], [2.0]]), "column 'f' holds list"),
         ("f", pa.array(["1", "red"]), "row 2: 'f' is 'red'"),
         ("f", pa.array([1.0, None]), "row 2: feature 'f' is empty"),
-        ("label", pa.array([0.0, 0.5]), "row 2: 'label' is 0.5"),
+        ("label", pa.array([0.0, 0.5]), "row 2: 'label' is 0.5. Round or bin such numbers"),
+        (
+            "label",
+            pa.array(["0.0", "0.5"]),
+            "row 2: label is '0.5', a number, but not one like 0, 1 or 2. Round or bin",
+        ),
         ("label", pa.array([True, False]), "column 'label' holds bool"),
         ("id", pa.array([b"1", b"2"]), "column 'id' holds binary"),
         ("id", pa.array([1, 1]), "row 2: id '1' is already in row 1"),

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import from_graph_frames, load
+from fedweave.datasets.graph_folder import check_named
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition import Column, GraphsIID, Random, unused
 
@@ -49,6 +50,29 @@ def test_graphs_worked_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         dense(data.x), [[1, 0, 16], [1, 0, 1], [0, 0, 1], [0, 1, 23], [1, 0, 35.5], [1, 0, 14]]
     )
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "key"),
+    [("graphs", "dry", "labels"), ("nodes", "metal", "node_labels"), ("edges", "ionic", "edge_labels")],
+)
+def test_labels_that_are_numbers_but_not_whole_are_refused_unless_listed(
+    table: str, text: str, key: str, tmp_path: Path
+) -> None:
+    folder(tmp_path)
+    file = tmp_path / f"{table}.csv"
+    file.write_text(file.read_text().replace(text, "0.5"))
+    what = (
+        rf"{table}\.csv: row \d: label is '0\.5', a number, but not one like 0, 1 or 2\. Round or bin .* data\.{key}\."
+    )
+    with pytest.raises(DataError, match=what):
+        load("graphs", str(tmp_path))
+    names = {"graphs": ("0.5", "wet"), "nodes": ("0.5", "gas"), "edges": ("0.5", "single")}[table]
+    data = load("graphs", str(tmp_path), **{key: names})
+    assert names in (data.labels, data.node_kinds, data.edge_kinds)
+    if table != "graphs":
+        with pytest.raises(DataError, match=what):
+            check_named(tmp_path, None if table == "nodes" else ("gas", "metal"), None)
 
 
 def test_graphs_of_owners_are_their_clients(tmp_path: Path) -> None:

@@ -90,6 +90,21 @@ def test_labels_of_several_parties_complete_each_other(tmp_path: Path) -> None:
     assert loaded(tmp_path, classes=5).classes == 5
 
 
+def test_labels_that_are_numbers_but_not_whole_are_refused_unless_listed(tmp_path: Path) -> None:
+    bank = "id,label,income\nanna,1.0,1\nben,,2\ncleo,,3\n"
+    shop = "id,label,spent\ncleo,,1\nanna,,2\nben,1.5,3\n"
+    two(tmp_path, bank, shop, "source,target\nanna,ben\n")
+    with pytest.raises(DataError, match=r"shop/nodes\.csv: row 4: label is '1\.5', a number, .* Round or bin"):
+        loaded(tmp_path)
+    data = loaded(tmp_path, labels=("1.5", "1.0"))
+    assert (data.y.tolist(), data.labels) == ([1, 0, -1], ("1.5", "1.0"))
+    (tmp_path / "shop" / "nodes.csv").unlink()
+    floats = {"id": ["cleo", "anna", "ben"], "label": [None, None, 1.5], "spent": [1, 2, 3]}
+    pq.write_table(pa.table(floats), tmp_path / "shop" / "nodes.parquet")
+    with pytest.raises(DataError, match=r"shop/nodes\.parquet: row 3: 'label' is 1\.5\. Round or bin"):
+        loaded(tmp_path)
+
+
 def test_a_contradiction_names_both_places(tmp_path: Path) -> None:
     bank = "id,label,income\nanna,good,1\nben,good,2\ncleo,,3\n"
     two(tmp_path, bank, bank_edges="source,target\nanna,ben\n")
