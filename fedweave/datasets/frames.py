@@ -199,12 +199,12 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _columns(columns: dict[str, list[Any]]) -> pa.Table:
-    """Arrow columns; what has values of several types becomes text."""
+    """Arrow columns; what has values of several types, or of more than 64 bits, becomes text."""
     made = {}
     for name, values in columns.items():
         try:
             made[name] = pa.array(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             made[name] = pa.array([None if value is None else str(value) for value in values])
     return pa.table(made)
 
@@ -220,6 +220,9 @@ def _table(kind: str, frame: Any) -> pa.Table:
         if hasattr(frame, "__arrow_c_stream__"):
             return _plain(pa.table(frame))
         return pa.Table.from_pandas(frame, preserve_index=False)
+    except OverflowError as error:
+        remedy = "Give such a column as text: .astype(str)."
+        raise DataError(f"{kind}: a column has whole numbers of more than 64 bits ({error}). {remedy}") from error
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise DataError(f"{kind}: {type(frame).__name__} cannot be read as a table ({error}). {_FRAMES}") from error
 

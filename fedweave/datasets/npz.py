@@ -105,7 +105,7 @@ def _check_names(names: list[str], path: Path) -> None:
 
 def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
     check_array(arrays["x_shape"], "x_shape", np.int64, (2,), path)
-    if arrays["x_data"].dtype == np.float64:
+    if arrays["x_data"].dtype.kind in "iuf":
         _check_kept(arrays["x_data"], arrays["x_indices"], len(arrays["y"]), path)
     check_array(arrays["x_data"], "x_data", np.float32, (None,), path)
     for key in ("x_indices", "x_indptr"):
@@ -124,18 +124,18 @@ def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
 
 
 def _check_kept(values: np.ndarray, columns: np.ndarray, rows: int, path: Path) -> None:
-    """Refuse float64 values [m] which the remedy for their type, storing them as float32, would blur within a column;
-    one zero stands for the cells that are not stored."""
+    """Refuse values [m] which the remedy for their type, storing them as float32, would blur within a column; one zero
+    stands for the cells that are not stored."""
 
     def refuse_at(row: int, what: str, remedy: str) -> None:
         refuse(path, f"x_data: {what}", remedy)
 
-    if values.shape != columns.shape or values.ndim != 1:
-        return  # no CSR matrix, which is refused by its shapes
+    if np.can_cast(values.dtype, np.float32) or values.shape != columns.shape or values.ndim != 1:
+        return  # kept whole, or no CSR matrix, which is refused by its shapes
     order = np.argsort(columns, kind="stable")
     starts = np.flatnonzero(np.diff(columns[order])) + 1
     for entries in np.split(order, starts) if len(order) else ():
-        held = values[entries] if len(entries) >= rows else np.append(values[entries], 0.0)
+        held = values[entries] if len(entries) >= rows else np.append(values[entries], np.zeros(1, values.dtype))
         if np.isfinite(held).all():
             refuse_merged(held, f"a number in column {columns[entries[0]]}", refuse_at)
 

@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from fedweave.core.swollen import TABLE_FAULTS, Swollen, read_parquet
 from fedweave.datasets.check import refuse, refuse_rows
-from fedweave.datasets.precision import refuse_merged
+from fedweave.datasets.precision import exact, refuse_merged
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
 WHOLE = r"^-?\d{1,18}(\.0*)?$"
@@ -105,7 +105,7 @@ class Table:
             FEATURE,
         )
         if apart:
-            refuse_merged(values, f"feature {column!r}", self.refuse_at)
+            refuse_merged(exact(cells, values), f"feature {column!r}", self.refuse_at)
         return narrow
 
     def _refuse_words(self, column: str, cells: pa.Array) -> None:

@@ -20,7 +20,7 @@ from fedweave.core.swollen import most_of
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import compact, one_hot
-from fedweave.datasets.precision import refuse_merged
+from fedweave.datasets.precision import EXACT, exact, refuse_merged
 
 SUFFIXES = (".txt", ".txt.xz")
 AGAIN = "Get the file again; docs/data-format.md describes the layout."
@@ -164,8 +164,11 @@ def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
     with np.errstate(over="ignore"):
         values = lines.values.astype(np.float32)
     lines.refuse_at(first(np.any(~np.isfinite(values), 1)), "an attribute is not finite in float32", "Correct it.")
-    for number, column in enumerate(lines.values.T, 1):
-        refuse_merged(column, f"attribute {number}", lines.refuse_at)
+    cells = lines.values  # or their text, where float64 may have taken digits
+    if np.abs(cells).max(initial=0) >= EXACT and (texts := _optional(folder, f"{name}_node_attributes", pa.string())):
+        cells = texts.values
+    for number, (column, own) in enumerate(zip(lines.values.T, cells.T, strict=True), 1):
+        refuse_merged(exact(pa.array(own), column), f"attribute {number}", lines.refuse_at)
     return values
 
 

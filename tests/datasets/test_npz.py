@@ -175,6 +175,11 @@ def test_times_are_not_sent_through_float32(tmp_path: Path) -> None:
     np.savez(path, **arrays)
     with pytest.raises(DataError, match=r"x_data: a number in column 0 is 1700000010.0, .*Subtract 1700000000.0"):
         npz.read(path, "times")
+    whole = sp.csr_matrix(2**62 + 2 * np.arange(6)[:, None])  # one in float64 already
+    parts = {"x_data": whole.data, "x_indices": whole.indices, "x_indptr": whole.indptr}
+    np.savez(path, **arrays | parts | {"x_shape": np.array(whole.shape)})
+    with pytest.raises(DataError, match=rf"x_data: a number in column 0 is {2**62 + 2}, .*Subtract {2**62} in every"):
+        npz.read(path, "times")
     x = sp.csr_matrix(times - [1.7e9, 0])
     np.savez(path, **arrays | {"x_data": x.data, "x_indices": x.indices, "x_indptr": x.indptr})
     with pytest.raises(DataError, match=r"x_data is float64, not float32.*astype"):

@@ -143,6 +143,9 @@ def test_attributes_are_numbers_and_there(tmp_path: Path) -> None:
     folder(tmp_path, node_attributes="1, 1700000001\n2, 1700000001\n3, 1700000030\n4, 1700000002\n5, 1700000001\n")
     with pytest.raises(DataError, match=r"attributes\.txt: line 5: attribute 2 is 1700000001.0, which float32 cannot"):
         tu.read(broken, "DS", attributes=True)
+    folder(tmp_path, node_attributes="".join(f"{row}, {2**62 + 2 * row}\n" for row in range(5)))
+    with pytest.raises(DataError, match=rf"line 2: attribute 2 is {2**62 + 2}, which .* Subtract {2**62} in every"):
+        tu.read(broken, "DS", attributes=True)
     (tmp_path / "DS_node_attributes.txt").unlink()
     with pytest.raises(DataError, match=r"attributes = true, but there is no DS_node_attributes\.txt"):
         tu.read(broken, "DS", attributes=True)
