@@ -10,7 +10,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check
 from fedweave.datasets.digits import Digits
 from fedweave.datasets.folder import Folder
-from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx, from_pyg
+from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.heritage import HERITAGE
 from fedweave.datasets.lookup import NotHeld
@@ -18,6 +18,7 @@ from fedweave.datasets.members import Members
 from fedweave.datasets.parties import Parties
 from fedweave.datasets.pokec import POKEC
 from fedweave.datasets.public import PUBLIC
+from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.recognise import found
 from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic

@@ -7,6 +7,7 @@ from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.features import check_normalise, compact, normalise
+from fedweave.datasets.numerals import refuse_stray
 from fedweave.errors import ConfigError
 
 
@@ -33,4 +34,6 @@ class Archive:
         if not root.is_file():
             refuse(root, "this is not a file", "Name the .npz file itself.")
         data = npz.read(root, root.stem)
+        remedy = "Number the classes from 0, without gaps."
+        refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
         return replace(data, x=normalise(compact(data.x), self.normalise, data.name))

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from fedweave.datasets.check import first, refuse, refuse_rows
 from fedweave.datasets.features import check_normalise
 from fedweave.datasets.naming import check_naming, named
-from fedweave.datasets.numerals import labels_in, refuse_numerals
+from fedweave.datasets.numerals import labels_in, refuse_numerals, refuse_stray
 from fedweave.datasets.table import WHOLE, Table, find, read
 from fedweave.errors import ConfigError
 
@@ -112,9 +112,10 @@ class Classified:
 
     def _numbered(self, table: Table) -> tuple[np.ndarray, int]:
         y = table.whole("label", empty="unlabelled")
-        classes = self.classes or int(y.max()) + 1
-        row = first(y >= (classes if self.classes else table.rows))
-        if row is not None and self.classes:
-            table.refuse_at(row, f"label {y[row]} is not in 0..{classes - 1}", "Correct it or raise classes.")
-        table.refuse_at(row, f"label {y[row or 0]} would make more classes than rows", "Number the classes from 0.")
-        return y, classes
+        if self.classes is None:
+            refuse_stray(y, lambda row, what: table.refuse_at(row, what, "Number the classes from 0, without gaps."))
+            return y, int(y.max()) + 1
+        if (row := first(y >= self.classes)) is not None:
+            what = f"label {y[row]} is not in 0..{self.classes - 1}"
+            table.refuse_at(row, what, "Correct it or raise classes.")
+        return y, self.classes

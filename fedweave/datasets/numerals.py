@@ -1,4 +1,7 @@
-"""Labels are whole numbers or names: other numbers, such as measurements, are neither unless their owner says so."""
+"""Labels are whole numbers that count classes, or names: other numbers, such as measurements, are neither unless their
+owner says so."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +11,25 @@ from fedweave.datasets.check import first
 from fedweave.datasets.table import DECIMAL_COMMA, WHOLE, Table
 
 NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+
+FEW = 1000  # classes, which may be empty as far as there are rows for them
+FILLED = 0.01  # the least share of more classes that has a row
+
+
+def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
+    """Refuse classes int64 [m], -1 is unlabelled, of which the highest would leave nearly all below it empty; by
+    `refuse_at` with the row and what is wrong.
+
+    Raises:
+        DataError: by `refuse_at`.
+    """
+    classes = int(y.max(initial=-1)) + 1
+    if classes <= len(y) and classes <= FEW:
+        return
+    held = len(np.unique(y[y >= 0]))
+    if classes > len(y) or held < FILLED * classes:
+        row = int(y.argmax())
+        refuse_at(row, f"label {y[row]} would make {classes:,} classes, of which {held:,} occur among {len(y):,} rows")
 
 
 def labels_in(table: Table, key: str) -> pa.Array:

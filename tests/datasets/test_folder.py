@@ -134,7 +134,11 @@ BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
     "text feature": ("id,label,f\n1,0,2\n2,0,red\n", "nodes.csv: row 3: 'f' is 'red'", "finite number"),
     "no features": ("id,label\n1,0\n2,1\n", "there are no features", "at least one feature column"),
     "label negative": ("id,label,f\n1,0,2\n2,-1,2\n", "nodes.csv: row 3: label is -1, below 0", "leave the cell empty"),
-    "label huge": ("id,label,f\n1,0,2\n2,900,2\n", "nodes.csv: row 3: label 900 would make more classes", "from 0"),
+    "label huge": (
+        "id,label,f\n1,0,2\n2,900,2\n",
+        "row 3: label 900 would make 901 classes, of which 2 occur among 2 rows",
+        "from 0",
+    ),
     "labels mixed": ("id,label,f\n1,0,2\n2,cat,2\n", "numbers, others are names (cat)", "one kind"),
     "label fraction": (
         "id,label,f\n1,0.0,2\n2,1.5,2\n3,0.37,1\n",

@@ -1,8 +1,10 @@
 """Data as members have it: owners, sub-folders, text, files of other programs, and tables in memory."""
 
 import tomllib
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -225,7 +227,7 @@ def test_a_networkx_graph_with_attributes() -> None:
 class Data:
     """What of torch_geometric.data.Data is read; importing it takes longer than all tests here."""
 
-    def __init__(self, **own: torch.Tensor) -> None:
+    def __init__(self, **own: Any) -> None:
         self.__dict__ = own
 
 
@@ -256,12 +258,45 @@ def test_text_as_polars_hands_it_over(categorical: bool) -> None:
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ({"y": torch.tensor([0.7, 1.2, 0.0])}, "y holds numbers that are not whole"),
+        ({"y": torch.tensor([0.5, 1.2, 0.0])}, r"y, row 0: 0\.5 is not a whole number\. Number the classes from 0"),
+        ({"y": torch.tensor([0, torch.nan, 1])}, r"y, row 1: nan is not a whole number\. .*; -1 is unlabelled"),
+        ({"y": torch.tensor([0, 1e30, 1])}, r"y, row 1: 1\.0\d*e\+30 is beyond 64 bits"),
+        (
+            {"y": ["a", "b", "a"]},
+            r"y, row 0: 'a' is not a number\. Number the classes from 0.*numpy\.unique\(y, return_in",
+        ),
+        ({"y": np.array([1, None, "b"], object)}, r"y, row 1: None is not a number"),
+        ({"y": np.array([1j, 0, 0])}, r"y, row 0: 1j is not a number"),
+        ({"y": [[0], [1, 2], [0]]}, r"y cannot be read as an array .* Give a tensor of numbers"),
+        (
+            {"y": torch.tensor([0, 1000000, 5])},
+            r"y, row 1: label 1000000 would make 1,000,001 classes, of which 3 occur among 3 .* torch\.unique\(y",
+        ),
+        ({"y": torch.tensor([0, -2, 1])}, r"y, row 1: label -2 is not in 0\.\.1"),
+        ({"x": np.array([["a"], ["b"], ["c"]])}, r"x, row 0, column 0: 'a' is not a number\. Give numbers"),
+        ({"x": np.array([[1], [None], [2]], object)}, r"x, row 1, column 0: None is not a number"),
+        (
+            {"edge_index": torch.tensor([[0, 0.5], [1, 2]])},
+            r"edge_index, column 1: 0\.5 is not a whole number\. Number",
+        ),
+        (
+            {"edge_index": torch.tensor([[0, 1], [1, 5]])},
+            r"edge_index, column 1: edge 1 -> 5 .* not in 0\.\.2\. Remove",
+        ),
+        (
+            {"edge_index": torch.tensor([[0, 1, -1], [1, 2, 2]])},
+            r"column 2: edge -1 -> 2 names a node that is not in 0",
+        ),
+        ({"sens": ["f", "m", "f"]}, r"sens, row 0: 'f' is not a number\. Number the groups from 0"),
+        ({"sens": torch.tensor([0, 1e30, 1])}, r"sens, row 1: 1\.0\d*e\+30 is beyond 64 bits"),
         ({"y": torch.eye(3)}, r"the shapes do not fit: .*y \[3, 3\]"),
         ({"y": torch.tensor([0, 1])}, r"y \[2\]"),
         ({"edge_index": torch.tensor([0, 1])}, r"edge_index \[2\]"),
-        ({"sens": torch.tensor([0.2, 0.7, 1.9])}, r"sens holds numbers that are not whole\. Number the groups from 0"),
-        ({"sens": torch.tensor([0, torch.nan, 1])}, "sens holds numbers that are not whole"),
+        (
+            {"sens": torch.tensor([0.2, 0.7, 1.9])},
+            r"sens, row 0: 0\.2\d* is not a whole number\. Number the groups from 0",
+        ),
+        ({"sens": torch.tensor([0, torch.nan, 1])}, "sens, row 1: nan is not a whole number"),
         ({"train_mask": torch.tensor([0, 1])}, r"train_mask is int64 \[2\], .*mask\[train_mask\] = True\.$"),
         ({"train_mask": torch.tensor([0, 1, 1])}, r"train_mask is int64 \[3\], not bool \[3\].*: train_mask\.bool\(\)"),
         ({"train_mask": torch.eye(3).bool()}, r"train_mask is bool \[3, 3\].*such as train_mask\[:, 0\]"),
@@ -271,7 +306,7 @@ def test_text_as_polars_hands_it_over(categorical: bool) -> None:
         ({"edge_attr": torch.eye(2)}, r"edge weights are not supported, and the data has edge_attr\."),
     ],
 )
-def test_a_data_that_does_not_fit_is_refused(changed: dict[str, torch.Tensor], what: str) -> None:
+def test_a_data_that_does_not_fit_is_refused(changed: dict[str, Any], what: str) -> None:
     whole = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 1], [1, 2]])}
     with pytest.raises(DataError, match=what):
         datasets.from_pyg(Data(**(whole | changed)))
@@ -365,6 +400,36 @@ def test_a_data_of_pytorch_geometric() -> None:
     assert data.sens.tolist() == [0, 1, -1]
     with pytest.raises(DataError, match=r"the data has no x, y"):
         datasets.from_pyg(Data(edge_index=ends))
+
+
+def test_numbers_of_python_are_numbers() -> None:
+    plain = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 1], [1, 2]])}
+    objects = {key: np.array(value.tolist(), object) for key, value in plain.items()}
+    assert content(datasets.from_pyg(Data(**objects))) == content(datasets.from_pyg(Data(**plain)))
+
+
+def test_classes_of_which_hardly_any_occurs_are_refused_at_every_door(tmp_path: Path) -> None:
+    """Models would have a row of weights for each."""
+    rows = 3000
+    y, ends = np.arange(rows) % 2, np.array([[0, 1], [1, 0]])
+    y[7] = rows - 1
+    nodes = pd.DataFrame({"id": range(rows), "label": y, "f": 1.0})
+    edges = pd.DataFrame({"source": [0], "target": [1]})
+    npz.write(replace(datasets.from_frames(nodes, edges, classes=rows), y=y), tmp_path / "mine.npz")
+    doors = {
+        "frames": lambda: datasets.from_frames(nodes, edges),
+        "pyg": lambda: datasets.from_pyg(Data(x=np.ones((rows, 1)), y=y, edge_index=ends)),
+        "npz": lambda: load("npz", str(tmp_path / "mine.npz")),
+    }
+    for door in doors.values():
+        with pytest.raises(
+            DataError, match=r"row 7: label 2999 would make 3,000 classes, of which 3 occur among 3,000"
+        ):
+            door()
+    y[:] = np.arange(rows) // 2  # many, and none is empty
+    nodes["label"] = y
+    npz.write(datasets.from_frames(nodes, edges), tmp_path / "mine.npz")
+    assert [door().classes for door in doors.values()] == [rows // 2] * 3
 
 
 def test_edge_weights_are_dropped_where_they_say_nothing_or_the_user_says_so() -> None:

@@ -1,0 +1,174 @@
+"""A graph that is in memory already as a PyTorch Geometric `Data`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.edges import undirected
+from fedweave.datasets.features import compact
+from fedweave.datasets.numerals import refuse_stray
+from fedweave.datasets.precision import refuse_merged
+
+_MASKS = ("train_mask", "val_mask", "test_mask")
+_READ = ("x", "edge_index", "y", *_MASKS, "sens", "edge_weight", "edge_attr")
+_FEATURES = "Give numbers, such as a column of 0 and 1 for each value of a text."
+_CLASSES = "Number the classes from 0; -1 is unlabelled."
+_GROUPS = "Number the groups from 0; -1 is unknown."
+_ENDS = "Number the nodes from 0, by their rows in x."
+_GAPLESS = (
+    "Number the classes from 0 without gaps: labelled = y >= 0; "
+    "y[labelled] = torch.unique(y[labelled], return_inverse=True)[1]."
+)
+
+
+def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = ()) -> Dataset:
+    """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
+    and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled; without val_mask,
+    no node is in val.
+
+    ignore: attributes that do not count, such as "edge_weight", which is refused otherwise unless it is 1 everywhere.
+
+    Raises:
+        DataError: one of the three is missing, `ignore` names what is not there, or the data has edge weights or breaks
+            what `Dataset` promises.
+    """
+    held = _held(data, name, ignore)
+    x, y, pairs = (held[key] for key in ("x", "y", "edge_index"))
+    if x.ndim != 2 or pairs.ndim != 2 or len(pairs) != 2 or y.shape not in ((len(x),), (len(x), 1)):
+        shapes = ", ".join(f"{key} {list(it.shape)}" for key, it in (("x", x), ("edge_index", pairs), ("y", y)))
+        refuse(
+            name, f"the shapes do not fit: {shapes}", "Give x [n, d], edge_index [2, E] and a class per node, y [n]."
+        )
+    for key in ("edge_weight", "edge_attr"):
+        if key in held and not (held[key] == 1).all():
+            remedy = f'Remove {key}, or say ignore = ["{key}"]; every edge counts 1.'
+            refuse(name, f"edge weights are not supported, and the data has {key}", remedy)
+    source, target = _ends(pairs, len(x), name)
+    apart = source != target
+    whole = _whole(y.reshape(len(x)), "y", _CLASSES, name)
+    refuse_stray(whole, lambda row, what: refuse(name, f"y, row {row}: {what}", _GAPLESS))
+    made = Dataset(
+        name=name,
+        x=compact(_narrowed(_numbers(x, "x", _FEATURES, name), name)),
+        edges=undirected(source[apart], target[apart], len(x)),
+        y=whole,
+        classes=int(whole.max(initial=-1)) + 1,
+        sens=_whole(held["sens"], "sens", _GROUPS, name) if "sens" in held else None,
+        public=_split(held, len(x), name),
+    )
+    return check(made, name)
+
+
+def _held(data: Any, name: str, ignore: Sequence[str]) -> dict[str, np.ndarray]:
+    """What is read of the data: its attributes by name, without those of `ignore`."""
+    there = [key for key in _READ if getattr(data, key, None) is not None]
+    if absent := [key for key in ignore if key not in there]:
+        refuse(name, f"the data has no {absent[0]!r}, which ignore names", f"Correct it; there are {', '.join(there)}.")
+    if missing := [key for key in _READ[:3] if key not in there or key in ignore]:
+        refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and y.")
+    return {key: _array(getattr(data, key), key, name) for key in there if key not in ignore}
+
+
+def _ends(pairs: np.ndarray, nodes: int, name: str) -> np.ndarray:
+    """int64 [2, E]: the edges, if both ends of each are nodes."""
+    ends = _whole(pairs, "edge_index", _ENDS, name)
+    column = first((ends.min(0) < 0) | (ends.max(0) >= nodes))
+    if column is not None:
+        source, target = ends[:, column]
+        what = f"edge_index, column {column}: edge {source} -> {target} names a node that is not in 0..{nodes - 1}"
+        refuse(name, what, "Remove the edge or add the node.")
+    return ends
+
+
+def _whole(array: np.ndarray, key: str, remedy: str, name: str) -> np.ndarray:
+    """The numbers [n], or the edges [2, n], as int64, if they are whole."""
+    numbers = _numbers(array, key, remedy, name)
+    if np.can_cast(numbers.dtype, np.int64):
+        return numbers.astype(np.int64)
+    wide = numbers.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        bad = ~np.isfinite(wide) | (numbers % 1 != 0)
+    long = np.abs(wide) >= 2.0**63
+    if (at := first((bad | long).ravel())) is not None:
+        what = "not a whole number" if bad.flat[at] else "beyond 64 bits"
+        refuse(name, f"{_place(array, key, at)}: {numbers.flat[at]} is {what}", remedy)
+    return numbers.astype(np.int64)
+
+
+def _numbers(array: np.ndarray, key: str, remedy: str, name: str) -> np.ndarray:
+    """The array, if it holds real numbers; Python's as NumPy's, as far as there are such."""
+    if array.dtype.kind in "biuf":
+        return array
+    cells = array.ravel().tolist()
+    if (at := first(np.array([not isinstance(cell, Real) for cell in cells], np.bool_))) is not None:
+        names = " Names become numbers by names, y = numpy.unique(y, return_inverse=True)." if key == "y" else ""
+        refuse(name, f"{_place(array, key, at)}: {cells[at]!r} is not a number", remedy + names)
+    return np.array(cells).reshape(array.shape)
+
+
+def _place(array: np.ndarray, key: str, at: int) -> str:
+    """Where the cell `at` of the flat array is."""
+    row, column = divmod(at, array.shape[1]) if array.ndim == 2 else (at, 0)
+    return {"x": f"x, row {row}, column {column}", "edge_index": f"edge_index, column {column}"}.get(
+        key, f"{key}, row {row}"
+    )
+
+
+def _split(held: Mapping[str, np.ndarray], nodes: int, name: str) -> np.ndarray | None:
+    """bool [3, n]: the masks, if there are any; as in tables, no node need be in val."""
+    masks = {key: held.get(key) for key in _MASKS}
+    if all(mask is None for mask in masks.values()):
+        return None
+    split = np.zeros((len(masks), nodes), bool)
+    for own, (key, mask) in zip(split, masks.items(), strict=True):
+        if mask is not None:
+            _check_mask(mask, key, nodes, name)
+            own[:] = mask
+        elif key != "val_mask":
+            there = [key for key in _MASKS if key in held]
+            remedy = f"Add it, or read no split: ignore = {json.dumps(there)}."
+            refuse(name, f"there is no {key} beside {' and '.join(there)}", remedy)
+    return split
+
+
+def _check_mask(mask: np.ndarray, key: str, nodes: int, name: str) -> None:
+    if mask.dtype == np.bool_ and mask.shape == (nodes,):
+        return
+    remedy = "Give true or false for each node"
+    if mask.ndim == 2 and len(mask) == nodes:
+        remedy = f"Choose one of its splits, such as {key}[:, 0]"
+    elif mask.shape == (nodes,) and np.isin(mask, (0, 1)).all():
+        remedy += f": {key}.bool()"
+    elif mask.ndim == 1 and mask.dtype.kind in "iu":
+        remedy += f", not places: mask = torch.zeros({nodes}, dtype=torch.bool); mask[{key}] = True"
+    refuse(name, f"{key} is {mask.dtype} {list(mask.shape)}, not bool [{nodes}]", f"{remedy}.")
+
+
+def _narrowed(x: np.ndarray, name: str) -> np.ndarray:
+    """Features [n, d] as float32, if it keeps the differences within each column."""
+
+    def refuse_at(row: int, what: str, remedy: str) -> None:
+        refuse(name, f"x, row {row}: {what}", remedy)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = np.ascontiguousarray(x, np.float32)
+    for number in range(x.shape[1]) if not np.can_cast(x.dtype, np.float32) else ():
+        if np.isfinite(narrow[:, number]).all():  # what is not is refused by `check`
+            refuse_merged(x[:, number], f"column {number}", refuse_at)
+    return narrow
+
+
+def _array(tensor: Any, key: str, name: str) -> np.ndarray:
+    """A tensor's numbers, of a sparse one with its zeros."""
+    try:
+        dense = tensor.to_dense() if hasattr(tensor, "to_dense") else tensor
+        return np.asarray(dense.detach().cpu() if hasattr(dense, "detach") else dense)
+    except (RuntimeError, TypeError, ValueError) as error:
+        refuse(
+            name, f"{key} cannot be read as an array ({error})", "Give a tensor of numbers, such as float32 or int64."
+        )
