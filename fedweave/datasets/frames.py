@@ -1,6 +1,7 @@
 """Data that is in memory already: tables, a networkx graph."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedweave.datasets.table import Table
 from fedweave.errors import DataError
 
 _RENAME = "Give it another name, or list in `features` those that are."
+_SHOWN = 10  # attributes of nodes that a refusal lists
 _FRAMES = "Give a pandas or polars frame, or an Arrow table."
 
 
@@ -51,14 +53,16 @@ def from_networkx(
 ) -> Dataset:
     """The graph of a `networkx.Graph`, undirected; what nodes have besides `label`, "sens" and "split" are features.
 
-    features: the attributes to take, in order; by default all. options: see `from_frames`; what edges have is refused
-    unless `ignore` names it, such as "edges.date", or it is a "weight" that is 1 everywhere.
+    label: the attribute with the class, which every node has; None where it is unlabelled. features: the attributes to
+    take, in order; by default all. options: see `from_frames`; what edges have is refused unless `ignore` names it,
+    such as "edges.date", or it is a "weight" that is 1 everywhere.
 
     Raises:
-        ConfigError, DataError: see `from_frames`.
+        ConfigError, DataError: see `from_frames`; or a node has no `label`, or none has one of `features`.
     """
     known = dict(graph.nodes(data=True))
     held = {key for own in known.values() for key in own}
+    _check_attributes(known, held, label, features or (), name)
     chosen = sorted(held - {label, "sens", "split"}) if features is None else list(features)
     if taken := sorted(set(chosen) & set(NODES)):
         refuse(name, f"the attribute {taken[0]!r} would be a feature, but is a column with a meaning", _RENAME)
@@ -67,6 +71,32 @@ def from_networkx(
         if column in ("label", *chosen) or any(attribute in own for own in known.values()):
             columns[column] = [own.get(attribute) for own in known.values()]
     return from_frames(_columns(columns), _edges(graph, options.get("ignore") or (), name), name, **options)
+
+
+def _check_attributes(
+    known: Mapping[Any, Mapping[Any, Any]], held: set[Any], label: str, features: Sequence[str], name: str
+) -> None:
+    """Refuse a `label` that nodes lack, and features that no node has; `held` are all attributes of the nodes."""
+    for key in features:
+        if known and key not in held:
+            refuse(name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, held))
+    lacking = [node for node, own in known.items() if label not in own]
+    there = _attributes(label, held)
+    if lacking and len(lacking) == len(known):
+        what = f"none of {len(known):,} nodes has the attribute {label!r}"
+        refuse(name, what, f"{there} Name in `label` the one that says each node's class.")
+    if lacking:
+        lack = "lacks" if len(lacking) == 1 else "lack"
+        what = f"{len(lacking):,} of {len(known):,} nodes {lack} the attribute {label!r}, such as {lacking[0]!r}"
+        refuse(name, what, f"Set it, to None where a node is unlabelled, or name another in `label`. {there}")
+
+
+def _attributes(like: str, held: set[Any]) -> str:
+    """What attributes there are, the nearest to a name first."""
+    ratios = {key: SequenceMatcher(None, str(like).lower(), str(key).lower()).ratio() for key in held}
+    names = [repr(key) for key in sorted(held, key=lambda key: (-ratios[key], str(key)))]
+    more = f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else ""
+    return f"There are {', '.join(names[:_SHOWN])}{more}." if names else "The nodes have no attributes."
 
 
 def _edges(graph: Any, ignore: Sequence[str], name: str) -> pa.Table:

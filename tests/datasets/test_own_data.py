@@ -224,6 +224,42 @@ def test_a_networkx_graph_with_attributes() -> None:
     assert datasets.from_networkx(graph, label="club").columns == ("age", "size")
 
 
+@pytest.mark.parametrize(
+    ("lacking", "options", "what"),
+    [
+        (
+            "",
+            {"label": "cub"},
+            r"none of 3 nodes has the attribute 'cub'\. There are 'club', 'age', 'size'\. Name in `label`",
+        ),
+        (
+            "b",
+            {"label": "club"},
+            r"1 of 3 nodes lacks the attribute 'club', such as 'b'\. Set it, to None where .* There are 'club', ",
+        ),
+        ("bc", {"label": "club"}, r"2 of 3 nodes lack the attribute 'club', such as 'b'\. Set it, to None"),
+        ("", {"label": "club", "features": ["sizes"]}, r"no node has the attribute 'sizes', .* There are 'size', "),
+    ],
+)
+def test_attributes_that_nodes_lack_are_named(lacking: str, options: dict[str, Any], what: str) -> None:
+    graph = nx.path_graph(["a", "b", "c"])
+    for at, node in enumerate(graph):
+        graph.nodes[node].update({"club": "xyx"[at], "age": at, "size": 1.0})
+    for node in lacking:
+        del graph.nodes[node]["club"]
+    with pytest.raises(DataError, match=rf"^networkx: {what}"):
+        datasets.from_networkx(graph, **options)
+
+
+def test_a_networkx_graph_without_attributes_says_so() -> None:
+    with pytest.raises(DataError, match=r"none of 3 nodes has the attribute 'label'\. The nodes have no attributes\."):
+        datasets.from_networkx(nx.path_graph(3))
+    many = nx.path_graph(2)
+    nx.set_node_attributes(many, {node: {f"f{at}": 1.0 for at in range(12)} for node in many})
+    with pytest.raises(DataError, match=r"There are 'f0', .* and 2 more\."):
+        datasets.from_networkx(many)
+
+
 class Data:
     """What of torch_geometric.data.Data is read; importing it takes longer than all tests here."""
 
