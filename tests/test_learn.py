@@ -279,6 +279,22 @@ def repeated(tree: Tree, clients: int = len(SIZES)) -> Tree:
     return map_leaves(lambda leaf: torch.stack([leaf * (1 + 0.1 * p) for p in range(clients)]), tree)
 
 
+@pytest.mark.parametrize("part", ["loss", "penalty"])
+def test_a_loss_that_is_no_scalar_is_refused_alone_and_in_a_batch(make_graphs: Callable[..., Any], part: str) -> None:
+    """In a batch its sum over all rows, padding included, would be trained on."""
+    w, mu = start(9), {"mu": torch.tensor(0.7, dtype=torch.float64)}
+    batch = Batch(make_graphs(SIZES, 9, dtype=torch.float64), Sgd(0.1), ROWS, penalty=part == "penalty")
+    if part == "loss":
+        batch.loss = lambda *given: gcn_loss(*given) * torch.ones(3)  # type: ignore[method-assign]
+    else:
+        mu["mu"] = torch.ones(1, dtype=torch.float64)
+    for run in (batch.loop, batch.run):
+        with pytest.raises(
+            ValueError, match=rf"the {part} is to be a scalar; it is a tensor of shape \[[13]\]\. Add it"
+        ):
+            run(w, w, mu)
+
+
 CASES = ["", "w", "anchor", "args", "w anchor args"]
 
 

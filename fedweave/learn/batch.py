@@ -8,7 +8,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.learn.descent import TrainSpec, differentiate
+from fedweave.learn.descent import TrainSpec, differentiate, scalar
 from fedweave.learn.narrow import Given, Kept, Touched
 from fedweave.ops.recording import traced
 from fedweave.ops.touched import STACKED, TouchedRows, shared_scalar
@@ -35,11 +35,12 @@ def train_batch(
         current, untouched = own.shaped(given[: len(own)]), rest.shaped(given[len(own) : len(tensors)])
         seen = nest(dict(leaves(mine)) | now)
         last = vmap(plan.loss, in_dims=(0, batch.graph[1], 0, dims_of_args))(nest(current), data, key, seen)
-        total = last.sum()
+        total = scalar("loss", last, clients).sum()
         if plan.penalty is not None:
             pull = plan.penalty
             for path, value in current.items():
-                total = total + vmap(pull, in_dims=(0, batch.fixed_dim[path], args[1]))(value, fixed[path], mine).sum()
+                pulls = vmap(pull, in_dims=(0, batch.fixed_dim[path], args[1]))(value, fixed[path], mine)
+                total = total + scalar("penalty", pulls, clients).sum()
             for path, value in untouched.items():
                 total = total + pull(value, fixed[path + "/rest"], mine)
         return last, total

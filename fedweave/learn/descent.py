@@ -97,6 +97,21 @@ class Stored:
         return stored if stored.shape == shape else stored[..., : shape[self.batch_dims :].numel()].view(shape)
 
 
+def scalar(what: str, found: Tensor, clients: int = 0) -> Tensor:
+    """What a loss or a penalty gives, one number for each of `clients`, a single one's if 0.
+
+    Raises:
+        ValueError: it is more, such as one number for each node; added up, padding would count, too.
+    """
+    if getattr(found, "ndim", 0) != bool(clients):
+        own = list(found.shape[bool(clients) :])
+        raise ValueError(
+            f"fit: the {what} is to be a scalar; it is a tensor of shape {own}. Add it up (.sum()), or take the mean "
+            "over the training examples"
+        )
+    return found
+
+
 def differentiate(objective: Callable[..., tuple[Tensor, Tensor]], count: int, first: int) -> Gradients:
     """From (key, *tensors) -> (last, total) to (last, *gradients of `total` in `count` tensors from number `first`)."""
 

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.learn.batch import train_batch
-from fedweave.learn.descent import Loss, Penalty, Stored, TrainSpec, differentiate
+from fedweave.learn.descent import Loss, Penalty, Stored, TrainSpec, differentiate, scalar
 from fedweave.learn.optimisers import Optimiser
 from fedweave.ops.batched import Operation
 from fedweave.ops.touched import TouchedRows, materialize
@@ -56,7 +56,7 @@ def fit(
     Training cannot be differentiated through. What is given stays as it is.
 
     Raises:
-        ValueError: a penalty without an anchor, or the state of another optimiser.
+        ValueError: a penalty without an anchor, the state of another optimiser, or a loss or penalty that is no scalar.
     """
     if penalty is not None and anchor is None:
         raise ValueError("a penalty needs the anchor that it pulls to; give fit(…, anchor=…)")
@@ -93,10 +93,10 @@ class _Fit(Operation):
         def objective(key: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
             current = own.shaped(tensors[len(minibatch) :])
             now = dict(zip(minibatch, tensors, strict=False))
-            last = total = plan.loss(nest(current), graph, key, nest(dict(leaves(args)) | now))
+            last = total = scalar("loss", plan.loss(nest(current), graph, key, nest(dict(leaves(args)) | now)))
             if plan.penalty is not None:
                 for path, value in current.items():
-                    total = total + plan.penalty(value, fixed[path], args)
+                    total = total + scalar("penalty", plan.penalty(value, fixed[path], args))
             return last, total
 
         step = differentiate(objective, len(own), len(minibatch))

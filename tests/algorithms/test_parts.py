@@ -14,6 +14,7 @@ from fedweave.algorithms.parts.fitting import SUCH
 from fedweave.algorithms.parts.part import has
 from fedweave.algorithms.preset import Preset
 from fedweave.core import model as models
+from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError, StepFailed
@@ -402,6 +403,35 @@ def test_what_a_hook_of_the_server_gives_is_refused_by_name(hook: str, made: Cal
 def test_an_update_of_another_form_is_refused_by_name(mode: str, made: Callable[..., Any], what: str) -> None:
     with pytest.raises(StepFailed, match=rf"on client 'site-0'.*: Slip\.release: is to give {what}"):
         after(FedAvg(model(), parts=(slip("release", made),)), rounds=1, mode=mode)
+
+
+def apart(logits: Tensor, graph: Graph) -> Tensor:
+    return torch.nn.functional.cross_entropy(logits, graph.y.clamp(min=0), reduction="none")
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    ("hook", "made", "gives"),
+    [
+        ("criterion", lambda logits, graph, given: apart(logits, graph), r"a tensor of shape \[32\]\. Add it up"),
+        (
+            "loss",
+            lambda w, net, graph, key, given, drawn: apart(models.apply(net, w, graph), graph)[:, None],
+            r"a tensor of shape \[32, 1\]\. Add it up \(\.sum\(\)\), or take the mean over the training examples",
+        ),
+        ("penalty", lambda w, received, given: (w - received) ** 2, r"a tensor of shape \[60, 8\]"),
+        ("regulariser", lambda w, received, given: w["0"]["bias"] ** 2, r"a tensor of shape \[8\]"),
+        ("regulariser", lambda w, received, given: None, "None$"),
+    ],
+)
+def test_a_term_of_the_loss_that_is_no_scalar_is_refused_by_name(
+    mode: str, hook: str, made: Callable[..., Any], gives: str
+) -> None:
+    """A batch of clients would train on its sum over all nodes, padding included."""
+    with pytest.raises(
+        StepFailed, match=rf"Slip\.{hook}: is to give a term of the training loss, .*; it gives {gives}"
+    ):
+        after(FedAvg(model(), parts=(slip(hook, made),)), rounds=1, mode=mode)
 
 
 @dataclass(frozen=True)

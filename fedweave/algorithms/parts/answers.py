@@ -59,6 +59,22 @@ def numbers(where: str, found: Any, count: int, whose: str) -> Tensor:
     return found
 
 
+def term(where: str, found: Any) -> Any:
+    """A term of what a client trains for: a scalar, or a plain number.
+
+    Raises:
+        ConfigError: it is something else, such as one loss of each node, which a batch of clients would add up, padding
+            and other splits included.
+    """
+    if isinstance(found, Tensor) and found.dim():
+        remedy = ". Add it up (.sum()), or take the mean over the training examples"
+    elif isinstance(found, Tensor | float | int):
+        return found
+    else:
+        remedy = ""
+    raise ConfigError(f"{where}: is to give a term of the training loss, a scalar; it gives {_form(found)}{remedy}")
+
+
 def rows(where: str, found: Any, count: int) -> Tree:
     """A tree for `count` clients, of which each gets its row.
 

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from torch import Tensor
 
+from fedweave.algorithms.parts import answers
 from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.part import Part, has
 from fedweave.algorithms.parts.training import Training
@@ -150,17 +151,30 @@ class Objective:
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         drawn, model = args.get("minibatch", {}), self.training.model
-        terms = [
-            part.loss(w, model, graph, key, args.get(name, {}), drawn.get(name, {}))
+        terms = {
+            f"{name}.loss": part.loss(w, model, graph, key, args.get(name, {}), drawn.get(name, {}))
             for name, part in self._losses.items()
-        ]
+        }
         if _ANCHOR in args:
-            terms += [own.regulariser(w, args[_ANCHOR], args.get(name, {})) for name, own in self._regularisers.items()]
+            terms |= {
+                f"{name}.regulariser": part.regulariser(w, args[_ANCHOR], args.get(name, {}))
+                for name, part in self._regularisers.items()
+            }
         if self._criteria:
             logits = models.apply(model, w, graph, key)
-            terms += [part.criterion(logits, graph, args.get(name, {})) for name, part in self._criteria.items()]
-        return sum(terms[1:], terms[0])
+            terms |= {
+                f"{name}.criterion": part.criterion(logits, graph, args.get(name, {}))
+                for name, part in self._criteria.items()
+            }
+        return _sum(terms)
 
     def _penalty(self, w: Tensor, received: Tensor, args: Tree) -> Tensor:
-        terms = [part.penalty(w, received, args.get(name, {})) for name, part in self._penalties.items()]
-        return sum(terms[1:], terms[0])
+        return _sum(
+            {f"{name}.penalty": part.penalty(w, received, args.get(name, {})) for name, part in self._penalties.items()}
+        )
+
+
+def _sum(terms: Mapping[str, Tensor]) -> Tensor:
+    """The sum of what hooks give, {part.hook: its term}."""
+    first, *others = (answers.term(where, found) for where, found in terms.items())
+    return sum(others, first)
