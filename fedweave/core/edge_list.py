@@ -28,7 +28,7 @@ class MotifTable(NamedTuple):
 class EdgeList:
     """The raw edges of one client, in NumPy.
 
-    index:    int64 [2, E], both directions of every undirected edge, no self loops.
+    index:    int64 [2, E], both directions of every undirected edge, no self loops; cannot be written to.
     nodes:    rows of the graph, padding included.
     weight:   float [E]; None where all are 1.
     graph_of: int64 [m ≤ nodes], the small graph of each node; None where nodes are the examples.
@@ -47,7 +47,8 @@ class EdgeList:
         motifs: MotifTable | None = None,
         features: "np.ndarray | sp.csr_matrix | None" = None,
     ) -> None:
-        self.index, self.nodes, self.weight, self.graph_of, self.examples = index, nodes, weight, graph_of, examples
+        self.index, self.nodes, self.examples = _fixed(index), nodes, examples
+        self.weight, self.graph_of = weight, graph_of
         self.motifs, self.features = motifs, features
         self._made: dict[str, Csr] = {}
 
@@ -109,3 +110,10 @@ class EdgeList:
                 made = POOLS[kind](self.membership) if kind in POOLS else OPERATORS[kind](self.adjacency)
             self._made[kind] = Csr.of(made)
         return self._made[kind]
+
+
+def _fixed(index: np.ndarray) -> np.ndarray:
+    """The same array, but a step that writes to it is refused: matrices were made of it."""
+    seen = index.view()
+    seen.flags.writeable = False
+    return seen

@@ -37,6 +37,7 @@ from fedweave.engines.resending import LastSent
 from fedweave.engines.states import Group, Readers, States
 from fedweave.engines.summing import SumMeter, check_alike, check_terms
 from fedweave.engines.vectorised import batch_dims, matrix_of, remedy, run_batch, settled, stacked_states
+from fedweave.engines.watching import Watched
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, raised_at
 from fedweave.ops.recording import Recordings, When, traced
 from fedweave.ops.touched import TouchedRows
@@ -208,6 +209,7 @@ class Simulation:
         view = Client(self._graphs[client], state, key, secret, self.test, place)
         message = messages.one(client)
         given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
+        watched = Watched(view.graph, view.test, place)
         try:
             reply = call.step(view, message)
             made = taken(reply, call.info)
@@ -221,6 +223,7 @@ class Simulation:
                 f"step {call.name} failed on client {client!r}{raised_at(error)}: {type(error).__name__}: {error}"
             ) from error
         call.refuse_changes(before, messages)
+        watched.refuse_changes(call.name, f"client {client!r}")
         if call.info.replaces_data:
             self._replace(client, made, call.name)
         own = Own([*given, *view.graph, *(made or ())])
@@ -248,7 +251,7 @@ class Simulation:
         named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
         names = (*named, tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states)))
         roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
-        before, held = messages.versions(), self._readers.versions(states)
+        before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
         try:
             reply, state = traced(lambda *flat: run_batch(call, spec, dims, flat), (call.step,), names, roots, operands)
         except ReplyRefused:
@@ -261,6 +264,7 @@ class Simulation:
                 f"{str(error).rstrip('.')}. {remedy(error)}"
             ) from error
         call.refuse_changes(before, messages)
+        watched.refuse_changes(call.name, f"clients {group[0]!r} to {group[-1]!r}")
         self._readers.note(call.step, states, held)
         own = Own([leaf for leaf in pytree.tree_leaves((graphs, messages.shared, mine)) if isinstance(leaf, Tensor)])
         matrix = matrix_of(graphs)

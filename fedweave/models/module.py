@@ -178,7 +178,7 @@ def _dense(h: "Tensor | Sparse") -> Tensor:
 
 def _edge_index(graph: Graph) -> Tensor:
     [own] = graph.own_edges.members
-    return torch.from_numpy(own.index)
+    return torch.tensor(own.index)  # a copy, as others' layers may write into it
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +107,11 @@ class StackedCsr:
     def sizes(self) -> tuple[int, int, int, torch.dtype]:
         """(P, rows, cols, dtype)."""
         return len(self.members), self.rows, self.cols, self.members[0].values.dtype
+
+    @cached_property
+    def values(self) -> tuple[Tensor, ...]:
+        """The members'."""
+        return tuple(member.values for member in self.members)
 
     def _join(self, stride: int, cols: int) -> Csr:
         """All members below each other; member p's columns are shifted by p * stride."""

@@ -468,6 +468,27 @@ def test_a_step_that_raises_keeps_its_words_at_home(project: Path, monkeypatch: 
     assert "123456" not in replies.missing["bank-c"]
 
 
+def test_a_step_that_writes_into_a_sites_data_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, algorithm, link = joined(project, experiment("fedavg"), quorum=0.6)
+    honest, bad = members.find_step, link.members["bank-c"]._job
+
+    def writing(own: Any, name: str) -> Any:
+        step = honest(own, name)
+
+        def relabels(client: Any, message: Any) -> Any:
+            client.graph.y.zero_()
+            return step(client, message)
+
+        relabels.__name__, relabels.__self__ = step.__name__, step.__self__  # type: ignore[attr-defined]
+        relabels.on_client = step.on_client  # type: ignore[attr-defined]
+        return relabels if bad is not None and own is bad.algorithm else step
+
+    monkeypatch.setattr(members, "find_step", writing)
+    replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
+    assert list(replies.missing) == ["bank-c"]
+    assert "FedAvg.train changed client.graph.y of this site in place" in replies.missing["bank-c"]
+
+
 def test_only_marked_steps_can_be_called(project: Path) -> None:
     _, algorithm, link = joined(project, experiment("fedavg"))
     for name in ("FedAvg.round", "FedAvg._loss", "FedAvg.__class__", "os.system", "exec"):

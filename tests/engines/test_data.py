@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 import torch
 
+from fedweave.algorithms import FedAvg
+from fedweave.algorithms.parts import CrossEntropy
 from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.edges import Edges
 from fedweave.core.federation import DATA, Client, on_client
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.replies import Replies
 from fedweave.core.sizes import size_class
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import MODES, Simulation
 from fedweave.errors import DataError, FedweaveError, ReplyRefused, StepFailed
+from fedweave.learn import cross_entropy
+from fedweave.models import MODELS
+from fedweave.rounds import train
 
 SIZES = [5, 40, 20, 70]
 Make = Callable[..., Simulation]
@@ -49,6 +54,69 @@ def add_isolated_nodes(client: Client, message: Tree) -> Tree:
         edges=edges[:, :0] if message.get("cut") else edges,
     )
     return {DATA: graph_like(client.graph, new), "n": len(y)}
+
+
+WRITES: dict[str, tuple[str, Callable[[Client], Any]]] = {
+    "all labels": ("graph.y", lambda client: client.graph.y.fill_(0)),
+    "some": ("graph.y", lambda client: client.graph.y[1:3].mul_(2)),
+    "one": ("graph.y", lambda client: client.graph.y.__setitem__(0, 1)),
+    "splits": ("graph.masks", lambda client: client.graph.masks[0].logical_or_(client.graph.masks[2])),
+    "groups": ("graph.sens", lambda client: client.graph.sens.add_(1)),  # type: ignore[union-attr]
+    "features": ("graph.x", lambda client: client.graph.x.mul_(2)),  # type: ignore[union-attr]
+    "a test set": ("test.y", lambda client: client.test.y.zero_()),  # type: ignore[union-attr]
+}
+
+
+@pytest.mark.parametrize("record", ["always", "never"])
+@pytest.mark.parametrize("case", WRITES)
+def test_a_step_that_writes_into_its_clients_data_is_refused(
+    make: Make, make_graphs: Callable[..., dict[str, Graph]], case: str, record: str
+) -> None:
+    """The labels would stay so for all later steps, and for the evaluation."""
+    name, write = WRITES[case]
+
+    @on_client(sends={"x": "its first round"})
+    def writes(client: Client, message: Tree) -> Tree:
+        write(client)
+        return {"x": client.graph.y.sum()}
+
+    fed = make(sens=True, record=record, test=make_graphs([9])["site0"])
+    fed.map(look)
+    with pytest.raises(
+        StepFailed, match=rf"writes changed client\.{name} of client.* 'site0'.* in place.*replaces_data"
+    ):
+        fed.map(writes)
+
+
+def test_sparse_features_and_edges_cannot_be_written_to(make: Make) -> None:
+    @on_client(sends={"x": "nothing"})
+    def doubles(client: Client, message: Tree) -> Tree:
+        client.graph.x.blocks.members[0].values.mul_(2)  # type: ignore[union-attr]
+        return {"x": client.graph.y.sum()}
+
+    @on_client(sends={"x": "nothing"})
+    def rewires(client: Client, message: Tree) -> Tree:
+        client.graph.own_edges.members[0].index[:] = 0
+        return {"x": client.graph.y.sum()}
+
+    with pytest.raises(StepFailed, match=r"doubles changed client\.graph\.x of client.* 'site0'"):
+        make(sparse=True).map(doubles)
+    with pytest.raises(StepFailed, match=r"rewires failed on client 'site0'.*read-only"):
+        make().map(rewires)
+
+
+def test_a_part_that_writes_into_the_labels_is_refused(make_graphs: Callable[..., dict[str, Graph]]) -> None:
+    """In the loss, too, which is called from within training."""
+
+    def criterion(self: Any, logits: Any, graph: Graph, given: Tree) -> Any:
+        return cross_entropy(logits, graph.y.zero_(), graph.masks[TRAIN].to(logits.dtype))
+
+    part = type("Relabels", (CrossEntropy,), {"criterion": criterion})()
+    for options in ({"mode": "loop"}, {"mode": "vmap", "record": "always"}, {"mode": "vmap", "record": "never"}):
+        fed = Simulation(make_graphs(SIZES), classes=3, **options)
+        made = FedAvg(MODELS["gcn"](hidden=4).build(6, 3), parts=(part,))
+        with pytest.raises(StepFailed, match=r"FedAvg\.train changed client\.graph\.y of client"):
+            list(train(made, fed, 2))
 
 
 @on_client(replaces_data=True)

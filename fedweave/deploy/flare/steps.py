@@ -7,6 +7,7 @@ from typing import Any
 
 from fedweave.core.federation import Client, Step
 from fedweave.core.tree import Tree
+from fedweave.engines.watching import Watched
 from fedweave.errors import CallRefused, FedweaveError, StepFailed, raised_at
 
 
@@ -45,11 +46,14 @@ def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
     """What a step replies.
 
     Raises:
-        StepFailed: it could do nothing with the data and the message.
+        StepFailed: it could do nothing with the data and the message. CallRefused: it wrote into the data.
     """
+    watched = Watched(client.graph, client.test)
     try:
-        return step(client, message)
+        reply = step(client, message)
     except FedweaveError:
         raise
     except Exception as error:
         raise StepFailed(f"step {name} failed{raised_at(error)}: {type(error).__name__}: {error}") from error
+    watched.refuse_changes(name, "this site", CallRefused)  # which the server hears: it tells nothing of the data
+    return reply

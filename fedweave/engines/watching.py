@@ -1,0 +1,49 @@
+"""Whether a step wrote into the data that it was shown, which only `replace_data` may change.
+
+PyTorch counts the writes into a tensor, those through views and under `vmap` included, so that numbers are compared and
+no values. What is written past PyTorch is not counted: through `tensor.numpy()` or `.data`, of which a vectorised step
+can use neither. The edges are a NumPy array that cannot be written to.
+"""
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+from torch import Tensor
+
+from fedweave.core.federation import Placement
+from fedweave.core.graph import Graph
+from fedweave.errors import FedweaveError, StepFailed
+from fedweave.ops.sparse import Sparse
+
+_writes = attrgetter("_version")
+
+
+class Watched:
+    """The tensors of the graphs that a step sees, and how often each was written to until now."""
+
+    def __init__(self, graph: Graph, test: Graph | None = None, place: Placement | None = None) -> None:
+        self._tensors = dict(_of("graph", graph))
+        if test is not None:
+            self._tensors |= _of("test", test)
+        if place is not None:
+            self._tensors |= {f"place.{name}": (tensor,) for name, tensor in place._asdict().items()}
+        self._before = [sum(map(_writes, tensors)) for tensors in self._tensors.values()]
+
+    def refuse_changes(self, step: str, whose: str, kind: type[FedweaveError] = StepFailed) -> None:
+        """Raise an error of some kind if the step wrote into one of them; names the step, the tensor and `whose` it
+        is."""
+        for (name, tensors), before in zip(self._tensors.items(), self._before, strict=True):
+            if sum(map(_writes, tensors)) != before:
+                raise kind(
+                    f"step {step} changed client.{name} of {whose} in place, for all steps after it; change a copy "
+                    "(.clone()). Data that is to stay changed is what a step that replaces_data gives "
+                    "(fed.replace_data)."
+                )
+
+
+def _of(role: str, graph: Graph) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    for name, value in graph._asdict().items():
+        if isinstance(value, Tensor) and not value.is_inference():  # those have no such number, and are rare
+            yield f"{role}.{name}", (value,)
+        elif isinstance(value, Sparse):
+            yield f"{role}.{name}", value.blocks.values
