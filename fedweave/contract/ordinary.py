@@ -9,10 +9,15 @@ import torch
 from fedweave.contract.subject import ROUNDS, Subject
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.rounds import train
 
 CLIENT = "site-1"
+GCN = ("0/bias", "0/weight", "1/bias", "1/weight")
+
+
+class NoGcn(Exception):
+    """What an algorithm trains is another model, or kept elsewhere, so that there is nothing to compare with."""
 
 
 def ordinary(subject: Subject, settings: Mapping[str, Any]) -> tuple[Tree, Tree]:
@@ -20,6 +25,9 @@ def ordinary(subject: Subject, settings: Mapping[str, Any]) -> tuple[Tree, Tree]
     steps on that client's graph, both from what the first round left.
 
     settings: of the algorithm: its optimizer, "sgd" or "adam", with lr and weight_decay, and whether its state is kept.
+
+    Raises:
+        NoGcn: what it trains cannot be compared.
     """
     graph = subject.graphs(torch.float64)[CLIENT]
     made = subject.made(dropout=0.0, **settings)
@@ -65,6 +73,14 @@ def _optimizer(w: Tree, moments: Tree | None, settings: Mapping[str, Any]) -> to
 
 
 def _held(step: Any, fed: Any) -> Tree:
-    """A copy of the one model: the server's, or the client's own."""
-    tree = step.state if "w" in step.state else fed.snapshot()[CLIENT]
-    return map_leaves(lambda leaf: leaf.clone(), tree["w"])
+    """A copy of the one model: the server's weights, and the client's own where the server has none.
+
+    Raises:
+        NoGcn: these are not a 2-layer GCN's.
+    """
+    flat: dict[str, Any] = {}
+    for tree in (fed.snapshot().get(CLIENT, {}), step.state):
+        flat |= leaves(tree["w"]) if isinstance(tree.get("w"), dict) else {}
+    if odd := sorted(flat.keys() ^ set(GCN)):
+        raise NoGcn(f"the weights that the server and the client keep as 'w' are not a 2-layer GCN's: {odd[0]!r}")
+    return map_leaves(lambda leaf: leaf.clone(), nest(flat))

@@ -309,6 +309,21 @@ def test_dishonest_algorithms_are_found_out(law: str) -> None:
     assert verdict(subject("Dishonest"), law).startswith("BROKEN")
 
 
+def test_one_client_is_ordinary_training_where_a_part_of_the_model_stays_at_home() -> None:
+    """And where what is kept is no GCN, that is said."""
+    for share in (("0/*",), ("*/bias",)):
+        assert verdict(Subject(FedAvg, {"share": share}), "one_client_is_ordinary_training") == "holds"
+
+    class OfSage(FedAvg):
+        tried_with: ClassVar = {"model": "sage"}
+
+    said = verdict(Subject(OfSage), "one_client_is_ordinary_training")
+    assert said.startswith(
+        "BROKEN : the weights that the server and the client keep as 'w' are not a 2-layer GCN's: '0/"
+    )
+    assert said.endswith("say why in does_not_owe")
+
+
 def test_the_contract_has_data_for_every_kind_of_algorithm() -> None:
     """One that needs the same nodes at every client, and one of small graphs."""
     said = run("contract", "glasu", "--law", "a_quorum_carries_the_round", "--law", "a_missing_client_is_named")
