@@ -11,8 +11,8 @@ import torch
 
 from fedweave.core import purposes
 from fedweave.core.algorithm import Algorithm, capabilities, check_rounds
-from fedweave.core.tree import Tree, leaves
-from fedweave.errors import FedweaveError, UserError, told_diverged
+from fedweave.core.tree import Tree, check, leaves
+from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure
 
@@ -86,7 +86,8 @@ def train(
     checkpoint's, for its best rounds. fair_margin: see `fairest`.
 
     Raises:
-        UserError: fewer than one round, or a fresh start on a federation whose clients have trained already.
+        UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
+            that no checkpoint can hold.
     """
     if rounds < 1 or eval_every < 0:
         raise UserError(
@@ -103,12 +104,12 @@ def train(
     if state is None:
         fed.ledger.purpose = purposes.SETUP
         fed.begin(0)
-        state = algorithm.init(fed)
+        state = _tree(algorithm, "init", algorithm.init(fed))
     before: dict[str, float] = dict(summary or {})
     for number in range(done + 1, rounds + 1):
         fed.ledger.purpose = purposes.TRAINING
         fed.begin(number)
-        state = algorithm.round(state, fed)
+        state = _tree(algorithm, "round", algorithm.round(state, fed))
         metrics, found = of_server(number, algorithm, state, fed), Summary(number)
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = purposes.EVALUATION
@@ -138,6 +139,16 @@ def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Any) -> pa.Tab
         if not math.isnan(value)
     ]
     return pa.table([pa.array(column) for column in zip(*known, strict=True)], METRICS_SCHEMA) if known else None
+
+
+def _tree(algorithm: Algorithm, method: str, state: Any) -> Tree:
+    """The state, seen to be one that a checkpoint can hold before any time goes into more rounds."""
+    try:
+        return check(
+            state, f"{type(algorithm).__name__}.{method}: is to give the server's state, a tree; what it gives"
+        )
+    except ReplyRefused as refused:
+        raise UserError(str(refused)) from refused
 
 
 def _refuse_divergence(round: int, state: Tree) -> None:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -52,6 +53,26 @@ def test_divergence_is_no_fault_of_the_weights_that_it_leads_to(name: str) -> No
 def test_impossible_lengths_are_refused(rounds: int, eval_every: int) -> None:
     with pytest.raises(UserError, match=f"rounds is {rounds} and eval_every {eval_every}"):
         list(train(FedAvg(model()), federation(), rounds, eval_every))
+
+
+@pytest.mark.parametrize("method", ["init", "round"])
+@pytest.mark.parametrize(
+    ("odd", "what"),
+    [
+        (lambda state: None, "is a NoneType"),
+        (lambda state: state | {"seen": {"of": {"clients": [1, 2]}}}, "holds a list at 'seen/of/clients'; only dense"),
+        (lambda state: state | {"seen": np.zeros(2)}, "holds a ndarray at 'seen'"),
+        (lambda state: state | {"seen": {3: 1.0}}, "has the key 3 under 'seen'"),
+    ],
+)
+def test_a_state_that_no_checkpoint_can_hold_is_refused_at_once(method: str, odd: Any, what: str) -> None:
+    """And not when the checkpoint is written, after rounds of work."""
+    of_family = getattr(FedAvg, method)
+    kind = type("Mine", (FedAvg,), {method: lambda self, *given: odd(of_family(self, *given))})
+    with pytest.raises(
+        UserError, match=rf"^Mine\.{method}: is to give the server's state, a tree; what it gives {what}"
+    ):
+        list(train(kind(model()), federation(), 1, eval_every=0))
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

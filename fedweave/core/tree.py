@@ -140,16 +140,21 @@ def check(tree: Any, what: str) -> Tree:
     """
     if not isinstance(tree, dict):
         raise ReplyRefused(f"{what} is a {type(tree).__name__}; return a dict of tensors, numbers and strings.")
+    _check_below(tree, what, "")
+    return tree
+
+
+def _check_below(tree: Tree, what: str, place: str) -> None:
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "/" in key:
-            raise ReplyRefused(f"{what} has the key {key!r}; keys are non-empty strings without '/'.")
+            under = f" under {place[:-1]!r}" if place else ""
+            raise ReplyRefused(f"{what} has the key {key!r}{under}; keys are non-empty strings without '/'.")
         if isinstance(value, dict):
-            check(value, f"{what}, under {key!r},")
+            _check_below(value, what, f"{place}{key}/")
         elif fault := _fault(value):
             raise ReplyRefused(
-                f"{what} holds {fault} at {key!r}; only dense tensors, float, int, str and dicts of them cross."
+                f"{what} holds {fault} at {place + key!r}; only dense tensors, float, int, str and dicts of them cross."
             )
-    return tree
 
 
 def _fault(leaf: Any) -> str:

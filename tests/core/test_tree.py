@@ -157,13 +157,15 @@ def test_numpy_scalars_that_are_python_numbers_come_back(value: Any) -> None:
     ],
 )  # fmt: skip
 def test_other_leaves_are_refused_with_their_place(value: Any, named: str) -> None:
-    with pytest.raises(ReplyRefused, match=rf"the reply, under 'w', holds a {named} at 'bias'"):
-        check({"w": {"bias": value}}, "the reply")
+    with pytest.raises(ReplyRefused, match=rf"the reply holds a {named} at 'w/0/bias'; only dense tensors"):
+        check({"w": {"0": {"bias": value}}}, "the reply")
 
 
 @pytest.mark.parametrize("key", ["", "a/b", 3, None])
 def test_other_keys_are_refused(key: Any) -> None:
-    with pytest.raises(ReplyRefused, match="non-empty strings without '/'"):
+    with pytest.raises(
+        ReplyRefused, match=r"the reply has the key .* under 'w'; keys are non-empty strings without '/'"
+    ):
         check({"w": {key: 1.0}}, "the reply")
 
 
