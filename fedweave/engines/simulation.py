@@ -254,7 +254,7 @@ class Simulation:
         before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
         try:
             reply, state = traced(lambda *flat: run_batch(call, spec, dims, flat), (call.step,), names, roots, operands)
-        except ReplyRefused:
+        except (ReplyRefused, StepFailed):
             raise
         except Exception as error:
             self._find_culprit(call, group, messages)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -60,6 +61,22 @@ def draw(client: Client, message: Tree) -> Tree:
 @on_client(sends={"x": "the message"})
 def echo(client: Client, message: Tree) -> Tree:
     return {"x": message["x"] * digits(client)}
+
+
+@pytest.mark.parametrize("record", ["auto", "always", "never"])
+def test_one_draw_of_numpys_for_a_whole_batch_is_refused(make: Make, record: str) -> None:
+    """All clients would have the same number, and once recorded the same in every round."""
+
+    @on_client(sends={"x": "noise"})
+    def shaken(client: Client, message: Tree) -> Tree:
+        return {"x": digits(client) + np.random.normal()}  # noqa: NPY002
+
+    fed = make([40, 40, 20], record=record)
+    if fed.mode == "loop":
+        assert len(set(numbers(fed.map(shaken)))) == 3
+        return
+    with pytest.raises(StepFailed, match=r"shaken draws from NumPy's own generator.*Draw from client\.key"):
+        fed.map(shaken)
 
 
 # State
