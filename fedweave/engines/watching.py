@@ -22,11 +22,8 @@ class Watched:
     """The tensors of the graphs that a step sees, and how often each was written to until now."""
 
     def __init__(self, graph: Graph, test: Graph | None = None, place: Placement | None = None) -> None:
-        self._tensors = dict(_of("graph", graph))
-        if test is not None:
-            self._tensors |= _of("test", test)
-        if place is not None:
-            self._tensors |= {f"place.{name}": (tensor,) for name, tensor in place._asdict().items()}
+        seen = {"graph": graph, "test": test, "place": place}
+        self._tensors = {name: own for role, found in seen.items() for name, own in _of(role, found)}
         self._before = [sum(map(_writes, tensors)) for tensors in self._tensors.values()]
 
     def refuse_changes(self, step: str, whose: str, kind: type[FedweaveError] = StepFailed) -> None:
@@ -41,8 +38,8 @@ class Watched:
                 )
 
 
-def _of(role: str, graph: Graph) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    for name, value in graph._asdict().items():
+def _of(role: str, found: Graph | Placement | None) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    for name, value in found._asdict().items() if found is not None else ():
         if isinstance(value, Tensor) and not value.is_inference():  # those have no such number, and are rare
             yield f"{role}.{name}", (value,)
         elif isinstance(value, Sparse):
