@@ -16,8 +16,8 @@ from fedweave.core.arrays import graph_arrays, tree_graph
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
+from fedweave.deploy.flare.at_server import server_graphs
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import server_graphs
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.peers import read_version
 from fedweave.deploy.flare.server import Server

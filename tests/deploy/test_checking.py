@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.config import read, resolve
+from fedweave.datasets import npz
 from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites import ports, processes, reasons, status
@@ -27,8 +29,9 @@ from fedweave.deploy.sites.project import Project, read_project
 from fedweave.deploy.sites.reasons import own_reasons
 from fedweave.deploy.sites.running import with_engine
 from fedweave.deploy.sites.splitting import hand_out, split
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import DataError, FedweaveError, UserError
 from tests.deploy.projects import SITES, bring, copied, experiment, tables
+from tests.deploy.test_refused_rounds import job
 
 runner = CliRunner()
 
@@ -200,6 +203,29 @@ def test_what_the_server_holds_is_seen_where_its_folder_is(project: Path) -> Non
     (project / "server/public.npz").unlink()
     [(whose, fault)] = examine(project, read_project(project), config).faults
     assert (whose, "needs a public sample" in fault) == ("server", True)
+
+
+@pytest.mark.parametrize("role", ["public", "test"])
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("columns", "it has 63 features, but the sites' data 64"),
+        ("classes", "it has the label 12, but the sites' classes"),
+    ],
+)
+def test_a_graph_of_the_server_that_is_unlike_the_sites_is_refused(
+    project: Path, tmp_path: Path, role: str, fault: str, said: str
+) -> None:
+    """By the check, and by a run before its first round; not among parties, whose columns differ."""
+    data = npz.read(project / "bank-a/data.npz", "data")
+    y = data.y.copy()
+    y[0] = 12
+    odd = replace(data, x=data.x[:, :63]) if fault == "columns" else replace(data, y=y)
+    npz.write(odd, project / f"server/{role}.npz")
+    config = experiment("fedavg")
+    assert [said in what for whose, what in examine(project, read_project(project), config).faults] == [True]
+    with pytest.raises(DataError, match=f"{role}.npz: {said}"):
+        job(project, tmp_path / "run", config)
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.deploy.flare import member as members
 from fedweave.deploy.flare import secret
 from fedweave.deploy.flare.alignment import widest
+from fedweave.deploy.flare.at_server import server_graphs
 from fedweave.deploy.flare.audit import compare
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import global_test, server_graphs
+from fedweave.deploy.flare.holdings import global_test
 from fedweave.deploy.flare.journal import Journal, entries
 from fedweave.deploy.flare.peers import read_rounding
 from fedweave.deploy.flare.scores import NOTHING, as_arrived, rounded

@@ -15,7 +15,7 @@ from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core import random
 from fedweave.core.federation import Declaration, Sends
-from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL, Graph, make_graph
+from fedweave.core.graph import SPLITS, TEST, Graph, make_graph
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
@@ -45,10 +45,6 @@ JOINING: Declaration = {
     SIZES: TELLS,
 }
 FORM = ("features", "classes", "names", "columns", "kinds")  # says what the data is like, and nothing of a record in it
-
-TEST_FILE = "test.npz"  # of the server
-# What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
-ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
 
 
 @dataclass(frozen=True)
@@ -208,17 +204,6 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
     return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of)
-
-
-def server_test(folder: Path, dtype: torch.dtype) -> Graph | None:
-    """The global test graph in the server's `folder`; None if there is none."""
-    return global_test(folder / TEST_FILE, SiteData(TEST_FILE), dtype) if (folder / TEST_FILE).exists() else None
-
-
-def server_graphs(folder: Path, dtype: torch.dtype) -> dict[str, Graph]:
-    """{role: graph} of what the server's `folder` holds besides the global test graph: public.npz and so on."""
-    found = {role: folder / f"{role}.npz" for role in ROLES}
-    return {r: global_test(at, SiteData(at.name), dtype, ROLES[r]) for r, at in found.items() if at.exists()}
 
 
 def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:

@@ -22,8 +22,8 @@ from fedweave.core.replies import Replies
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN
+from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import server_graphs, server_test
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.logs import log_to
@@ -170,6 +170,8 @@ class Server:
         features = widest(replies) if needs.vertical else agreed(replies, "features")
         fed.classes = agreed(replies, "classes")
         check_names(replies)
+        if not needs.vertical:
+            check_alike(root, fed.held, features, fed.classes)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
         data = SimpleNamespace(name=config.data.name, labels=(), features=features, classes=fed.classes)
         return Joined(algorithm, fed, replies, data)

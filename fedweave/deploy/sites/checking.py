@@ -15,8 +15,8 @@ from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.ledger import Ledger
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import server_graphs, server_test
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer
@@ -26,6 +26,7 @@ from fedweave.deploy.sites.processes import SiteProcess, found
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.site_check import check_site
 from fedweave.deploy.sites.startup import check_key, check_settings
+from fedweave.engines.calls import with_test
 from fedweave.errors import ConfigError, FedweaveError
 
 SOON = 30  # days that a certificate should still last
@@ -97,6 +98,8 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
     form = next((form for form in told.forms.values() if form.get("features") and form.get("classes")), {})
     features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
     width = len(features) if isinstance(features, list) else features
+    if form and not capabilities(config.algorithm.kind).vertical:
+        check_alike(folder, with_test(held, test), width, classes)
     try:
         algorithm = config.algorithm.make(config.model.make().build(width, classes))
     except ConfigError:

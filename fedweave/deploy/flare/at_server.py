@@ -1,0 +1,44 @@
+"""The graphs that the server itself holds, read from its folder and held against what the sites say of theirs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from fedweave.core.graph import TRAIN, VAL, Graph
+from fedweave.datasets.check import refuse
+from fedweave.deploy.flare.holdings import global_test
+from fedweave.deploy.flare.sitefile import SiteData
+
+TEST_FILE = "test.npz"
+# What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
+ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
+
+
+def server_test(folder: Path, dtype: torch.dtype) -> Graph | None:
+    """The global test graph in the server's `folder`; None if there is none."""
+    return global_test(folder / TEST_FILE, SiteData(TEST_FILE), dtype) if (folder / TEST_FILE).exists() else None
+
+
+def server_graphs(folder: Path, dtype: torch.dtype) -> dict[str, Graph]:
+    """{role: graph} of what the server's `folder` holds besides the global test graph: public.npz and so on."""
+    found = {role: folder / f"{role}.npz" for role in ROLES}
+    return {r: global_test(at, SiteData(at.name), dtype, ROLES[r]) for r, at in found.items() if at.exists()}
+
+
+def check_alike(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:
+    """Refuse a graph of the server's `folder` that no model of the sites' data is for.
+
+    graphs: {role: graph}, the global test graph as "test".
+
+    Raises:
+        DataError: one has another number of features, or a label beyond the classes; names the file.
+    """
+    for role, graph in graphs.items():
+        path, width, most = folder / f"{role}.npz", graph.x.shape[1], int(graph.y.max())
+        if width != features:
+            what = f"it has {width:,} features, but the sites' data {features:,}"
+            refuse(path, what, "Write it with the sites' columns in their order.")
+        if most >= classes:
+            what = f"it has the label {most}, but the sites' classes are 0 to {classes - 1}"
+            refuse(path, what, "Number the classes as the sites do.")
