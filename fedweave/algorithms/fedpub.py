@@ -68,7 +68,9 @@ class FunctionalMix(Part):
         proxy = proxy_graph(int(state["proxy"]), features.shape[1], features.dtype)
 
         def embedding(w: Tree) -> Tensor:
-            return models.apply(round.model[:cut], w, proxy)[: BLOCKS * SIZE].mean(0)
+            out = models.apply(round.model[:cut], w, proxy)
+            h = out["h"] if isinstance(out, dict) else out  # gcnii's layers hand on more than h
+            return h[: BLOCKS * SIZE].mean(0)
 
         h = vmap(embedding, chunk_size=32)(w).double()
         along = F.normalize(h, dim=1)

@@ -12,6 +12,7 @@ from fedweave.algorithms.fedpub import FunctionalMix, SparseMasks, proxy_graph
 from fedweave.algorithms.parts import Uniform
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import make_graph
+from fedweave.core.model import apply
 from fedweave.core.tree import leaves, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
@@ -58,6 +59,19 @@ def test_mixing_follows_the_embeddings_of_the_proxy_graph(oracles: Any) -> None:
     assert mix.max() - mix.min() > 0.01
     for path, leaf in leaves(state["own"]):
         theirs = np.tensordot(mix, np.stack([dict(leaves(w))[path] for w in trained]), 1)
+        assert np.abs(leaf.numpy() - theirs).max() < 1e-9
+
+
+def test_a_model_whose_layers_hand_on_more_than_h_is_compared_by_h(oracles: Any) -> None:
+    """GCNII's convolutions also carry their first representation; the last layer is the classifier."""
+    deep = MODELS["gcnii"](hidden=4, layers=2, dropout=0.0).build(FEATURES, CLASSES)
+    state, fed = after(FedAvg(deep, parts=(FunctionalMix(tau=5.0),), **SGD), rounds=1)
+    proxy = proxy_graph(int(state["parts"]["FunctionalMix"]["proxy"]), FEATURES, torch.float64)
+    trained = [own["w"] for own in fed.snapshot().values()]
+    h = [apply(deep[:-1], w, proxy)["h"][:500].mean(0).numpy() for w in trained]
+    mix = oracles.fedpub_mix(h, 5.0)
+    for path, leaf in leaves(state["own"]):
+        theirs = np.tensordot(mix, np.stack([dict(leaves(w))[path].numpy() for w in trained]), 1)
         assert np.abs(leaf.numpy() - theirs).max() < 1e-9
 
 
