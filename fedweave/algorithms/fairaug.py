@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.parts import Part
+from fedweave.algorithms.parts import Part, Training
 from fedweave.algorithms.preset import preset
 from fedweave.core import model as models
 from fedweave.core import random
@@ -129,6 +129,14 @@ class FairAugmented(Part):
         for name in ("mask", "keep"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+
+    def check(self, training: Training) -> None:
+        """Refuse a model that needs more of the graph than products."""
+        if any(layer.reads != "product" for layer in training.model):
+            raise ValueError(
+                "FairAug draws other edges in every step, which attention and a torch.nn.Module cannot read; choose "
+                "model gcn, sage, gcnii or gin"
+            )
 
     def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """For each step the "features" [d] that stay (0 or 1), the "kept" nodes bool [n], and the lists of neighbours,

@@ -43,6 +43,7 @@ from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
 from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.algorithms.vertical.split import Split
+from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
@@ -356,8 +357,11 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
     messages or, evenly, ⌈k L / K⌉ for k = 1, …, K (section 5.3; K = 2 is the middle and the last).
 
     Raises:
-        ValueError: more exchanges than such layers, or `at` is not rising within 1, …, L.
+        ValueError: more exchanges than such layers, `at` is not rising within 1, …, L, or no layer can be told from
+            another.
     """
+    if models.needs_graph(model):
+        raise ValueError("parties train on mini-batches, which a torch.nn.Module cannot read; choose model gcnii")
     passing = [i for i, layer in enumerate(model) if layer.operator is not None]
     count = len(passing)
     if exchanges > count and not at:

@@ -1,7 +1,7 @@
 """A model is a tuple of layers; splitting a model is slicing it."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -9,6 +9,8 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree
+
+Reads = Literal["product", "entries", "graph"]
 
 
 class Layer(NamedTuple):
@@ -24,6 +26,8 @@ class Layer(NamedTuple):
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
+    reads:       what it takes of a graph: the "product" of rows with `operator`, its "entries" one by one, as attention
+                 does, or the "graph" with all its edges, as a module of one's own may, whatever its `operator` says.
     """
 
     init: Callable[[Tensor], Tree]
@@ -31,6 +35,7 @@ class Layer(NamedTuple):
     by_feature: tuple[str, ...] = ()
     operator: str | None = None
     runs_alone: bool = False
+    reads: Reads = "product"
 
 
 Model = tuple[Layer, ...]
@@ -59,6 +64,11 @@ def apply(
     for i, layer in enumerate(model, first):
         out = layer.apply(w.get(str(i), {}), graph, out, None if key is None else random.fold(key, "layer", i))
     return out
+
+
+def needs_graph(model: Model) -> bool:
+    """Whether a layer may read the client's whole graph, so that it passes messages, and a mini-batch will not do."""
+    return any(layer.reads == "graph" for layer in model)
 
 
 def pools(model: Model) -> bool:

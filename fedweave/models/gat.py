@@ -88,7 +88,7 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
         out = attend(neighbours, source, target[: neighbours.shape[0]], values, key=drop, rate=rate)
         return (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
 
-    return Layer(init, apply, ("weight",), operator="gcn")
+    return Layer(init, apply, ("weight",), operator="gcn", reads="entries")
 
 
 def _elu(layer: Layer) -> Layer:

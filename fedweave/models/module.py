@@ -104,7 +104,7 @@ class OwnModule:
                 out = torch.func.functional_call(module, w, (x, edges))
             return torch.nn.functional.pad(out, (0, 0, 0, graph.nodes - nodes))
 
-        return (Layer(init, apply, runs_alone=True),)
+        return (Layer(init, apply, runs_alone=True, reads="graph"),)
 
 
 def _check_weights(module: nn.Module) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
@@ -74,8 +75,10 @@ class Minibatches:
         """The numbers of the layers that pass messages, from the last to the first.
 
         Raises:
-            ValueError: the model needs a matrix of the whole graph, of which samples give no estimate.
+            ValueError: the model needs the whole graph, or a matrix of it of which samples give no estimate.
         """
+        if models.needs_graph(model):
+            raise ValueError("a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn or gat")
         passing = [i for i, layer in reversed([*enumerate(model)]) if layer.operator is not None]
         if odd := [model[i].operator for i in passing if model[i].operator not in Sampled.KINDS]:
             raise ValueError(

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -25,6 +25,7 @@ from fedweave.models import GCN, module
 from fedweave.rounds import train
 from tests.contract.federations import CLASSES, FEATURES, arrays, distance, federation
 
+DATA = {"name": "synthetic"}
 PLUGINS = Path(__file__).parent / "plugins.py"
 DOCUMENT = f"""
 rounds = 2
@@ -352,3 +353,27 @@ def test_a_law_whose_settings_an_algorithm_refuses_ends_no_other(monkeypatch: py
     subject.refuses = True
     with pytest.raises(ConfigError, match="lr is -1"):
         verdict(subject, "one_client_is_ordinary_training")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"name": "fedsage"}, "a torch.nn.Module cannot read sampled neighbours; choose model sage"),
+        ({"name": "fedsage_plus"}, "a torch.nn.Module cannot read sampled neighbours"),
+        ({"name": "standalone"}, "parties train on mini-batches, which a torch.nn.Module cannot read"),
+        ({"name": "glasu"}, "parties train on mini-batches, which a torch.nn.Module cannot read"),
+        ({"name": "fairaug"}, "FairAug draws other edges in every step, which attention and a torch.nn.Module"),
+        ({"name": "fedavg", "parts": ["dp_examples"]}, "dp_examples bounds what one example tells, but with message"),
+    ],
+)
+def test_a_module_is_refused_where_it_would_read_edges_of_other_nodes(settings: dict[str, Any], said: str) -> None:
+    """FedSage trained one on the sampled rows of x and the edges of all nodes, without a word where there were as many;
+    dp_examples stated an ε that holds only without message passing, which a module may do unseen."""
+    sections = {"data": DATA, "model": {"name": f"{PLUGINS}:Net"}, "algorithm": settings}
+    with pytest.raises(ConfigError, match=said):
+        config.resolve(sections).check_made()
+
+
+def test_fairaug_refuses_attention() -> None:
+    with pytest.raises(ConfigError, match="FairAug draws other edges in every step, which attention"):
+        config.resolve({"data": DATA, "model": {"name": "gat"}, "algorithm": {"name": "fairaug"}}).check_made()

@@ -60,7 +60,7 @@ class ExampleNoise(MemberNoise):
 
     def check(self, training: Training) -> None:
         """Refuse a model that passes messages between examples."""
-        passing = any(layer.operator is not None for layer in training.model)
+        passing = models.needs_graph(training.model) or any(layer.operator is not None for layer in training.model)
         if passing and not models.pools(training.model):
             raise ValueError(
                 "dp_examples bounds what one example tells, but with message passing a node is in its neighbours' "
