@@ -64,8 +64,9 @@ class NeighbourSums(Part):
             raise ValueError(f"hops is {self.hops}; it must be 0, 1 or 2")
 
     def check(self, training: Training) -> None:
-        """Refuse a model whose first layer multiplies by another matrix."""
-        if self.hops and training.model[0].operator != "gcn":
+        """Refuse a model whose first layer multiplies by another matrix, or needs more of it than products."""
+        first = training.model[0]
+        if self.hops and (first.operator != "gcn" or first.reads != "product"):
             raise ValueError("the sums exchanged before training are those of a graph convolution; choose model gcn")
 
     def layers(self, model: Model, own: bool) -> Model:

@@ -138,5 +138,6 @@ def test_it_needs_places_and_a_graph_convolution() -> None:
     lone = Simulation(fed._graphs, classes=2)
     with pytest.raises(StepFailed, match="take the algorithm fedgcn"):
         FedAvg(model(), parts=(NeighbourSums(),)).init(lone)
-    with pytest.raises(ValueError, match="choose model gcn"):
-        ALGORITHMS["fedgcn"](MODELS["sage"](hidden=2).build(1, 2))
+    for name in ("sage", "gat"):  # another matrix, and attention over the entries of the same
+        with pytest.raises(ValueError, match="choose model gcn"):
+            ALGORITHMS["fedgcn"](MODELS[name](hidden=2, **({"heads": 1} if name == "gat" else {})).build(1, 2))
