@@ -23,7 +23,7 @@ from fedweave.contributions import contributions
 from fedweave.deploy.sites.audit import audit
 from fedweave.deploy.sites.command import sites
 from fedweave.deploy.sites.ledger import ledger
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import FedweaveError, UserError, out_of_memory
 from fedweave.export.command import export
 from fedweave.options import Experiment, Settings
 from fedweave.predict import predict
@@ -35,6 +35,7 @@ from fedweave.sweep.command import sweep
 
 # What the system says of a path that a user gave; a file that is gone may be a fault of this program.
 _OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+_LESS = "Take smaller data or a smaller model, or fewer clients at once: engine.chunk = 1."
 
 
 class Commands(TyperGroup):
@@ -65,6 +66,12 @@ class Commands(TyperGroup):
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             say(f"[bold red]error:[/] the output cannot be written: the disk is full ({error.strerror})")
+            raise typer.Exit(1) from error
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            asked = next(iter(str(error).splitlines()), "no more is given")
+            say(f"[bold red]error:[/] this machine's memory is not enough ({_escaped(asked)}). {_LESS}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             say("stopped")

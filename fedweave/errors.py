@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+_NO_MEMORY = ("can't allocate memory", "out of memory")  # how PyTorch says it, which raises a RuntimeError
 _CARRIERS = ("core", "engines", "ops")  # of steps that others wrote
 
 
@@ -68,6 +69,12 @@ def raised_at(error: BaseException) -> str:
         if theirs:
             return f" ({path.name}, line {frame.lineno})"
     return ""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory was asked for which there is not."""
+    asked = isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
+    return asked or isinstance(error, MemoryError)
 
 
 def told_diverged(what: str) -> str:

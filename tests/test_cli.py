@@ -187,6 +187,16 @@ def test_another_algorithm_drops_values_that_it_cannot_have(small: Path) -> None
         (["small.toml", "--set", "algorithm.lr=-1"], "algorithm: lr is -1.0"),
         (["small.toml", "--set", "algorithm.lr=inf"], "algorithm: lr is inf"),
         (["small.toml", "--set", "algorithm.lr=nan"], "algorithm.lr: must be a number, got nan"),
+        (["small.toml", "--set", f"rounds={2**63}"], "rounds: must be a whole number of at most 64 bits"),
+        (["small.toml", "--set", "algorithm={name='qfedavg', lr=0}"], "algorithm: lr is 0.0; it must be positive"),
+        (["small.toml", "--set", "algorithm={name='fcfl', lr=0}"], "algorithm: lr is 0.0; it must be positive"),
+        (["small.toml", "--set", "algorithm={name='fedadam', tau=1e20}"], "tau as well and at most 1e+15"),
+        (["small.toml", "--set", "partition.clients=2_000_000"], "must be a whole number >= 1 and <= 1000000"),
+        (["small.toml", "--set", "partition={name='overlap', overlap=1e-30}"], "some client gets fewer than 2"),
+        (
+            ["small.toml", "--set", "partition={name='dirichlet', alpha=inf}"],
+            "alpha = inf: must be above 0 and at most",
+        ),
         (["small.toml", "--algorithm", "local", "--set", "algorithm.quorum=0.0"], "algorithm: quorum is 0.0"),
         (["small.toml", "--set", "algorithm.parts=[{name='clip', norm=-1.0}]"], "algorithm.parts: norm is -1.0"),
         (["small.toml", "--set", "algorithm.parts=[{name='mixed_start', alpha=2}]"], "algorithm.parts: alpha is 2.0"),
@@ -228,6 +238,14 @@ def test_interrupted_run_tells_how_to_continue(
     code, out, _ = fedweave(*again)
     assert code == 0
     assert "continuing after round 2 of 3" in out
+
+
+@pytest.mark.parametrize("words", ["data.nodes=10_000_000_000_000", "model={name='gcnii', hidden=1_000_000}"])
+def test_more_memory_than_there_is_is_told(small: Path, words: str) -> None:
+    code, _, err = fedweave("check", "small.toml", "--set", words)
+    assert code == 1
+    assert "error: this machine's memory is not enough (" in err
+    assert "Take smaller data or a smaller model" in err
 
 
 def test_damage_exits_1(small: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round, Training
 from fedweave.algorithms.preset import preset
-from fedweave.algorithms.qfedavg import check_lipschitz
+from fedweave.algorithms.qfedavg import check_lipschitz, lipschitz_of
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
@@ -112,4 +112,4 @@ class FCFL:
 
     def parts(self) -> tuple[Part, ...]:
         """The two stages."""
-        return (ParetoDescent(self.delta, self.first, 1 / self.lr),)
+        return (ParetoDescent(self.delta, self.first, lipschitz_of(self.lr)),)

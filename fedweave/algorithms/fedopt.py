@@ -11,6 +11,8 @@ from fedweave.algorithms.preset import preset
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, map_leaves
 
+_MOST_TAU = 1e15  # whose square float32 holds
+
 
 @dataclass(frozen=True)
 class ServerMomentum(Part):
@@ -56,8 +58,9 @@ class ServerAdam(Part):
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not (self.server_lr > 0 and self.tau > 0 and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError("server_lr and tau must be positive, beta1 and beta2 at least 0 and below 1")
+        if not (self.server_lr > 0 and 0 < self.tau <= _MOST_TAU and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            of_tau = f"tau as well and at most {_MOST_TAU:g}"
+            raise ValueError(f"server_lr must be positive, {of_tau}, beta1 and beta2 at least 0 and below 1")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """m = 0, v = τ²."""

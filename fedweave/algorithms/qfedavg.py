@@ -15,6 +15,7 @@ from fedweave.algorithms.preset import preset
 from fedweave.core.federation import Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
+from fedweave.learn import check_training
 
 
 def check_lipschitz(part: str, lipschitz: float, training: Training) -> None:
@@ -29,6 +30,16 @@ def check_lipschitz(part: str, lipschitz: float, training: Training) -> None:
             f"parts: {part} needs the reciprocal of the learning rate: set lipschitz = {1 / training.lr:g}, which is "
             f"{lipschitz:g}"
         )
+
+
+def lipschitz_of(lr: float) -> float:
+    """L of plain gradient descent, 1 / lr.
+
+    Raises:
+        ValueError: no training has such a learning rate.
+    """
+    check_training(lr, weight_decay=0.0)
+    return 1 / lr
 
 
 @dataclass(frozen=True)
@@ -86,4 +97,4 @@ class QFedAvg:
 
     def parts(self) -> tuple[Part, ...]:
         """Weights by loss."""
-        return (FairByLoss(self.q, 1 / self.lr),)
+        return (FairByLoss(self.q, lipschitz_of(self.lr)),)

@@ -116,8 +116,11 @@ def taken(parts: Any, parameter: Parameter, takes: Callable[[type], bool]) -> tu
 
 
 def _checked(path: str, value: Any, hint: Any) -> Any:
-    if any(isinstance(one, float) and math.isnan(one) for one in (value if isinstance(value, list) else [value])):
-        raise ConfigError(f"{path}: must be a number, got {value!r}")
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, float) and math.isnan(one):
+            raise ConfigError(f"{path}: must be a number, got {value!r}")
+        if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
+            raise ConfigError(f"{path}: must be a whole number of at most 64 bits, got {value!r}")
     # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
     try:
         return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)

@@ -14,6 +14,8 @@ from fedweave.datasets.lookup import NotHeld
 from fedweave.datasets.pairs import Blocks, draw_pairs
 from fedweave.errors import ConfigError
 
+_FAR = 1e6  # standard deviations of the noise, of which float32 keeps little at this distance
+
 
 @dataclass(frozen=True)
 class Synthetic:
@@ -53,12 +55,13 @@ class Synthetic:
             (self.classes >= 2, "classes", "at least 2"),
             (self.nodes >= self.classes, "nodes", f"at least one per class, {self.classes}"),
             (self.features >= wanted, "features", f"at least {wanted} (classes, and one more if sensitive)"),
-            (0 <= self.degree < np.inf, "degree", "0 or more"),
+            (self.nodes * self.features < 2**60, "nodes", "less than 2^60 / features"),
+            (0 <= self.degree * self.nodes < 2**53, "degree", "0 or more, with fewer than 2^52 edges"),
             (0 <= self.homophily <= 1, "homophily", "in 0..1"),
-            (0 <= self.signal < np.inf, "signal", "0 or more"),
+            (0 <= self.signal <= _FAR, "signal", f"in 0..{_FAR:g}"),
             (0 <= self.sens_label_correlation <= 1, "sens_label_correlation", "in 0..1"),
             (self.sens_homophily is None or 0 <= self.sens_homophily <= 1, "sens_homophily", "in 0..1, or absent"),
-            (np.isfinite(self.sens_feature_shift), "sens_feature_shift", "finite"),
+            (abs(self.sens_feature_shift) <= _FAR, "sens_feature_shift", f"in -{_FAR:g}..{_FAR:g}"),
         ):
             if not ok:
                 raise ConfigError(f"synthetic: {key} = {getattr(self, key)} is not allowed; it must be {allowed}.")

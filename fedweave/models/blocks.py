@@ -71,15 +71,24 @@ def check(hidden: int, layers: int, dropout: float, pool: str = "none") -> None:
     Raises:
         ConfigError: names the parameter, its value and what is allowed.
     """
-    for name, value, most in (("hidden", hidden, 1 << 20), ("layers", layers, 1 << 12)):
-        if value < 1:
-            raise ConfigError(f"model {name} = {value}; it must be at least 1.")
-        if value > most:  # a server's word must not fill a site's memory
-            raise ConfigError(f"model {name} = {value}; it must be at most {most}.")
+    check_count("hidden", hidden, 1 << 20)
+    check_count("layers", layers, 1 << 12)
     if not 0 <= dropout <= 0.99:
         raise ConfigError(f"model dropout = {dropout}; it is a probability from 0 (off) to 0.99.")
     if pool not in POOLS:
         raise ConfigError(f"model pool = {pool!r}; choose one of {', '.join(POOLS)}.")
+
+
+def check_count(name: str, value: int, most: int) -> None:
+    """Refuse a count below 1 or above `most`.
+
+    Raises:
+        ConfigError: names the parameter, its value and what is allowed.
+    """
+    if value < 1:
+        raise ConfigError(f"model {name} = {value}; it must be at least 1.")
+    if value > most:  # a server's word must not fill a site's memory
+        raise ConfigError(f"model {name} = {value}; it must be at most {most}.")
 
 
 def chain(

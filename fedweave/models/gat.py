@@ -43,9 +43,8 @@ class GAT:
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
-        for name, value in (("heads", self.heads), ("output_heads", self.output_heads)):
-            if value < 1:
-                raise ConfigError(f"model {name} = {value}; it must be at least 1.")
+        blocks.check_count("heads", self.heads, 1 << 10)
+        blocks.check_count("output_heads", self.output_heads, 1 << 10)
         if not 0 <= self.attention_dropout <= 0.99:
             rate = self.attention_dropout
             raise ConfigError(f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.")

@@ -12,6 +12,7 @@ from fedweave.partition.base import Partition
 from fedweave.partition.splits import check_clients, check_enough, check_ratios, divide, group
 
 _DRAWS = 100  # a setting that fails this often is asking for the improbable
+_MOST_ALPHA = 1e9  # concentration far above which shares are the same, and some are no numbers
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class Dirichlet:
     def __post_init__(self) -> None:
         check_clients(self.clients)
         check_ratios(self.train, self.val, self.test)
-        if not self.alpha > 0:
-            raise ConfigError(f"[partition] alpha = {self.alpha}: must be above 0; 0.5 is common, 100 nearly uniform.")
+        if not 0 < self.alpha <= _MOST_ALPHA:
+            allowed = f"must be above 0 and at most {_MOST_ALPHA:g}; 0.5 is common, 100 nearly uniform"
+            raise ConfigError(f"[partition] alpha = {self.alpha}: {allowed}, and the partition random is uniform.")
         if self.min_nodes < 1:
             raise ConfigError(f"[partition] min_nodes = {self.min_nodes}: must be a whole number >= 1.")
 

@@ -106,7 +106,7 @@ def _balance(
     """int64 [n]: client of every node, given communities `labels` int64 [n]."""
     degree = np.diff(graph.indptr)
     linked, alone = np.flatnonzero(degree), rng.permutation(np.flatnonzero(degree == 0))
-    mean = len(linked) / clients
+    mean, slack = len(linked) / clients, min(slack, clients)  # of more room than for all nodes, nothing is used
     most = math.ceil(mean * (1 + slack) - 1e-9) if mean >= 1 else 1
     least = max(1, math.floor(mean * (1 - slack) + 1e-9)) if mean >= 1 else 0
     owner = np.empty(len(labels), dtype=np.int64)

@@ -133,6 +133,8 @@ class Overlap:
 
     def _own(self, y: np.ndarray, nodes: np.ndarray, size: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
         """`size` int64 [P] of `nodes` for every client, disjoint, its labels ~ Dirichlet(alpha) as far as they last."""
+        if not size.any():
+            return [np.empty(0, np.int64)] * len(size)
         label = np.unique(y[nodes], return_inverse=True)[1]
         liking = rng.dirichlet(np.full(label.max() + 1, self.alpha), self.clients)
         left = [list(rng.permutation(nodes[label == kind])) for kind in range(label.max() + 1)]

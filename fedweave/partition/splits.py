@@ -11,12 +11,13 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Part
 
 _TOLERANCE = 1e-9  # 0.2 + 0.4 + 0.4 and 0.3 * 10 are not exact in binary
+_MOST_CLIENTS = 1_000_000  # of one cut, above which it would take days
 
 
 def check_clients(clients: int) -> None:
-    """Raise ConfigError unless there is at least one client."""
-    if clients < 1:
-        raise ConfigError(f"[partition] clients = {clients}: must be a whole number >= 1.")
+    """Raise ConfigError unless there are 1 to a million clients."""
+    if not 1 <= clients <= _MOST_CLIENTS:
+        raise ConfigError(f"[partition] clients = {clients}: must be a whole number >= 1 and <= {_MOST_CLIENTS}.")
 
 
 def check_ratios(train: float, val: float, test: float) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.synthetic import Synthetic
 from fedweave.errors import ConfigError
 from fedweave.partition import (
     PARTITIONS,
@@ -297,6 +298,12 @@ def test_every_part_is_dealt_some_node(sizes: list[int], parts: int, slack: floa
     held = np.bincount(dealt(labels, min(parts, len(labels)), slack), minlength=min(parts, len(labels)))
     assert held.min() >= 1
     assert held.max() <= 2 * math.ceil(len(labels) / min(parts, len(labels)))
+
+
+def test_slack_beyond_all_nodes_is_that_of_all_nodes() -> None:
+    data = Synthetic(nodes=60).load(None, 0)
+    wide, boundless = (Louvain(clients=2, slack=slack).cut(data, 0) for slack in (2.0, 1e308))
+    assert [part.nodes.tolist() for part in wide.parts] == [part.nodes.tolist() for part in boundless.parts]
 
 
 def test_pieces_of_no_node_are_refused() -> None:
