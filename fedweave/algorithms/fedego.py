@@ -20,6 +20,7 @@ What the paper leaves open, or where this differs:
   all its neighbours, not a sample.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -130,8 +131,10 @@ class FedEgo(Deployable):
             raise ValueError(f"mixing is {self.mixing}; it is a share from 0 to 1, or left out to adapt")
         if not 0 < self.server_share <= 1:
             raise ValueError(f"server_share is {self.server_share}; it must be above 0 and at most 1")
-        if self.gamma <= 0 or self.sigma < 0 or not 0 < self.quorum <= 1:
-            raise ValueError("gamma must be positive, sigma not negative, quorum above 0 and at most 1")
+        if not (0 < self.gamma < math.inf and 0 <= self.sigma < math.inf and 0 < self.quorum <= 1):
+            raise ValueError(
+                "gamma must be positive and finite, sigma finite and not negative, quorum above 0 and at most 1"
+            )
         if (min(self.least, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
             raise ValueError(
                 f"mixup is {self.mixup} with batch {self.batch} and least {self.least}: embeddings of single nodes and "

@@ -500,7 +500,9 @@ def test_sage_trains_on_egos_when_a_layer_is_left_for_the_nodes() -> None:
         ({"mixing": 1.5}, "mixing is 1.5"),
         ({"mixing": -0.1}, "mixing is -0.1"),
         ({"gamma": 0.0}, "gamma must be positive"),
-        ({"sigma": -1.0}, "sigma not negative"),
+        ({"gamma": float("inf")}, "gamma must be positive and finite"),
+        ({"sigma": float("inf")}, "sigma finite"),
+        ({"sigma": -1.0}, "sigma finite and not negative"),
         ({"quorum": 0.0}, "quorum above 0"),
     ],
 )
