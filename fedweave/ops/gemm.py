@@ -53,10 +53,16 @@ def _linear(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(a, b.mT, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
+def reliable() -> bool:
+    """Whether this PyTorch has a oneDNN whose bits do not depend on padding: with 2.8 to 2.11 those of few rows did."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return version >= (2, 12) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
 @cache
 def _faster() -> bool:
-    """Whether MKL leaves AVX-512 unused here."""
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    """Whether MKL leaves AVX-512 unused here, and oneDNN's bits do not depend on padding."""
+    if not reliable() or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
     about = Path("/proc/cpuinfo")
     return about.exists() and "AuthenticAMD" in about.read_text(errors="replace")
