@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -327,6 +328,17 @@ def test_too_few_replies_end_the_round_and_name_the_sites(project: Path) -> None
     link.absent["bank-c"] = "cable cut"
     with pytest.raises(ClientsMissing, match="bank-c: cable cut"):
         algorithm.round(algorithm.init(fed), fed)
+
+
+def test_the_servers_log_gives_the_reason_of_every_absence_once(project: Path) -> None:
+    fed, algorithm, link = joined(project, experiment("fedavg"), quorum=0.5)
+    w, said = algorithm.init(fed)["w"], list[str]()
+    fed._faults._log = SimpleNamespace(warning=lambda text, *given: said.append(text % given))  # type: ignore[assignment]
+    for round, why in enumerate(["", "cable cut", "cable cut", "asleep"], 1):
+        link.absent = {"bank-c": why} if why else {}
+        fed.begin(round)
+        fed.map(algorithm.train, {"w": w})
+    assert said == ["round 2: bank-c is left out: cable cut", "round 4: bank-c is left out: asleep"]
 
 
 def deny(project: Path, policy: str) -> None:

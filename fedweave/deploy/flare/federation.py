@@ -1,8 +1,6 @@
 """A `Federation` whose clients are sites at the other end of a link."""
 
 import json
-import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -19,6 +17,7 @@ from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.alignment import BLINDING, MEETING, TOLD, meet
 from fedweave.deploy.flare.answers import Link, encoded
+from fedweave.deploy.flare.faults import Faults
 from fedweave.deploy.flare.holdings import JOINING, misshapen, unlike
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.lengths import longest, without
@@ -68,8 +67,7 @@ class Flare:
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
         self._pin = ""
-        self._faults: Counter[tuple[str, str]] = Counter()
-        self._log = logging.getLogger("fedweave.server")
+        self._faults = Faults()
         self._versions = DataVersions()
         self._sums = Sums(self._ask, self.clients, root=root)
         self.begin(0)
@@ -190,7 +188,7 @@ class Flare:
         replies, notes = self._step(request, info, messages, chosen, here)
         if received is not None:
             for site, note in notes.items():
-                self._faults.update(read_faults(note, received.sources[site]).items())
+                self._faults.update(dict.fromkeys(read_faults(note, received.sources[site]).items(), 1))
         check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
         if info.sums:
             replies = self._sums.opened(name, info, request, replies, messages.common(), notes)
@@ -303,18 +301,13 @@ class Flare:
         return replies, {site: answers[site].note for site in here}
 
     def _count(self, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
-        self._faults.update((site, "missing") for site in missing)
-        self._faults.update((site, "refused") for site in refused)
-        for site, why in refused.items():
-            self._log.warning("round %d: %s is left out: %s", self.round, site, why)
-        for site, times in self._link.late.items():
-            self._faults[site, "late"] += times
+        self._faults.note(self.round, missing, refused)
+        self._faults.update({(site, "late"): times for site, times in self._link.late.items()})
         self._link.late.clear()
 
     def faults(self) -> dict[tuple[str, str], int]:
         """{(site, "missing" | "refused" | "late"): calls} since the last time that this was asked."""
-        found, self._faults = dict(self._faults), Counter()
-        return found
+        return self._faults.taken()
 
     def snapshot(self) -> Tree:
         """The round alone: the sites keep their states themselves."""
