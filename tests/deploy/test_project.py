@@ -264,6 +264,15 @@ def test_names_that_cannot_be_sites_are_refused(names: list[str], tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    "host", ["", "bad host", "https://fl.example.org", "fl.example.org:8002", "my_host", "::1", "-x"]
+)
+def test_a_host_that_is_none_is_refused(host: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--host .*such as fl\.example\.org"):
+        provision(tmp_path / "p", SITES, host, 1)
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ('[data]\npath = "x"\n[policy]\ndenny = ["w"]', r"policy.denny: unknown key.*'deny'"),

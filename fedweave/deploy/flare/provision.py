@@ -27,6 +27,8 @@ PROJECT = "fedweave"
 USER = "admin@fedweave.org"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_WORD = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = re.compile(rf"{_WORD}(\.{_WORD})*")  # what NVFlare takes
 # The rights that a site grants to whoever submits a job; "byoc" is code that travels with a job.
 _RIGHTS = {
     "submit_job": "any",
@@ -60,7 +62,20 @@ def check_names(sites: Sequence[str]) -> None:
     if bad or not sites or len(set(sites)) < len(sites):
         raise UserError(
             f"--sites {','.join(sites)}: {', '.join(bad) or 'no site, or one named twice'}. A site's name has a-z, 0-9 "
-            f"and '-', begins with a letter or digit, is unique and not one of {', '.join(sorted(RESERVED))}."
+            f"and '-', 63 at most, begins with no '-', is unique and not one of {', '.join(sorted(RESERVED))}."
+        )
+
+
+def check_host(host: str) -> None:
+    """Refuse what no server's machine can be reached under.
+
+    Raises:
+        UserError: it is neither a host's name nor an IPv4 address.
+    """
+    if not _HOST.fullmatch(host):
+        raise UserError(
+            f"--host {host}: give the name of the server's machine, such as fl.example.org, or its IPv4 address: "
+            "letters, digits, '-' and dots, without https:// before it; the port is given by --port."
         )
 
 
@@ -84,10 +99,11 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
     host, port: where the server listens. authority: the certificate authority's key; keep it offline.
 
     Raises:
-        UserError: the directory is used, or a name is not allowed.
+        UserError: the directory is used, or a name or the host is not allowed.
         FedweaveError: NVFlare's provisioning failed.
     """
     check_names(sites)
+    check_host(host)
     if directory.exists() and any(directory.iterdir()):
         raise UserError(f"{directory} is not empty. Choose another directory; a project is provisioned once.")
     with tempfile.TemporaryDirectory() as scratch:
