@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from fedweave import outside
 from fedweave.algorithms.deployment import Which
 from fedweave.build import Built, build
 from fedweave.config import Config, read_saved
 from fedweave.core.algorithm import capabilities
 from fedweave.core.tree import Tree
+from fedweave.datasets.contents import check_same
 from fedweave.errors import UserError
 from fedweave.partition.base import Partition
 from fedweave.partition.pooling import pooled
@@ -85,14 +87,25 @@ def finished(directory: Path) -> Config:
     return read_saved(directory / CONFIG)
 
 
+def saved(directory: Path, config: Config) -> Checkpoint:
+    """What the run in `directory` of `config` left.
+
+    Raises:
+        UserError: a file that it names a plug-in in has changed.
+    """
+    reached = Checkpoint.load(directory / CHECKPOINT)
+    check_same(reached.source, outside.digests(config.plain()), directory, "Bring it back, or train anew.")
+    return reached
+
+
 def joint(directory: Path, config: Config, features: int, classes: int) -> tuple[Any, Tree]:
     """The algorithm of a run between sites, made for so many features and classes, and the joint model that it left.
 
     Raises:
-        UserError: it left none.
+        UserError: it left none, or a file that it names a plug-in in has changed.
     """
     algorithm = config.algorithm.make(config.model.make().build(features, classes))
-    w = algorithm.one_model(Checkpoint.load(directory / CHECKPOINT).state)
+    w = algorithm.one_model(saved(directory, config).state)
     return algorithm, check_fits(w, algorithm.test_net, directory)
 
 

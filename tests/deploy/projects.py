@@ -110,7 +110,7 @@ def bring(project: Path, root: Path) -> Path:
 
 def join_request(config: Config, run: str = "r1", after: int = -1) -> str:
     """What an honest server asks first."""
-    about = {"sites": SITES, "versions": versions()}
+    about = {"sites": SITES, "versions": versions(config.plain())}
     return json.dumps({"kind": "join", "run": run, "document": config.plain(), "round": after} | about)
 
 

@@ -7,6 +7,11 @@ from typer.testing import CliRunner
 
 from fedweave import outside
 from fedweave.cli import app
+from fedweave.config import read, written
+from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.running import for_sites
+from fedweave.errors import UserError
+from fedweave.loading import load_run
 
 MODEL = """
 from dataclasses import dataclass
@@ -15,6 +20,18 @@ from fedweave.models import GCN
 @dataclass(frozen=True)
 class Net(GCN):
     hidden: int = {width}
+"""
+ALGORITHM = """
+from dataclasses import dataclass
+from fedweave.algorithms.preset import preset
+
+@preset
+@dataclass(frozen=True)
+class Own:
+    lr: float = 0.02
+
+    def parts(self):
+        return ()
 """
 CONFIG = """
 rounds = 2
@@ -59,6 +76,31 @@ def test_a_run_whose_code_has_changed_is_not_continued_nor_used(own: Path) -> No
         assert "the code of run has changed since it was begun: net.py" in " ".join(said.split())
     fedweave("run", "config.toml", "--out", "run", "--overwrite", "--quiet")
     fedweave("predict", "run")
+
+
+def test_nor_is_the_joint_model_of_a_run_between_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "own.py"
+    monkeypatch.setenv("FEDWEAVE_FILES", str(own))
+    own.write_text(ALGORITHM)
+    Path("config.toml").write_text(CONFIG.replace('"fedavg"', f'"{own}:Own"'))
+    fedweave("run", "config.toml", "--out", "run", "--quiet")
+    Path("run/config.toml").write_text(written(for_sites(read(Path("run/config.toml"))[0].plain()).plain()))
+    Path("run/run.json").write_text('{"run": "r1"}')
+    fedweave("export", "run", "--out", "first")
+    own.write_text(ALGORITHM + "# edited\n")
+    for words in (("export", "run", "--out", "second"), ("sites", "predict", "run", "--sites", str(members(tmp_path)))):
+        said = fedweave(*words, code=2)
+        assert "the code of run has changed since it was begun: own.py" in " ".join(said.split())
+    with pytest.raises(UserError, match=r"changed since it was begun: own\.py"):
+        load_run("run").weights()
+
+
+def members(root: Path) -> Path:
+    """A project's folder, of which no process runs."""
+    (root / "bank").mkdir(exist_ok=True)
+    Project(("a", "b"), "localhost", 1).save(root / "bank")
+    return root / "bank"
 
 
 def test_a_sweep_mixes_no_runs_of_changed_code(own: Path) -> None:

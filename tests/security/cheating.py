@@ -12,6 +12,7 @@ from fedweave.core import random
 from fedweave.core.tree import Tree, decode, encode, map_leaves
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.journal import Records, journal_path, read
+from fedweave.deploy.flare.requests import versions
 from fedweave.deploy.sites.splitting import hand_out, split
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
 
@@ -50,7 +51,8 @@ class Cheat:
         self.member, self.folder = InProcess(project).members[SITE], project / SITE
 
     def join(self, after: int = -1, **lies: Any) -> Answer:
-        return self.say(join_request(self.config, self.run, after), {}, **lies)
+        told = {"versions": versions(lies["document"])} if "document" in lies else {}
+        return self.say(join_request(self.config, self.run, after), {}, **told | lies)
 
     def call(self, step: str, round: int = 1, message: Tree | None = None, **lies: Any) -> Answer:
         return self.say(call_request(self.config, step, round), self.weights() if message is None else message, **lies)

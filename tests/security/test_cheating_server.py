@@ -24,7 +24,7 @@ from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.masking import tensor
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.policy import PolicyViolation, check_batches
-from fedweave.deploy.flare.requests import pin
+from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import CallRefused
 from fedweave.ops.sparsified import Sparsified
@@ -155,6 +155,25 @@ def test_a_file_that_the_owner_lists_is_run(project: Path, tmp_path: Path) -> No
     document["algorithm"] |= {"name": f"{tmp_path}/own.py:Own"}
     assert not Cheat(project).join(document=document).refusal
     assert (tmp_path / "ran").exists()
+
+
+def test_a_listed_file_is_the_same_at_the_server_and_for_as_long_as_the_run_lasts(
+    project: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(PLUG_IN.format(mark=str(tmp_path / "ran")))
+    set_policy(project, f'files = ["{own}"]')
+    document = agreed().plain()
+    document["algorithm"] |= {"name": f"{own}:Own"}
+    theirs = versions(document)
+    other = Cheat(project).join(document=document, versions=theirs | {"own.py": "0" * 64})
+    assert "the site has own.py" in other.refusal
+    assert "the server none" in Cheat(project).join(document=document, versions=versions({})).refusal
+    assert not Cheat(project).join(document=document).refusal
+    own.write_text(own.read_text() + "\n# edited")
+    assert "other files of plug-ins" in Cheat(project).join(document=document).refusal
+    assert "the site has own.py" in Cheat(project, run="r2").join(document=document, versions=theirs).refusal
+    assert not Cheat(project, run="r2").join(document=document).refusal
 
 
 def test_an_algorithm_of_a_file_can_be_listed(project: Path, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class Flare:
         more = {"round": after, "predict": predict}
         sites, here = list(self.clients), self._open(self.clients)
         self.ledger.purpose = PREDICTION if predict else SETUP
-        about = {"sites": sites, "versions": versions(), "data": data or {}} | more
+        about = {"sites": sites, "versions": versions(document), "data": data or {}} | more
         request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
         replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, dict.fromkeys(here, _NOTHING))

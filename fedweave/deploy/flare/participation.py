@@ -80,7 +80,7 @@ class Participation:
             self.ledger = Journal(journal_path(folder, asked.run))
             self._saved = self._check_history()
             what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
-            self.ledger.note("joined", **what, pin=self.pin, **versions())
+            self.ledger.note("joined", **what, pin=self.pin, **versions({}))
             self.accounts.skip(self.ledger)
         self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger)
         private_folder(own.parent)
@@ -99,8 +99,8 @@ class Participation:
         joined = [note for note in self.ledger.notes if note["note"] == "joined"]
         if joined and joined[0].get("pin") != self.pin:
             raise CallRefused(
-                f"the run {self.run} was begun with another configuration, other sites or other versions of fedweave "
-                "or torch; start a new run"
+                f"the run {self.run} was begun with another configuration, other sites, other files of plug-ins or "
+                "other versions of fedweave or torch; start a new run"
             )
         saved = max((note["round"] for note in self.ledger.notes if note["note"] == "saved"), default=-1)
         if self.asked.round < saved:

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedweave.config import Document, flat
 from fedweave.core.names import TAKEN
 from fedweave.errors import CallRefused
+from fedweave.outside import digests
 from fedweave.runs.resuming import may_change
 
 ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
@@ -175,28 +176,31 @@ def described(asked: Request) -> str:
     return f"{asked.kind} {asked.step}, occurrence {asked.again + 1} in round {asked.round}"
 
 
-def versions() -> dict[str, str]:
-    """What a server and its sites must have alike: releases of fedweave and torch."""
-    return {"fedweave": version("fedweave"), "torch": torch.__version__.partition("+")[0]}
+def versions(document: Document) -> dict[str, str]:
+    """What a server and its sites must have alike: releases of fedweave and torch, and the files of plug-ins that a
+    configuration names."""
+    releases = {"fedweave": version("fedweave"), "torch": torch.__version__.partition("+")[0]}
+    return releases | digests(document)
 
 
-def check_versions(theirs: dict[str, str]) -> None:
-    """Refuse a server with other versions.
+def check_versions(theirs: dict[str, str], document: Document) -> None:
+    """Refuse a server with other versions, or with other files of the plug-ins that a `document` names.
 
     Raises:
         CallRefused: names both.
     """
-    own = versions()
+    own = versions(document)
     if odd := [name for name in own if theirs.get(name) != own[name]]:
+        name, same = odd[0], "file" if odd[0].endswith(".py") else "versions"
         raise CallRefused(
-            f"the site has {odd[0]} {own[odd[0]]}, the server {theirs.get(odd[0], 'none')[:40]}. Install the same "
-            "versions at the server and at all sites."
+            f"the site has {name} {own[name][:20]}, the server {theirs.get(name, 'none')[:20]}. Install the same "
+            f"{same} at the server and at all sites."
         )
 
 
 def pin(document: Document, sites: list[str]) -> str:
-    """A fingerprint of a run's sites, of the versions here and of all settings that a run keeps for as long as it lasts
-    (`runs.resuming.may_change`)."""
+    """A fingerprint of a run's sites, of the versions and plug-ins here and of all settings that a run keeps for as
+    long as it lasts (`runs.resuming.may_change`)."""
     kept = {key: value for key, value in flat(document).items() if not may_change(key)}
-    told = json.dumps([kept, sites, versions()], sort_keys=True)
+    told = json.dumps([kept, sites, versions(document)], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()

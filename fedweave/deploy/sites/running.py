@@ -36,7 +36,7 @@ from fedweave.runs.files import (
 )
 from fedweave.runs.replacing import recover, replacing
 from fedweave.runs.resuming import check_replaceable, examine
-from fedweave.runs.trained import finished
+from fedweave.runs.trained import finished, saved
 
 FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
 _POLL = 0.5
@@ -211,6 +211,7 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
         raise UserError("the parties of a vertical run predict jointly; leave out --model.")
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
+    saved(directory, config)  # with the plug-ins that made it
     number = _number(project, directory, resume=True)
     with administer(project) as admin, locked(directory):
         _end_earlier(admin, directory, told)
