@@ -124,7 +124,7 @@ def announced(section: str) -> dict[str, Any]:
     for entry in entry_points(group=GROUPS[section]) if section in GROUPS else ():
         try:
             found[entry.name] = entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             package = entry.dist.name if entry.dist else "a package"
             raise ConfigError(f"{GROUPS[section]}: {entry.name!r} of {package} cannot be loaded: {error}") from error
     return found
@@ -142,7 +142,7 @@ def _module(file: Path) -> Any:
     sys.modules[name] = module  # dataclasses look their annotations up there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # of a script that ends itself, too
         del sys.modules[name]
         raise ConfigError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
     return module

@@ -139,6 +139,14 @@ def test_a_file_that_cannot_be_run_is_refused_with_its_error(tmp_path: Path) -> 
         outside.load(f"{tmp_path / 'bad.py'}:X")
 
 
+def test_a_file_that_ends_the_process_is_refused(tmp_path: Path) -> None:
+    """A script without its guard ended the command with exit code 0, as if it had done its work."""
+    (tmp_path / "own.toml").write_text(DOCUMENT)
+    (tmp_path / "script.py").write_text("import sys\nsys.exit(0)")
+    said = run("run", str(tmp_path / "own.toml"), "--algorithm", f"{tmp_path}/script.py:X", code=2)
+    assert "script.py cannot be run: SystemExit: 0" in said
+
+
 def test_a_preset_of_no_dataclass_says_what_to_write(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
         "from fedweave.algorithms.preset import preset\n@preset\nclass Mine:\n    def parts(self): return ()\n"
