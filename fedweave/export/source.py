@@ -57,6 +57,26 @@ class Source:
         }
 
 
+def exportable(directory: Path) -> "Config":
+    """The configuration of the finished run in `directory`.
+
+    Raises:
+        UserError: there is none, or nothing of it can be exported.
+    """
+    from fedweave.core.algorithm import capabilities
+    from fedweave.runs.trained import finished
+
+    config = finished(directory)
+    if capabilities(config.algorithm.kind).predicts:
+        raise UserError(
+            "a vertical run has no model that anybody could use alone; take `fedweave predict` or, between sites, "
+            "`fedweave sites predict`."
+        )
+    if config.model.name not in KNOWN:
+        raise UserError(f"model {config.model.name!r} cannot be exported; those that can are {', '.join(KNOWN)}.")
+    return config
+
+
 def source(directory: Path, model: str | None, client: str | None, form: Form | None = None) -> Source:
     """The `model` of the run in `directory`: the global one where there is one, else that of the `client`.
 
@@ -66,14 +86,7 @@ def source(directory: Path, model: str | None, client: str | None, form: Form | 
         UserError: the run is not finished, or has no such model, or one that cannot be exported; of a run of sites,
             any but the global model, or the `form` is of other data; of another, there is no site.
     """
-    from fedweave.core.algorithm import capabilities
-    from fedweave.runs.trained import finished
-
-    config = finished(directory)
-    if capabilities(config.algorithm.kind).predicts:
-        raise UserError("a vertical run has no model that anybody could use alone; take `fedweave predict`.")
-    if config.model.name not in KNOWN:
-        raise UserError(f"model {config.model.name!r} cannot be exported; those that can are {', '.join(KNOWN)}.")
+    config = exportable(directory)
     if config.engine.name == "simulation":
         if form is not None:
             raise UserError(f"{directory} was not trained between sites; use fedweave export {directory}.")

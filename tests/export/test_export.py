@@ -201,6 +201,20 @@ def test_the_card_knows_every_scaling_and_tells_the_gaps_between_groups(tmp_path
         assert f"between the two groups, as the first: {summary[f'groups/global/{gap}']:.4f}" in text
 
 
+def test_of_a_vertical_run_no_site_is_blamed_for_what_none_can_give(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.toml").write_text(
+        '[data]\nname = "folder"\npath = "."\n[algorithm]\nname = "glasu"\n[engine]\nname = "flare"\n'
+    )
+    (tmp_path / "run/summary.json").write_text("{}")
+    (tmp_path / "site/data").mkdir(parents=True)
+    (tmp_path / "site/data/nodes.csv").write_text("id,split,age\na,,1\n")  # the labels are another party's
+    (tmp_path / "site/site.toml").write_text('[data]\npath = "data"\nclasses = 2\n')
+    result = CliRunner().invoke(app, ["sites", "export", str(tmp_path / "run"), "--site", str(tmp_path / "site")])
+    assert result.exit_code == 2
+    assert "a vertical run has no model that anybody could use alone" in " ".join(result.output.split())
+
+
 def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> None:
     """The same files as of the simulation, but for what sites alone know; any other model is refused."""
     pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')

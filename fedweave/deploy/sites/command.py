@@ -246,8 +246,9 @@ def export(
     """
     from fedweave.deploy.sites.exporting import form_of
     from fedweave.export.command import free, write_export
-    from fedweave.export.source import source
+    from fedweave.export.source import exportable, source
 
+    exportable(directory)  # or a site's tables would be blamed for what no site can give
     folder = free(directory, out, form)
     write_export(folder, directory, source(directory, None, None, form_of(site)), form)
 
