@@ -99,6 +99,22 @@ def test_the_command_compares_with_a_run(trained: tuple[Path, pa.Table], tmp_pat
     assert runner.invoke(app, [*asked, "-o", str(tmp_path / "page.html")]).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "did not leave the site: round 1"), ("{rubbish\n", "1 damaged lines of the journal")]
+)
+def test_a_journal_that_was_emptied_or_damaged_agrees_with_nothing(
+    trained: tuple[Path, pa.Table], tmp_path: Path, text: str, said: str
+) -> None:
+    site = Path(shutil.copytree(trained[0] / "bank-b", tmp_path / "bank-b"))
+    write_table(tmp_path / "ledger.parquet", trained[1])
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r1"}))
+    journal = site / "ledgers/r1.jsonl"
+    journal.write_text(text and journal.read_text() + text)
+    told = runner.invoke(app, ["audit", str(site), "--against", str(tmp_path)])
+    assert said in told.output
+    assert told.exit_code == 1
+
+
 def test_the_owner_sees_how_much_of_its_caps_is_spent(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
     project = Path(shutil.copytree(trained[0], tmp_path / "project"))
     site = project / "bank-b"

@@ -99,7 +99,7 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     if not path.exists():
         raise UserError(f"{folder} has taken no part in the run {run}: there is no {path}.")
     own = _table([read(path)])
-    names = {*own["client"].to_pylist()}
+    names = {*own["client"].to_pylist()} or {folder.resolve().name}  # of a site that sent nothing, or lost its journal
     sent, stated = (Counter(map(_message, _in_rounds(table, names))) for table in (own, ledger))
     return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
 

@@ -73,6 +73,7 @@ def _write(directory: Path, found: "Audit", out: Path) -> None:
 def _compare(directory: Path, run: Path) -> None:
     """Say where a site's journal and a run's ledger differ."""
     from fedweave.deploy.flare.audit import compare
+    from fedweave.deploy.flare.journal import journal_path, read
     from fedweave.deploy.sites.running import number_of
     from fedweave.runs.files import LEDGER, RUN, read_table
 
@@ -80,7 +81,9 @@ def _compare(directory: Path, run: Path) -> None:
         raise UserError(
             f"{run} was not trained between sites: it has no {RUN}. Give the --out of `fedweave sites run`."
         )
-    more, less = compare(directory, number_of(run), read_table(run, LEDGER))
+    number = number_of(run)
+    more, less = compare(directory, number, read_table(run, LEDGER))
+    damaged = len(read(journal_path(directory, number)).damaged)
     for messages, said in ((more, "did not leave the site"), (less, "left the site and is not in the run's ledger")):
         for message in messages[:_SHOWN]:
             typer.echo(f"{said}: {message}")
@@ -88,7 +91,9 @@ def _compare(directory: Path, run: Path) -> None:
             typer.echo(f"{said}: {len(messages) - _SHOWN:,} more")
     if less:
         typer.echo("what came too late or was refused is not in a run's ledger either")
-    if more or less:
+    if damaged:
+        typer.echo(f"{damaged} damaged lines of the journal: what they say has left is not compared")
+    if more or less or damaged:
         raise typer.Exit(1)
     typer.echo(f"the journal of {directory} and the ledger of {run} agree on what left the site")
 
