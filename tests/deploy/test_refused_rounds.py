@@ -19,6 +19,7 @@ from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.policy import Spent, replies_of
 from fedweave.deploy.flare.server import Progress, Server, backend
 from fedweave.deploy.sites.command import Teller
+from fedweave.deploy.sites.running import _reached
 from fedweave.deploy.sites.running import run as run_at_sites
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.privacy.gaussian import epsilon
@@ -208,3 +209,10 @@ def test_a_site_whose_calls_are_used_up_goes_on_when_its_owner_allows_more(owned
     assert f"round {WHOLE + 1} had begun before" in said.output
     expected, _ = simulated(config)
     assert json.loads((out / "summary.json").read_text())["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+
+
+def test_only_a_round_whose_checkpoint_there_is_counts_as_saved(tmp_path: Path) -> None:
+    """The round was over, and the server's disk full."""
+    assert not _reached({"round": 3}, tmp_path)
+    Checkpoint(round=2).save(tmp_path / CHECKPOINT)
+    assert "What round 2 reached is saved" in _reached({"round": 3}, tmp_path)

@@ -130,14 +130,16 @@ def _jobs(
         if last["status"] == "done":
             return read_summary(directory / SUMMARY)
         if last["status"] != "stopped":
-            said = (last["error"] or "the job was ended") + _reached(last)
+            said = (last["error"] or "the job was ended") + _reached(last, directory)
             raise (UserError if last["mistake"] else FedweaveError)(said)
         lost = set(last["lost"] or {})
 
 
-def _reached(last: dict[str, Any]) -> str:
-    """What there is to go on with after a job that failed."""
-    done = last["round"]
+def _reached(last: dict[str, Any], directory: Path) -> str:
+    """What there is to go on with after a job that failed, by the checkpoint that it left: a round can be over and not
+    be saved, where the server's disk is full."""
+    saved = directory / CHECKPOINT
+    done = Checkpoint.load(saved).round if last["round"] and saved.exists() else 0
     return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
 
 
