@@ -29,6 +29,10 @@ class DataError(UserError):
     """Input data is refused; the message names file, row and remedy."""
 
 
+class DiskFull(FedweaveError):
+    """A file cannot be written for want of space; the message names it."""
+
+
 class StepFailed(FedweaveError):
     """A step raised on a client; the message names both."""
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from fedweave.core.swollen import ARCHIVE_FAULTS, TABLE_FAULTS, Swollen, check_archive, read_parquet
 from fedweave.core.text import cell
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import DiskFull, FedweaveError, UserError
 from fedweave.runs.columns import MOST, check_columns
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
@@ -261,14 +261,14 @@ def plain_errors(
     """Say in plain words what the system refused, and the `remedy` where it is not a full disk.
 
     Raises:
-        FedweaveError: the disk is full; UserError: anything else about `path`.
+        DiskFull; UserError: anything else about `path`.
     """
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             reason = f"the disk is full ({error.strerror})"
-            raise FedweaveError(f"{path} cannot be written, {reason}. Free some space and use --resume.") from error
+            raise DiskFull(f"{path} cannot be written, {reason}. Free some space and use --resume.") from error
         raise UserError(f"{path} cannot be used: {error.strerror or error}. {remedy}.") from error
 
 

@@ -446,6 +446,20 @@ def test_a_full_disk_at_the_other_end_is_said(monkeypatch: pytest.MonkeyPatch, c
     assert "the output cannot be written: the disk is full" in capsys.readouterr().err
 
 
+def test_a_full_disk_at_a_site_is_told_to_its_owner_by_the_file(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    server = Cheat(project)
+    server.join()
+    monkeypatch.setattr(os, "fsync", full)
+    assert "it failed (DiskFull); its owner finds the reason" in server.call("FedAvg.train", 1).refusal
+    assert "ledgers/r1.jsonl cannot be written, the disk is full" in server.refusals()[-1]["why"]
+    assert not any(record.exc_info for record in caplog.records)
+
+
 def test_a_run_resumes_with_the_data_that_it_began_with(project: Path) -> None:
     server = Cheat(project)
     server.join()

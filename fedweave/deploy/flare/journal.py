@@ -17,6 +17,7 @@ from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, read_applied
 from fedweave.deploy.flare.private import private_file, private_folder
 from fedweave.errors import FedweaveError
+from fedweave.runs.files import plain_errors
 from fedweave.runs.files import read as content
 
 _ENTRY, _MOST = TypeAdapter(Entry), 2**53
@@ -50,15 +51,17 @@ class Journal(Ledger):
         super().add(entry)
         self.last = entry
         self._write(vars(entry))
-        os.fsync(self._file.fileno())
+        with plain_errors(self.path):
+            os.fsync(self._file.fileno())
 
     def note(self, kind: str, **fields: Any) -> None:
         """Write down what is no entry, with the time; it outlasts the process and, once an entry follows, power."""
         self._write({"note": kind, "at": now(), **fields})
 
     def _write(self, fields: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(fields, ensure_ascii=False) + "\n")
-        self._file.flush()
+        with plain_errors(self.path):
+            self._file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+            self._file.flush()
 
     def restore(self, table: pa.Table) -> None:
         """Nothing to do: the file has all rows of `table` and those after it."""

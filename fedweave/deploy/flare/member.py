@@ -51,7 +51,7 @@ from fedweave.deploy.flare.steps import carry_out, find_step
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.summing import INFO
-from fedweave.errors import CallRefused, FedweaveError, StepFailed
+from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
 from fedweave.runs.scoring import probabilities
 
 LOG = "fedweave.log"
@@ -91,8 +91,8 @@ class Member:
                 return self._refused(asked, error)
             except Exception as error:  # whatever fails here fails this site alone, and says nothing of its data
                 reason = error.__cause__ if isinstance(error, StepFailed) else error
-                what = MISTAKEN if isinstance(reason, FedweaveError) else "it failed"
-                self._stopped = f"{what} ({type(reason).__name__}); {_OWNER}"
+                known = isinstance(reason, FedweaveError) and not isinstance(reason, DiskFull)
+                self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
                 return self._refused(asked, error)
 
     def accept(self, sender: str, label: str, blob: bytes) -> str:
