@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo credit docs install test test-slow lint types check clean
+.PHONY: demo credit docs install test test-slow test-lowest lint types check clean
 
 demo: install  ## Train ten clients on data that needs no download
 	rm -rf runs/demo
@@ -25,6 +25,11 @@ test: install  ## The whole suite, some minutes on two cores
 
 test-slow: install  ## The longer checks
 	$(BIN)/python -m pytest -m slow
+
+test-lowest: pyproject.toml constraints-lowest.txt  ## The suite with the oldest versions of libraries that pyproject.toml allows
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[dev]'
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 lint: install
 	$(BIN)/ruff check .

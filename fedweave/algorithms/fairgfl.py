@@ -43,6 +43,7 @@ from fedweave.privacy.ldp import flip_probability, noisy_levels, noisy_links, pa
 
 _COPIES = 8  # noisy ones of the public sample, twice, to measure rates with
 _ODDS = 1280.0  # pairs of different nodes to each common one, for minibatches of 64 with a twentieth in common
+_MOST_SIZE = 1 << 16  # of codes; a server's word must not fill a site's memory
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,10 @@ class OverlapWeights(Part):
                 raise ValueError(f"{name} is {value}; it must be from {least:g} to {most:g}")
         if not (0 <= self.lam < math.inf and self.epsilon_a > 0 and self.epsilon_b > 0):
             raise ValueError("lam must not be negative, and epsilon_a and epsilon_b must be positive")
-        if self.sample < 2 or self.code_size < 1 or self.encoder_rounds < 0 or not 1 <= self.levels <= 255:
-            raise ValueError("sample must be at least 2, code_size 1, encoder_rounds 0, and levels from 1 to 255")
+        if self.sample < 2 or self.encoder_rounds < 0 or not 1 <= self.levels <= 255:
+            raise ValueError("sample must be at least 2, encoder_rounds 0, and levels from 1 to 255")
+        if not 1 <= self.code_size <= _MOST_SIZE:
+            raise ValueError(f"code_size is {self.code_size}; it must be from 1 to {_MOST_SIZE}")
 
     # --- what leaves a client ----------------------------------------------------------------------------------------
 

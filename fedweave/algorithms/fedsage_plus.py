@@ -62,6 +62,7 @@ _GRADIENT = (
     "for each generator that the client was sent, the gradient of how far what it makes is from the nearest of the "
     "client's nodes; of a generator made for that, a node's features"
 )
+_MOST_EXCHANGES = 10_000  # which a site lists before the first one; a server's word must not fill its memory
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ class MissingNeighbours(Part):
         for name, least in (("slots", 1), ("epochs", 1), ("exchanges", 0), ("peers", 0), ("sample", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.exchanges > _MOST_EXCHANGES:
+            raise ValueError(f"exchanges is {self.exchanges}; it must be at most {_MOST_EXCHANGES}")
         if not 0 < self.hide <= 1:
             raise ValueError(f"hide is {self.hide}; it must be above 0 and at most 1")
         if not all(width >= 1 for width in self.hidden):

@@ -120,6 +120,8 @@ def test_clients_that_were_never_called_are_unknown() -> None:
         ({"epsilon_a": 0.0}, "epsilon_a"),
         ({"sample": 1}, "sample"),
         ({"levels": 256}, "levels"),
+        ({"code_size": 0}, "code_size is 0"),
+        ({"code_size": 10**6}, "code_size is 1000000; it must be from 1 to 65536"),
         ({"threshold": 2.0}, "threshold"),
     ],
 )
