@@ -23,6 +23,8 @@ from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, norm
 
+_MOST_ROUNDS = 10_000  # of a series, each of which takes as much memory for every client
+
 
 @dataclass(frozen=True)
 class Clusters(TellsExamples):
@@ -112,8 +114,8 @@ class SeriesClusters(Clusters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < 1:
-            raise ValueError(f"length is {self.length}; it must be at least 1")
+        if not 1 <= self.length <= _MOST_ROUNDS:
+            raise ValueError(f"length is {self.length}; it must be from 1 to {_MOST_ROUNDS}")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """One cluster, and no norms yet."""
