@@ -50,7 +50,7 @@ class ClientsMissing(FedweaveError):
 
     def __init__(self, step: str, missing: dict[str, str], wanted: int, called: int) -> None:
         self.step, self.missing = step, dict(missing)
-        named = "; ".join(f"{client}: {reason}" for client, reason in missing.items())
+        named = "; ".join(f"{client}: {reason.removesuffix('.')}" for client, reason in missing.items())
         super().__init__(
             f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. "
             f"Missing: {named}. Bring them back, put right what they refuse or, if the algorithm can do without them, "

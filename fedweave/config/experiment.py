@@ -202,6 +202,8 @@ def _in_sections(document: Document, key: str) -> str:
 def _of_others(path: str, key: str) -> str:
     """A hint that names the plug-ins of a section that have that key; "" where these are none or many."""
     found = [name for name, kind in registry(path).items() if key in parameters(path, kind)]
+    if len(found) == 1:
+        return f" It is a key of {found[0]} ({path}.name = {json.dumps(found[0])})."
     return f" It is a key of {', '.join(found)}." if 0 < len(found) <= MOST_OTHERS else ""
 
 

@@ -131,7 +131,8 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     site = project / "bank-b/site.toml"
     site.write_text(site.read_text().partition("[policy]")[0] + '[policy]\nalgorithms = ["fedavg"]\n')
     made = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.parts=['clip']"])
-    assert "fault bank-b: policy.parts: the job has fedavg with the part clip" in " ".join(made.output.split())
+    told = " ".join(made.output.split())
+    assert f"fault bank-b: {site}: policy.parts: the job has fedavg with the part clip" in told
     small = runner.invoke(
         app,
         [

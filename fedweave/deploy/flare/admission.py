@@ -65,7 +65,11 @@ def check_algorithm(rules: Rules, algorithm: Choice) -> None:
     if not rules.algorithms:
         return
     if algorithm.name not in _named(rules.algorithms):
-        raise PolicyViolation(f"policy.algorithms: {algorithm.name} is not among {', '.join(rules.algorithms)}")
+        listed = ", ".join(rules.algorithms)
+        raise PolicyViolation(
+            f"policy.algorithms: {algorithm.name} is not among {listed}. Run one of these, or have the site's owner "
+            "review it and add it."
+        )
     allowed = _named(rules.parts)
     for part in _added(algorithm):
         if part not in allowed:

@@ -11,6 +11,7 @@ from pydantic import Field
 from fedweave.config import dumps, load, own_parameters
 from fedweave.config.choice import checked_values
 from fedweave.config.names import check_keys
+from fedweave.datasets.features import check_normalise
 from fedweave.errors import ConfigError
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
@@ -51,6 +52,15 @@ class SiteData:
     edge_labels: tuple[str, ...] | None = None
     degrees: Annotated[int, Field(ge=1)] | None = None
     draws_as: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing in whatever form the data is."""
+        try:
+            check_normalise(self.normalise)
+        except ConfigError as error:
+            raise ConfigError(f"data.{error}") from error
+        if self.classes is not None and self.labels is not None:
+            raise ConfigError("data: give classes (labels are numbers) or labels (labels are names), not both.")
 
     @property
     def class_count(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedweave.errors import FedweaveError
@@ -17,12 +18,12 @@ class Found:
     facts: list[tuple[str, str]] = field(default_factory=list)
     forms: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def attempt(self, whose: str, look: Callable[[], Any]) -> Any:
-        """What `look` returns; None where it finds a fault, which is noted."""
+    def attempt(self, whose: str, look: Callable[[], Any], file: Path | None = None) -> Any:
+        """What `look` returns; None where it finds a fault, which is noted, with the `file` that it is in."""
         try:
             return look()
         except FedweaveError as error:
-            self.faults.append((whose, str(error)))
+            self.faults.append((whose, f"{file}: {error}" if file else str(error)))
         except OSError as error:
             reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()
             self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))

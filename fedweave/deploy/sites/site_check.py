@@ -94,12 +94,12 @@ def _get_on(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Conf
 
 def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: Found) -> None:
     """See whether a site's policy lets a configuration run, and note the scaling that the site does not follow."""
-    name = folder.name
-    told.attempt(name, partial(check_files, rules, config.plain()))
-    told.attempt(name, partial(check_algorithm, rules, config.algorithm))
+    name, file = folder.name, folder / SITE_FILE
+    told.attempt(name, partial(check_files, rules, config.plain()), file)
+    told.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
     if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
         why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
-        told.faults.append((name, f"{folder / SITE_FILE}: {why}. Allow it."))
+        told.faults.append((name, f"{file}: {why}. Allow it."))
     scaling = config.data.values.get("normalise", "none")
     if scaling not in ("none", data.normalise):
         how = "said by site.toml" if data.normalise != "none" else "as nothing in site.toml scales it"
