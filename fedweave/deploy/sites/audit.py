@@ -96,6 +96,7 @@ def _compare(directory: Path, run: Path) -> None:
     if more or less or damaged:
         raise typer.Exit(1)
     typer.echo(f"the journal of {directory} and the ledger of {run} agree on what left the site")
+    typer.echo("in the algorithm's steps; what it sent to join and for predictions is in the journal alone")
 
 
 def _in_all(found: "Audit") -> str:
