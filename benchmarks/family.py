@@ -22,8 +22,8 @@ from fedweave.rounds import train
 METHODS = ("fedavg", "fedprox", "qfedavg", "fedavgm", "fedadam", "ditto", "cgsv", "dw", "local")
 GRIDS: dict[str, dict[str, list[Any]]] = {
     "qfedavg": {"lr": [0.1, 0.3, 1.0, 3.0], "q": [0.1, 1.0]},
-    "fedavgm": {"server_lr": [0.1, 0.3, 1.0]},
-    "fedadam": {"server_lr": [0.003, 0.01, 0.03]},
+    "fedavgm": {"server_lr": [0.1, 0.5, 1.0], "momentum": [0.5, 0.9]},
+    "fedadam": {"server_lr": [0.001, 0.003, 0.01]},
     "ditto": {"lam": [0.1, 1.0, 2.0]},
     "cgsv": {"gamma": [0.15, 0.5, 1.0]},
     "dw": {"gamma": [0.15, 0.5, 1.0]},

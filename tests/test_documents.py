@@ -58,6 +58,7 @@ def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
     Path("experiment.toml").write_text('rounds = 3\n[data]\nname = "synthetic"\nnodes = 90\n[partition]\nclients = 3\n')
     for name, key in (("my_file.py:FedAvgM", "beta"), ("fedavgm", "momentum")):
         words = ["--set", f"algorithm.{key}=0.5", "--out", name.rpartition(":")[2], "-q"]
+        words += ["--set", "algorithm.server_lr=1.0"] if name == "fedavgm" else []
         assert CliRunner().invoke(app, ["run", "experiment.toml", "--algorithm", name, *words]).exit_code == 0
     mine, own = (json.loads(Path(name, "summary.json").read_text())["metrics"] for name in ("FedAvgM", "fedavgm"))
     assert mine["global/loss"] == pytest.approx(own["global/loss"], rel=1e-6)

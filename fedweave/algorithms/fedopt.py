@@ -22,8 +22,8 @@ class ServerMomentum(Part):
     momentum:  how much of the last step goes on.
     """
 
-    server_lr: float = 1.0
-    momentum: float = 0.9
+    server_lr: float = 0.5
+    momentum: float = 0.5
 
     def __post_init__(self) -> None:
         if not self.server_lr > 0 or not 0 <= self.momentum < 1:
@@ -52,7 +52,7 @@ class ServerAdam(Part):
     tau:       τ, the smaller the more adaptive.
     """
 
-    server_lr: float = 0.01
+    server_lr: float = 0.003
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
@@ -82,8 +82,8 @@ class FedAvgM:
     momentum:  how much of the last step goes on.
     """
 
-    server_lr: float = 1.0
-    momentum: float = 0.9
+    server_lr: float = 0.5
+    momentum: float = 0.5
 
     does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step has momentum"}
     tried_with: ClassVar[dict[str, Any]] = {"server_lr": 0.1, "momentum": 0.5, "local_steps": 2}
@@ -104,7 +104,7 @@ class FedAdam:
     tau:       the smaller, the more adaptive.
     """
 
-    server_lr: float = 0.01
+    server_lr: float = 0.003
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3

@@ -14,6 +14,7 @@ from fedweave.errors import UserError
 from fedweave.export import pyg
 
 OPSET = 20  # of ONNX's own operators; the graph has no others
+OLDEST = (2, 10)  # PyTorch whose exporter writes graphs that run
 INPUTS = {
     "x": "float32 [nodes, {features}]",
     "edge_index": "int64 [2, edges]",
@@ -50,11 +51,16 @@ class Attention(nn.Module):
 
 
 def check() -> None:
-    """Refuse where the extra is not installed.
+    """Refuse where the extra is not installed, or PyTorch is too old.
 
     Raises:
         UserError: names the packages and the command.
     """
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST:
+        raise UserError(
+            f"--format onnx needs PyTorch {'.'.join(map(str, OLDEST))} or newer, this is {torch.__version__}: graphs "
+            "that 2.8 writes of models with pooling do not run."
+        )
     absent = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if absent:
         raise UserError(

@@ -22,6 +22,9 @@ onnx = pytest.importorskip("onnx", reason='needs pip install "fedweave[onnx]"')
 pytest.importorskip("onnxscript", reason='needs pip install "fedweave[onnx]"')
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime, of the extra dev")
 
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < exporting.OLDEST:
+    pytest.skip("this PyTorch is too old", allow_module_level=True)
+
 FEATURES, CLASSES = 5, 3
 PLAIN = {"layers": 1, "hidden": 4, "pool": "none", "linear": False}
 # The layers that each kind has; gcn is exported by the command, below.
