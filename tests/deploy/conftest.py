@@ -45,8 +45,14 @@ def ran(refused: "Refused", running: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def owned(running: Path) -> Iterator[Path]:
-    """The running project, whose data and site files a test may change."""
-    before = {path: path.read_bytes() for path in running.glob("*/*") if path.suffix in (".npz", ".toml")}
+    """The running project, whose data and site files a test may change, and to which it may add some."""
+
+    def there() -> set[Path]:
+        return {path for path in running.glob("*/*") if path.suffix in (".npz", ".toml")}
+
+    before = {path: path.read_bytes() for path in there()}
     yield running
+    for path in there() - before.keys():
+        path.unlink()
     for path, content in before.items():
         path.write_bytes(content)

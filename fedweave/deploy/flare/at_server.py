@@ -38,7 +38,7 @@ def check_alike(folder: Path, graphs: Mapping[str, Graph], features: int, classe
         path, width, most = folder / f"{role}.npz", graph.x.shape[1], int(graph.y.max())
         if width != features:
             what = f"it has {width:,} features, but the sites' data {features:,}"
-            refuse(path, what, "Write it with the sites' columns in their order.")
+            refuse(path, what, "Write it with the sites' columns in their order, or remove it.")
         if most >= classes:
             what = f"it has the label {most}, but the sites' classes are 0 to {classes - 1}"
             refuse(path, what, "Number the classes as the sites do.")
