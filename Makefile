@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CONSTRAINTS := constraints.txt
 
 .PHONY: demo credit docs install test test-slow test-lowest lint types check clean
 
@@ -13,11 +14,11 @@ credit: install  ## A page about six lenders; needs $$FEDWEAVE_DATA with credit/
 
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "fedweave needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=python3.12 or so."; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]'
 	touch $@
 
 test: install  ## The whole suite, some minutes on two cores
@@ -26,10 +27,8 @@ test: install  ## The whole suite, some minutes on two cores
 test-slow: install  ## The longer checks
 	$(BIN)/python -m pytest -m slow
 
-test-lowest: pyproject.toml constraints-lowest.txt  ## The suite with the oldest versions of libraries that pyproject.toml allows
-	$(PYTHON) -m venv $(VENV)-lowest
-	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[dev]'
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+test-lowest:  ## The suite with the oldest versions of libraries that pyproject.toml allows
+	$(MAKE) test VENV=$(VENV)-lowest CONSTRAINTS=constraints-lowest.txt
 
 lint: install
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedweave.errors import UserError
 from fedweave.export import pyg
+from fedweave.ops.releases import torch_from
 
 OPSET = 20  # of ONNX's own operators; the graph has no others
 OLDEST = (2, 10)  # PyTorch whose exporter writes graphs that run
@@ -56,7 +57,7 @@ def check() -> None:
     Raises:
         UserError: names the packages and the command.
     """
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST:
+    if not torch_from(*OLDEST):
         raise UserError(
             f"--format onnx needs PyTorch {'.'.join(map(str, OLDEST))} or newer, this is {torch.__version__}: graphs "
             "that 2.8 writes of models with pooling do not run."

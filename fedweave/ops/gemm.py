@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedweave.ops.releases import torch_from
+
 SMALL = 128 * 128  # entries of a weight, below which a client's call costs more than its product gains
 # Rows that are summed over at once: with up to 1,024, a client alone and the same padded with rows of zeros gave the
 # same bits in thousands of random shapes, with one thread and with two; with 2,048 not always.
@@ -55,8 +57,7 @@ def _linear(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def reliable() -> bool:
     """Whether this PyTorch has a oneDNN whose bits do not depend on padding: with 2.8 to 2.11 those of few rows did."""
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return version >= (2, 12) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return torch_from(2, 12) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @cache

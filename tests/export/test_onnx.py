@@ -16,13 +16,14 @@ import fedweave
 from fedweave.cli import app
 from fedweave.export import onnx as exporting
 from fedweave.export import pyg
+from fedweave.ops.releases import torch_from
 from tests.runs.test_predictions import bank, made
 
 onnx = pytest.importorskip("onnx", reason='needs pip install "fedweave[onnx]"')
 pytest.importorskip("onnxscript", reason='needs pip install "fedweave[onnx]"')
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime, of the extra dev")
 
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < exporting.OLDEST:
+if not torch_from(*exporting.OLDEST):
     pytest.skip("this PyTorch is too old", allow_module_level=True)
 
 FEATURES, CLASSES = 5, 3

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class Faults:
@@ -22,8 +22,8 @@ class Faults:
                 self._log.warning("round %d: %s is left out: %s", round, site, why)
         self._logged |= missing
 
-    def update(self, found: Mapping[tuple[str, str], int]) -> None:
-        """Count more faults, of which there is no reason."""
+    def update(self, found: Mapping[tuple[str, str], int] | Iterable[tuple[str, str]]) -> None:
+        """Count more faults, once each or as often as `found` says, of which there is no reason."""
         self._counts.update(found)
 
     def taken(self) -> dict[tuple[str, str], int]:

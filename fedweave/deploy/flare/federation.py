@@ -188,7 +188,7 @@ class Flare:
         replies, notes = self._step(request, info, messages, chosen, here)
         if received is not None:
             for site, note in notes.items():
-                self._faults.update(dict.fromkeys(read_faults(note, received.sources[site]).items(), 1))
+                self._faults.update(read_faults(note, received.sources[site]).items())
         check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
         if info.sums:
             replies = self._sums.opened(name, info, request, replies, messages.common(), notes)

@@ -139,10 +139,10 @@ class Member:
         if self._joined:
             raise CallRefused("a job joins once")
         self._joined = True
-        check_versions(asked.versions, {})
+        check_versions(asked.versions, {})  # another release's document could mean something else
         data, rules = read_checked(self._folder / SITE_FILE)
         config = admitted(rules, asked.document)
-        check_versions(asked.versions, asked.document)
+        check_versions(asked.versions, asked.document)  # files that the policy allows to be read
         if config.engine.name != "flare":
             raise CallRefused("the server names another engine than that of sites")
         if self._name not in asked.sites or len(set(asked.sites)) < len(asked.sites):

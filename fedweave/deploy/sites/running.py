@@ -138,8 +138,8 @@ def _jobs(
 def _reached(last: dict[str, Any], directory: Path) -> str:
     """What there is to go on with after a job that failed, by the checkpoint that it left: a round can be over and not
     be saved, where the server's disk is full."""
-    saved = directory / CHECKPOINT
-    done = Checkpoint.load(saved).round if last["round"] and saved.exists() else 0
+    path = directory / CHECKPOINT
+    done = Checkpoint.load(path).round if last["round"] and path.exists() else 0
     return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
 
 
