@@ -111,6 +111,14 @@ def test_all_clients_together_make_the_rounds_own_step(finished: Path, total: fl
     assert float(value(everyone)) == pytest.approx(before - after, abs=1e-6)
 
 
+def test_a_weight_below_0_is_refused(finished: Path) -> None:
+    built = build(config.read(finished / "config.toml")[0])
+    *_, (_, round, _) = _heard(built, ROUNDS)
+    weights = torch.tensor([0.5, 0.5, -0.25, 0.25], dtype=torch.float64)
+    with pytest.raises(UserError, match=f"^{round.replies.clients[2]}'s weight is -0.25; "):
+        worth(replace(round, weights=weights), built.algorithm.model, [], "loss")
+
+
 def test_a_round_by_hand(finished: Path, oracles: ModuleType) -> None:
     """Every coalition's model mixed and judged one by one, and the Shapley values of the reference arithmetic."""
     built = build(config.read(finished / "config.toml")[0])

@@ -38,7 +38,13 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
     A is the sum of all a_i, which is 1 of a mean.
 
     round: what the server heard (`algorithms.parts.Round`), with the weights a_i.
+
+    Raises:
+        UserError: a weight, which may be of a user's own part, is negative; names the client.
     """
+    for client, weight in zip(round.replies.clients, round.weights.tolist(), strict=True):
+        if weight < 0:  # the coalition's own weights could sum to nothing
+            raise UserError(f"{client}'s weight is {weight:g}; contributions are measured for weights of at least 0.")
     moved = {path: round.update(path).double() for path, _ in leaves(round.w)}
     before = dict(leaves(round.w))
     many = [graph.masks[TEST].sum() for graph in graphs]
@@ -49,10 +55,10 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
         found = [_score(models.apply(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(found, shares, strict=True)]).sum()
 
-    whole = round.weights.relu().sum()  # 1 of a mean; with all of it everyone together made the round
+    whole = round.weights.sum()  # 1 of a mean; with all of it everyone together made the round
 
     def of(masks: Tensor) -> Tensor:
-        share = masks.double() * round.weights.relu()
+        share = masks.double() * round.weights
         share = share / share.sum(1, keepdim=True).clamp(min=1e-300) * whole
         found = []
         for part in share.split(BATCH):

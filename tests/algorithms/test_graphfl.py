@@ -31,6 +31,24 @@ class Watched(MetaGradient):
         return drawn
 
 
+class Small(Part):
+    """Keeps logits small, by a factor that the server sends."""
+
+    hears = "how small logits are to be"
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def init(self, fed: Any, w: Any) -> Any:
+        return {"factor": torch.tensor(self.factor, dtype=torch.float64)}
+
+    def download(self, state: Any, at: Any) -> Any:
+        return {"factor": state["factor"]}, {}
+
+    def criterion(self, logits: Any, graph: Any, given: Any) -> Any:
+        return given["factor"] * logits.square().mean()
+
+
 class Signs(Part):
     releases = "signs of the change of the model weights"
 
@@ -130,6 +148,22 @@ def test_the_global_test_judges_what_clients_use_not_what_they_share() -> None:
     assert sorted(told) == sorted(fed.clients)
     assert last.summary["global/accuracy"] == pytest.approx(sum(told.values()) / len(told))
     assert made.global_model(last.state) is not None
+
+
+def test_the_gradient_that_leaves_has_the_share_of_a_term_whose_factor_the_server_sends() -> None:
+    """At the received weights, which so short a step leaves as they were, it grows with the factor."""
+
+    def moved(factor: float) -> Any:
+        fed, parts = federation(dtype=torch.float64, mode="loop"), (MetaGradient(5), Small(factor))
+        made = FedAvg(model(0.0), parts=parts, optimizer="sgd", lr=1e-9, weight_decay=0.0, local_steps=1)
+        fed.begin(0)
+        state = made.init(fed)
+        fed.begin(1)
+        return ravel(made.round(state, fed)["w"]) - ravel(state["w"])
+
+    none, once, twice = moved(0.0), moved(1.0), moved(2.0)
+    assert (once - none).norm() > 1e-3
+    torch.testing.assert_close(twice - none, 2 * (once - none), rtol=0, atol=1e-7)
 
 
 def test_the_ledger_says_that_a_gradient_leaves() -> None:
