@@ -18,8 +18,8 @@ from fedweave.core import model as models
 from fedweave.core.graph import TEST
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError, UserError
-from fedweave.metrics.best_rounds import best_validated
-from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.metrics.best_rounds import best_validated, fairest
+from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION
 from fedweave.rounds import train
 from tests.contract.federations import algorithm, federation, model
 
@@ -190,3 +190,28 @@ def test_the_best_round_is_the_first_with_the_best_mean_validation_accuracy() ->
         "best_val/local/accuracy": 0.1,
     }
     assert best_validated(1, evaluation(1), {}, {}) == {}
+
+
+def test_rounds_are_best_among_those_that_lack_the_fewest_clients() -> None:
+    """Without c1, which has the worst scores, the mean over clients rises by itself."""
+    best: dict[str, float] = {}
+    chosen = []
+    for number, val in enumerate([(0.9,), (0.5, 0.1), (0.95,), (0.6, 0.2), (0.99,)], 1):
+        summary = {"scores/missing": 1.0} if len(val) == 1 else {}
+        best = best_validated(number, evaluation(number, *val), summary, summary | best)
+        chosen.append((best["best_val/round"], best.get("best_val/missing")))
+    assert chosen == [(1, 1.0), (2, None), (2, None), (4, None), (4, None)]
+
+
+def test_the_fairest_round_is_one_that_lacks_the_fewest_clients() -> None:
+    best: dict[str, float] = {}
+    chosen = []
+    for number, (gaps, missing) in enumerate([(0.1, 1), (0.3, 0), (0.0, 1), (0.2, 0)], 1):
+        found = {"gaps": gaps, "accuracy": 0.9, "constant": 0.5}
+        rows = [(number, "global", "val", f"{SELECTION}{name}", value) for name, value in found.items()]
+        columns = zip(zip(*rows, strict=True), METRICS_SCHEMA, strict=True)
+        table = pa.table([pa.array(column, field.type) for column, field in columns], METRICS_SCHEMA)
+        summary = {"scores/missing": float(missing)} if missing else {}
+        best = fairest(number, table, summary, summary | best)
+        chosen.append((best["best_fair/round"], best.get("best_fair/missing")))
+    assert chosen == [(1, 1.0), (2, None), (2, None), (4, None)]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.metrics import between_groups
-from fedweave.metrics.measured import GLOBAL, SELECTION
+from fedweave.metrics.measured import GLOBAL, MISSING, SELECTION
 
 BEST = "best_val"
 VALIDATION = f"{BEST}/val/accuracy"
@@ -20,18 +20,21 @@ def best_validated(
 ) -> dict[str, float]:
     """The test accuracies "best_val/global/accuracy", "best_val/local/…" and "best_val/trained/…" of the round
     "best_val/round" with the best mean over clients of the validation accuracy, "best_val/val/accuracy"; of equal ones
-    the first. Empty without validation examples.
+    the first. Rounds that lack clients' scores are compared with others that lack as many, "best_val/missing" if any,
+    and count only where no round lacks fewer: a mean rises by itself where the worst client is missing. Empty without
+    validation examples.
 
     metrics, summary: of this round's evaluation. before: what the summary of the evaluation before said.
     """
     own = pc.and_(pc.equal(metrics["metric"], "accuracy"), pc.not_equal(metrics["client"], GLOBAL))
     found = pc.mean(metrics.filter(pc.and_(own, pc.equal(metrics["split"], "val")))["value"]).as_py()
-    if found is None or found <= before.get(VALIDATION, -math.inf):
+    missing = summary.get(MISSING, 0.0)
+    if found is None or (VALIDATION in before and (-missing, found) <= (-_missing(before, BEST), before[VALIDATION])):
         return {name: value for name, value in before.items() if name.startswith(f"{BEST}/")}
     test = {
         name: summary[name] for name in ("global/accuracy", "local/accuracy", "trained/accuracy") if name in summary
     }
-    return {f"{BEST}/round": round, VALIDATION: found} | {f"{BEST}/{name}": v for name, v in test.items()}
+    return _chosen(BEST, round, missing) | {VALIDATION: found} | {f"{BEST}/{name}": v for name, v in test.items()}
 
 
 def fairest(
@@ -41,17 +44,28 @@ def fairest(
 
     It has the lowest SP + EO on all clients' validation examples together ("val/gaps") among the rounds whose accuracy
     there ("val/accuracy") is more than `margin` above that of the better constant prediction ("val/constant"). While
-    none is, it is the most accurate round (`between_groups.fairer`). Empty without groups.
+    none is, it is the most accurate round (`between_groups.fairer`). Rounds that lack scores ("best_fair/missing") are
+    compared as in `best_validated`. Empty without groups.
 
     metrics, summary, before: as in `best_validated`.
     """
     chosen = metrics.filter(pc.starts_with(metrics["metric"], SELECTION)).select(["metric", "value"]).to_pylist()
     found = {"gaps": math.nan} | {row["metric"].removeprefix(SELECTION): row["value"] for row in chosen}
     last = {name: before.get(f"{FAIREST}/val/{name}", math.nan) for name in between_groups.SELECTION}
-    first = f"{FAIREST}/round" not in before
-    if "accuracy" not in found or not (first or between_groups.fairer(found, last, margin)):
+    missing, first = summary.get(MISSING, 0.0), f"{FAIREST}/round" not in before
+    more = missing - _missing(before, FAIREST)  # clients than at the fairest round so far
+    better = first or more < 0 or (more == 0 and between_groups.fairer(found, last, margin))
+    if "accuracy" not in found or not better:
         return {name: value for name, value in before.items() if name.startswith(f"{FAIREST}/")}
     test = {name: value for name, value in summary.items() if name in _OF_FAIREST or name.startswith("groups/")}
     found["margin"] = margin
     val = {f"{FAIREST}/val/{name}": value for name, value in found.items() if not math.isnan(value)}
-    return {f"{FAIREST}/round": round} | val | {f"{FAIREST}/{name}": value for name, value in test.items()}
+    return _chosen(FAIREST, round, missing) | val | {f"{FAIREST}/{name}": value for name, value in test.items()}
+
+
+def _missing(before: Mapping[str, float], kind: str) -> float:
+    return before.get(f"{kind}/missing", 0.0)
+
+
+def _chosen(kind: str, round: int, missing: float) -> dict[str, float]:
+    return {f"{kind}/round": round} | ({f"{kind}/missing": missing} if missing else {})

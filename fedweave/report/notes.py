@@ -29,6 +29,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
             "metrics are of the others. metrics.parquet names them (missing, refused, late)."
         )
+    found |= _lacking("best_val", "best validation accuracy", metrics)
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left rounded and without counts by class "
@@ -38,6 +39,16 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             "any. metrics.parquet names the sites (scores/coarse)."
         )
     return found
+
+
+def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """The sentence on a chosen round that some clients had no part in."""
+    round, missing = metrics.get(f"{kind}/round"), metrics.get(f"{kind}/missing")
+    if not missing:
+        return {}
+    whose = f"{missing:g} {'client' if missing == 1 else 'clients'}"
+    said = f"the round of {what}, {round:g}, lacks the scores of {whose}; no evaluated round lacks fewer."
+    return {f"{kind} missing": said}
 
 
 def fallen_back(metrics: Mapping[str, float | None]) -> str:
@@ -56,7 +67,7 @@ def fallen_back(metrics: Mapping[str, float | None]) -> str:
 
 def of_fairest(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{what: a sentence} on the fairest round: that none was fair, and that its model predicts one class."""
-    found = {}
+    found = _lacking("best_fair", "lowest gaps on validation examples", metrics)
     if why := fallen_back(metrics):
         found["fallen back"] = f"there is no fairest round: {why}."
     if metrics.get("best_fair/global/classes_predicted") == 1:

@@ -20,7 +20,7 @@ from fedweave.core.purposes import EVALUATION
 from fedweave.errors import UserError
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.between_groups import MEASURED
-from fedweave.metrics.measured import COARSE, GLOBAL
+from fedweave.metrics.measured import COARSE, GLOBAL, MISSING
 from fedweave.rounds import SERVER
 from fedweave.runs.files import (
     CONFIG,
@@ -231,9 +231,11 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
     """What summary.json would say after the last evaluation; what only a finished run knows is absent."""
     found: dict[str, float] = {}
     evaluated = _evaluations(metrics)
+    everyone = _scored(evaluated)
     for number in sorted(pc.unique(evaluated["round"]).to_pylist()):
         last = evaluated.filter(pc.field("round") == number)
         measured = _tested(last)
+        measured |= {MISSING: float(missing)} if (missing := everyone - _scored(last)) else {}
         best = best_validated(number, last, measured, found)
         found = measured | best | fairest(number, last, measured, found, config.get("fair_margin", 0.0))
     sent = dict.fromkeys(("up", "down", "peer"), 0)
@@ -251,6 +253,12 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
         "bytes_evaluation": pc.sum(ledger.filter(pc.field("purpose") == EVALUATION)["bytes"]).as_py() or 0,
         "metrics": found,
     }
+
+
+def _scored(metrics: pa.Table) -> int:
+    """How many clients have an accuracy; those that are missing have other rows."""
+    own = (pc.field("metric") == "accuracy") & (pc.field("client") != GLOBAL)
+    return len(pc.unique(metrics.filter(own)["client"]))
 
 
 def _tested(metrics: pa.Table) -> dict[str, float]:

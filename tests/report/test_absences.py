@@ -11,6 +11,7 @@ from fedweave.config import resolve
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.report.absences import absent, faults
 from fedweave.report.html import render
+from fedweave.report.notes import notes, of_fairest
 from fedweave.report.reading import read_run
 from fedweave.report.terminal import Terminal, screen, show_result
 from fedweave.runs.files import METRICS
@@ -39,6 +40,32 @@ def test_those_most_often_missing_come_first_with_the_reason() -> None:
     )
     many = rows(*((1, name, "missing", 1.0) for name in "edcba"))
     assert "of a in 1 round, of b in 1 round, of c in 1 round and of 2 more:" in absent(many)
+
+
+def test_a_best_round_that_lacks_clients_is_noted() -> None:
+    assert notes({"best_val/round": 16, "best_val/val/accuracy": 0.9}) == {}
+    [said] = notes({"best_val/round": 16, "best_val/missing": 1.0}).values()
+    assert said == (
+        "the round of best validation accuracy, 16, lacks the scores of 1 client; no evaluated round lacks fewer."
+    )
+    [said] = of_fairest({"best_fair/round": 3, "best_fair/missing": 2.0}).values()
+    assert "3, lacks the scores of 2 clients" in said
+
+
+def test_of_a_run_under_way_the_best_round_is_one_that_lacks_nobody(tmp_path: Path) -> None:
+    """As its summary will say, from rows, of which a client that was missing has others."""
+    directory = tmp_path / "run"
+    run(resolve(DOCUMENT | {"rounds": 2}), directory, Terminal(screen(quiet=True)))
+    table = pq.read_table(directory / METRICS).to_pylist()
+    first, last = ([row for row in table if row["round"] == number] for number in (1, 2))
+    kept = [row for row in last if row["client"] != "client-1"]
+    for row in kept:
+        row["value"] = 1.0 if row["metric"] == "accuracy" else row["value"]
+    evaluated = pa.Table.from_pylist([*first, *kept], schema=METRICS_SCHEMA)
+    pq.write_table(pa.concat_tables([evaluated, rows((2, "client-1", "missing", 1))]), directory / METRICS)
+    (directory / "summary.json").unlink()
+    metrics = read_run(directory).summary["metrics"]
+    assert (metrics["best_val/round"], metrics["scores/missing"]) == (1, 1.0)
 
 
 def test_nobody_missing_is_not_noted() -> None:
