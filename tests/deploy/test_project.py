@@ -35,6 +35,7 @@ from fedweave.deploy.flare.provision import USER, check_names, limit_classes, pr
 from fedweave.deploy.flare.session import administer
 from fedweave.deploy.flare.sitefile import read_site_file
 from fedweave.deploy.sites import running as running_module
+from fedweave.deploy.sites.certificates import certificate as read_certificate
 from fedweave.deploy.sites.certificates import check_certificate
 from fedweave.deploy.sites.processes import SiteProcess, members
 from fedweave.deploy.sites.project import Project, read_project
@@ -96,9 +97,24 @@ def test_only_the_projects_own_valid_certificates_pass(running: Path, tmp_path: 
     provision(tmp_path / "other", ["bank-a"], "localhost", 1)
     foreign = tmp_path / "other/bank-a/startup/client.crt", tmp_path / "other/bank-a/startup/client.key"
     assert [accepted(running, pair) for pair in (own, fresh, expired, foreign, None)] == [True, True] + [False] * 3
-    with pytest.raises(UserError, match=r"bank-x\.crt is valid from .* not now"):
+    with pytest.raises(UserError, match=r"bank-x\.crt is valid from .* not now: .* Ask the project's operator"):
         check_certificate(expired[0])
     check_certificate(fresh[0])
+
+
+def test_a_clock_that_is_slow_by_hours_does_for_a_new_project(provisioned: Path) -> None:
+    crt = provisioned / "bank-a/startup/client.crt"
+    own = [read_certificate(crt), read_certificate(crt.with_name("rootCA.pem"))]
+    made = datetime.fromtimestamp(crt.stat().st_mtime, UTC)
+    assert all(timedelta(hours=23) < made - one.not_valid_before_utc < timedelta(hours=25) for one in own)
+    assert all(one.not_valid_after_utc - made > timedelta(days=358) for one in own)
+
+
+def test_a_certificate_of_tomorrow_is_blamed_on_the_clock_to_the_minute(provisioned: Path, tmp_path: Path) -> None:
+    soon = datetime.now(UTC) + timedelta(minutes=5)
+    early, _ = certificate(provisioned / "authority", "bank-z", soon, soon + timedelta(1), tmp_path)
+    with pytest.raises(UserError, match=rf"from {soon:%Y-%m-%d %H:%M} to .* clock says \d{{4}}-.* UTC\. Correct this"):
+        check_certificate(early)
 
 
 INTRUDER = """

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedweave.errors import FedweaveError, UserError
 
 PROJECT = "fedweave"
 USER = "admin@fedweave.org"
+BEFORE = timedelta(days=1)  # for which certificates are valid before they are made: other clocks may be slow
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _WORD = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -150,12 +152,21 @@ def _project(sites: Sequence[str], host: str, port: int) -> Project:
     return project
 
 
+class _Certificates(CertBuilder):
+    """NVFlare's, which are valid from when they are made, so that no slower clock takes them."""
+
+    @staticmethod
+    def _generate_cert(*about: Any, not_valid_before: datetime | None = None, **more: Any) -> Any:
+        first = (not_valid_before or datetime.now(UTC)) - BEFORE
+        return CertBuilder._generate_cert(*about, not_valid_before=first, **more)
+
+
 def _made(scratch: Path, project: Project) -> Path:
     template = ["master_template.yml"]
     builders = [
         WorkspaceBuilder(template),
         StaticFileBuilder(config_folder="config"),
-        CertBuilder(),
+        _Certificates(),
         SignatureBuilder(),
     ]
     said = io.StringIO()

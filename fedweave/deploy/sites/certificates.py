@@ -43,12 +43,13 @@ def check_certificate(path: Path) -> None:
     """Refuse a certificate that is not valid now.
 
     Raises:
-        UserError: names the file and the dates.
+        UserError: names the file, its times and the clock's.
     """
-    own = certificate(path)
+    own, now = certificate(path), datetime.now(UTC)
     first, last = own.not_valid_before_utc, own.not_valid_after_utc
-    if not first <= datetime.now(UTC) <= last:
+    if not first <= now <= last:
+        remedy = "Correct" if now < first else "Ask the project's operator for a new one, or correct"
         raise UserError(
-            f"{path} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not now. Ask the project's operator for a new "
-            "one, or correct this machine's clock."
+            f"{path} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, not now: this machine's clock "
+            f"says {now:%Y-%m-%d %H:%M} UTC. {remedy} this machine's clock."
         )
