@@ -5,6 +5,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.x509.oid import NameOID
 
 from fedweave.errors import UserError
 from fedweave.runs.files import read
@@ -37,6 +38,20 @@ def check_issuer(path: Path, root: Path) -> None:
             f"{path} was not signed by {root}: they are of different projects. Take the whole folder startup of one "
             "`fedweave sites init`."
         ) from error
+
+
+def check_name(path: Path, name: str) -> None:
+    """Refuse a certificate that was issued for somebody else than `name`.
+
+    Raises:
+        UserError: names the file and whose it is.
+    """
+    named = [str(own.value) for own in certificate(path).subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if named != [name]:
+        raise UserError(
+            f"{path} is the certificate of {', '.join(named) or 'nobody'}, and that of {name} belongs there. Put the "
+            f"folder startup there that `fedweave sites init` made in {path.parents[1].name}."
+        )
 
 
 def check_certificate(path: Path) -> None:

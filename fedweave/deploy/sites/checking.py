@@ -1,7 +1,6 @@
 """The command `fedweave sites check`: all that can be found wrong with a project before anything is started."""
 
 import os
-import socket
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,18 +18,18 @@ from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_t
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, read_secret
-from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer
+from fedweave.deploy.sites.certificates import certificate
 from fedweave.deploy.sites.findings import Found, compare
+from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
 from fedweave.deploy.sites.ports import check_port
 from fedweave.deploy.sites.processes import SiteProcess, found
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.site_check import check_site
-from fedweave.deploy.sites.startup import check_key, check_settings
+from fedweave.deploy.sites.startup import ROOT, check_startup
 from fedweave.engines.calls import with_test
-from fedweave.errors import ConfigError, FedweaveError
+from fedweave.errors import ConfigError
 
 SOON = 30  # days that a certificate should still last
-SECONDS = 2.0  # for the server to take a connection
 PACKAGES = ("fedweave", "torch", "nvflare", "numpy", "pyarrow")
 
 
@@ -43,9 +42,10 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
     for member in here:
         told.attempt(member.folder.name, partial(_member, member, project, config, told))
     if (directory / ADMIN / "startup").is_dir():
-        told.attempt(ADMIN, partial(_certificate, directory / ADMIN, "client", told))
-    if "server" not in names:
-        told.attempt("server", partial(_reach, project, told))
+        told.attempt(ADMIN, partial(_certificate, directory / ADMIN, told))
+    if "server" not in names and told.attempt("server", partial(_reach, project, told)):
+        for name in told.forms:  # whose certificates are found to be good as far as that is known without the server
+            told.attempt(name, partial(greet, directory / name / "startup/client.crt", project))
     if config is not None:
         told.attempt("experiment", partial(check_experiment, config))
         if "server" in names and not any(whose == "experiment" for whose, _ in told.faults):
@@ -71,7 +71,7 @@ def versions() -> str:
 
 def _member(member: SiteProcess, project: Project, config: Config | None, told: Found) -> None:
     name, folder = member.folder.name, member.folder
-    told.attempt(name, partial(_certificate, folder, member.kind, told))
+    told.attempt(name, partial(_certificate, folder, told))
     if not os.access(folder, os.W_OK | os.X_OK):
         told.faults.append((name, f"{folder} cannot be written to. Make it the folder of the user who runs {name}."))
     if member.pid() is not None:
@@ -125,33 +125,31 @@ class _Uncalled:
         return {}, dict.fromkeys(blobs, "the algorithm calls it before the first round, which its `calls` do not say")
 
 
-def _certificate(folder: Path, kind: str, told: Found) -> None:
+def _certificate(folder: Path, told: Found) -> None:
     """That it is valid now and of the project's authority, and how long still; its key, and the settings beside it."""
-    path, root = folder / "startup" / f"{kind}.crt", folder / "startup/rootCA.pem"
-    check_certificate(path)
-    check_issuer(path, root)
-    check_key(path.with_suffix(".key"), path)
-    check_settings(folder)
+    path = check_startup(folder)
     own = certificate(path)
     days = (own.not_valid_after_utc - datetime.now(UTC)).days
     told.facts.append((folder.name, f"certificate valid until {own.not_valid_after_utc:%Y-%m-%d}, {days} days"))
-    told.forms.setdefault(folder.name, {})["authority"] = f"{certificate(root).serial_number:x}"
+    told.forms.setdefault(folder.name, {})["authority"] = f"{certificate(path.with_name(ROOT)).serial_number:x}"
     if days < SOON:
         told.notes.append(
             (folder.name, f"its certificate ends in {days} days; see “Certificates” in docs/deployment.md")
         )
 
 
-def _reach(project: Project, told: Found) -> None:
-    """Whether the server's address is one, and whether something listens there."""
-    where = f"{project.host}:{project.port}"
+def _reach(project: Project, told: Found) -> bool:
+    """Whether something listens at the server's address.
+
+    Raises:
+        NoHost: it is none.
+    """
     try:
-        socket.create_connection((project.host, project.port), SECONDS).close()
-        told.facts.append(("server", f"{where} takes connections"))
-    except socket.gaierror as error:
-        raise FedweaveError(
-            f"project.json: {project.host!r} is no name of a machine here ({error.strerror}). Correct it, or this "
-            "machine's names (/etc/hosts)."
-        ) from error
-    except OSError as error:
-        told.notes.append(("server", f"{where} takes no connection yet ({error.strerror or error})"))
+        reach(project).close()
+    except NoHost:
+        raise
+    except Closed as error:
+        told.notes.append(("server", f"{error}; it may not be started yet"))
+        return False
+    told.facts.append(("server", f"{project.host}:{project.port} takes connections"))
+    return True

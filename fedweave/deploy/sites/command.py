@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,7 @@ SILENCE = 5.0  # seconds without news after which is said what is waited for
 WORDS = {
     "waiting": "waiting until connected, {seconds:g} s at most",
     "submitted": "the job is submitted; waiting for its processes to start, which takes some ten seconds",
-    "absent": "not connected",
+    "absent": "not connected; `fedweave sites check` on their machines looks for the reason",
     "rejoined": "back: going on with them",
     "predicting": "predicting",
     "ending": "an earlier job of this run is still at work; ending it after its round",
@@ -89,9 +90,11 @@ def start(
     """Start the server and the sites whose folders are on this machine."""
     from fedweave.deploy.flare.keys import read_checked
     from fedweave.deploy.flare.sitefile import SITE_FILE
+    from fedweave.deploy.sites.handshake import Closed, greet
     from fedweave.deploy.sites.ports import check_port, wait_until_open
     from fedweave.deploy.sites.processes import check_alive, members
     from fedweave.deploy.sites.project import read_project
+    from fedweave.deploy.sites.startup import check_startup
 
     project, here = read_project(directory), members(directory, tuple(only or ()))
     for member in here:  # before any of them is started
@@ -99,8 +102,13 @@ def start(
             check_port(member, project.port)
         else:
             read_checked(member.folder / SITE_FILE)
+        if member.pid() is None:
+            check_startup(member.folder)
     for member in here:
         already = member.pid() is not None
+        if member.kind == "client" and not already:
+            with suppress(Closed):  # the server may be started later
+                greet(check_startup(member.folder), project)
         typer.echo(f"{member.folder.name}: {'runs already, as ' * already}process {member.start(threads)}")
         if member.kind == "server":
             wait_until_open(member, project.host, project.port)

@@ -12,8 +12,8 @@ from pathlib import Path
 from fedweave.core.text import printable
 from fedweave.deploy.flare.private import private_file
 from fedweave.deploy.flare.provision import close_inside, kind, limit_classes, settle
-from fedweave.deploy.sites.certificates import check_certificate
 from fedweave.deploy.sites.noted import last_error
+from fedweave.deploy.sites.startup import check_startup
 from fedweave.errors import FedweaveError, UserError
 
 PID, OUTPUT, BEGAN = "process.pid", "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started
@@ -49,11 +49,11 @@ class SiteProcess:
         """Start its process; returns the number, also if it runs already.
 
         Raises:
-            UserError: its certificate is not valid now, or it has no [data].
+            UserError: see `check_startup`.
         """
         if (pid := self.pid()) is not None:
             return pid
-        check_certificate(self.folder / "startup" / f"{self.kind}.crt")
+        check_startup(self.folder)
         close_inside(self.folder)
         limit_classes(self.folder)
         if self.kind == "server":

@@ -16,7 +16,8 @@ from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.requests import ADMIN
-from fedweave.deploy.flare.session import Admin, administer
+from fedweave.deploy.flare.session import Admin
+from fedweave.deploy.sites.access import administer
 from fedweave.deploy.sites.project import STATUS, Project, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.runs.checkpoint import Checkpoint
@@ -39,6 +40,7 @@ from fedweave.runs.resuming import check_replaceable, examine
 from fedweave.runs.trained import finished, saved
 
 FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
+START = "Start them with `fedweave sites start`; `fedweave sites check` on their machines looks for what bars them"
 _POLL = 0.5
 
 Told = Callable[[dict[str, Any]], None]
@@ -122,7 +124,7 @@ def _jobs(
         if absent := [site for site in about.sites if site not in here]:
             told({"status": "absent", "sites": absent})
         if not here:
-            raise FedweaveError(f"no site of {project} is connected. Start them with `fedweave sites start`.")
+            raise FedweaveError(f"no site of {project} is connected. {START}.")
         told({"status": "submitted", "sites": here})
         noting = partial(_noting, project, directory, told)
         last = _job(admin, config, about, set(here), number, directory, noting)
@@ -219,7 +221,7 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
         _end_earlier(admin, directory, told)
         here = set(admin.wait_for(about.sites, patience))
         if absent := [site for site in about.sites if site not in here]:
-            raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. Start them first.")
+            raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
         told({"status": "predicting", "sites": list(about.sites)})
         last = _job(admin, config, about, here, number, directory, told, predict=model or "personal")
     if last["status"] != "done":

@@ -5,11 +5,37 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from fedweave.deploy.sites.certificates import certificate
+from fedweave.deploy.flare.provision import USER, kind
+from fedweave.deploy.flare.requests import SERVER
+from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, check_name
 from fedweave.errors import UserError
 from fedweave.runs.files import read
 
+ROOT = "rootCA.pem"  # the authority's certificate, beside a member's own
 AGAIN = "Ask the project's operator for the folder again"
+
+
+def check_startup(folder: Path) -> Path:
+    """Refuse the folder of a member, or of the administrator, whose certificate is not valid now, or not its own by the
+    authority and with the key beside it; or whose settings are damaged. Returns the certificate's file.
+
+    Raises:
+        UserError: names the file.
+    """
+    path = folder / "startup" / f"{kind(folder)}.crt"
+    check_certificate(path)
+    check_issuer(path, path.with_name(ROOT))
+    check_name(path, _name(folder))
+    check_key(path.with_suffix(".key"), path)
+    check_settings(folder)
+    return path
+
+
+def _name(folder: Path) -> str:
+    """In whose name the certificate in a folder is to be; NVFlare has a site go by its folder's."""
+    if (folder / "startup/fed_admin.json").exists():
+        return USER
+    return SERVER if kind(folder) == "server" else folder.name
 
 
 def check_key(path: Path, own: Path) -> None:

@@ -1,19 +1,20 @@
 """The command `fedweave sites status`: what runs, how far the run is, and who is there, within some seconds."""
 
 import json
-import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedweave.core.text import printable
 from fedweave.deploy.flare.requests import ADMIN
-from fedweave.deploy.flare.session import administer
+from fedweave.deploy.sites.access import administer
+from fedweave.deploy.sites.handshake import Closed, barred, reach
 from fedweave.deploy.sites.processes import found
 from fedweave.deploy.sites.project import Project
-from fedweave.errors import FedweaveError
+from fedweave.errors import FedweaveError, UserError
 
 SECONDS = 5.0  # that the server has to answer, of which its login takes more than one
 UNHEARD = 60.0  # seconds after which a run that was last heard of as running is followed by nobody any more
@@ -23,11 +24,12 @@ THERE, AWAY, UNKNOWN = "●", "○", "?"
 @dataclass
 class Lights:
     """Which sites the server knows of. listed: are in its list. answering: have answered it, too; None where it has not
-    said in time. why: it said nothing."""
+    said in time. why: it said nothing. mistake: why it cannot be asked before that is put right."""
 
     listed: set[str] | None = None
     answering: set[str] | None = None
     why: str = ""
+    mistake: UserError | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
     def of(self, site: str) -> tuple[str, str]:
@@ -45,9 +47,9 @@ def ask(directory: Path, project: Project, seconds: float = SECONDS) -> Lights:
     """Ask the project's server who is connected; what it has said after `seconds`."""
     lights, deadline = Lights(), time.monotonic() + seconds
     try:
-        socket.create_connection((project.host, project.port), seconds).close()
-    except OSError as error:
-        lights.why = f"the server takes no connection on {project.host}:{project.port} ({error.strerror or error})"
+        reach(project, seconds).close()
+    except Closed as error:
+        lights.why = str(error)
         return lights
     threading.Thread(target=_ask, args=(directory, lights, seconds), daemon=True).start()
     lights.done.wait(max(0.0, deadline - time.monotonic()))
@@ -60,24 +62,33 @@ def _ask(directory: Path, lights: Lights, seconds: float) -> None:
             lights.listed = admin.listed()
             lights.answering = set(admin.connected(sorted(lights.listed)))
             lights.done.set()
+    except UserError as error:
+        lights.mistake, lights.why = error, "the server cannot be asked"
     except FedweaveError as error:
         lights.why = str(error)
     finally:
         lights.done.set()
 
 
-def lines(directory: Path, project: Project) -> list[str]:
-    """What there is to say of a project."""
+def lines(directory: Path, project: Project) -> Iterator[str]:
+    """What there is to say of a project.
+
+    Raises:
+        UserError: after all lines, where the server cannot be asked before a mistake here is put right.
+    """
     here = {member.folder.name: member.pid() for member in found(directory)}
-    said = [f"server: {_here(here, 'server')}"]
+    yield f"server: {_here(here, 'server')}"
     now = watched(directory)
-    said += [progress(now)] if now else []
+    if now:
+        yield progress(now)
     lights, lost = ask(directory, project), (now or {}).get("lost") or {}
     for site in project.sites:
         light, words = lights.of(site)
         missing = f"; not in the run: {printable(str(lost[site]))}" if site in lost else ""
-        said.append(f"{light} {site}: {words}; {_here(here, site)}{missing}")
-    return said
+        barrier = barred(directory / site, project) if light == AWAY and site in here else ""
+        yield f"{light} {site}: {words}; {_here(here, site)}{missing}{f'; {barrier}' if barrier else ''}"
+    if lights.mistake is not None:
+        raise lights.mistake
 
 
 def _here(here: dict[str, int | None], name: str) -> str:
