@@ -287,6 +287,24 @@ def test_epochs_rise_and_keys_are_agreed_again_when_used_up(project: Path, monke
     assert epochs == sorted(set(epochs))
 
 
+def test_epochs_rise_where_the_servers_clock_is_set_back(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites refused the keys of the next job, and the run could not go on before the clock was where it had been."""
+    now, config = 2_000_000_000_000, secure()
+    path, state, saved = journal_path(project / "server", "r1"), None, None
+    for job in range(3):
+        monkeypatch.setattr(
+            "fedweave.deploy.flare.sums.time.time_ns", lambda job=job: (now - 7_200_000 * job) * 1_000_000
+        )
+        fed, algorithm, _ = joined(project, config, after=job or -1, quorum=0.5, ledger=Journal(path))
+        if saved is not None:
+            fed.restore(saved)
+        step = next(iter(train(algorithm, fed, 3, resume=(job, state) if job else None, summary={})))
+        saved, state = fed.snapshot(), step.state
+    for folder in ("server", "bank-a"):
+        notes = read(journal_path(project / folder, "r1")).notes
+        assert [note["epoch"] for note in notes if note["note"] == "epoch"] == [now, now + 1, now + 2]
+
+
 STEPS = {
     "some": StepInfo.of({"n": Sends("a count", SecureSum())}),
     "all": StepInfo.of({"n": Sends("a count", SecureSum()), "h": Sends("a row", SecureSum(everyone=True))}),

@@ -298,7 +298,7 @@ def test_what_a_sites_process_writes_is_its_owners(tmp_path: Path, monkeypatch: 
     (tmp_path / "writes.py").write_text("import os; os.makedirs('made'); open('made/file', 'w')")
     monkeypatch.setitem(processes._MODULES, "client", "writes")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(processes, "check_certificate", lambda path: None)
+    monkeypatch.setattr(processes, "check_startup", lambda path: None)
     SiteProcess(site).start()
     while not (site / "made/file").exists():
         pass

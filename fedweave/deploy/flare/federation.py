@@ -69,7 +69,7 @@ class Flare:
         self._pin = ""
         self._faults = Faults()
         self._versions = DataVersions()
-        self._sums = Sums(self._ask, self.clients, root=root)
+        self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
         self.begin(0)
 
     def begin(self, round: int) -> None:

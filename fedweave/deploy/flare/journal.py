@@ -87,6 +87,12 @@ def journals(folder: Path) -> list[Path]:
     return sorted(journal_path(folder, "*").parent.glob("*.jsonl"))
 
 
+def last_epoch(journal: Journal) -> int:
+    """The last epoch of keys for secure sums in a journal as it was opened; -1 if there was none."""
+    epochs = (note.get("epoch") for note in journal.notes if note["note"] == "epoch")
+    return max((epoch for epoch in epochs if isinstance(epoch, int)), default=-1)
+
+
 def now() -> str:
     """The time, for a note."""
     return datetime.now(UTC).isoformat(timespec="seconds")

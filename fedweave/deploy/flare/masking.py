@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.deploy.flare.journal import Journal
+from fedweave.deploy.flare.journal import Journal, last_epoch
 from fedweave.deploy.flare.requests import Agree, Call, Open
 from fedweave.engines.summing import SEED, SHARE
 from fedweave.errors import CallRefused, FedweaveError, told_diverged
@@ -26,8 +26,7 @@ class Masking:
 
     def __init__(self, folder: Path, name: str, run: str, sites: Sequence[str], ledger: Journal) -> None:
         self._folder, self._name, self._run, self._sites, self._ledger = folder, name, run, tuple(sites), ledger
-        epochs = (note.get("epoch") for note in ledger.notes if note["note"] == "epoch")
-        self._last = max((epoch for epoch in epochs if isinstance(epoch, int)), default=-1)
+        self._last = last_epoch(ledger)
         self._participant: Participant | None = None
 
     def agree(self, asked: Agree, info: StepInfo, told: Tree) -> Tree:

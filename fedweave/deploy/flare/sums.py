@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 import torch
 
 from fedweave.core.federation import StepInfo
+from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.deploy.flare.journal import Journal, last_epoch
 from fedweave.deploy.flare.masking import data, needed, read_advert, read_answers, unsigned
 from fedweave.deploy.flare.peers import read_heard
 from fedweave.engines.summing import INFO, SEED, SHARE, fingerprint
@@ -27,13 +29,15 @@ class Sums:
     """The secure sums of one job.
 
     ask: one exchange: its name, what may be replied, the request and {site: message}. sites: all of the run. root: the
-    authority's certificate, if the server has it: what a site has not signed would make all others refuse.
+    authority's certificate, if the server has it: what a site has not signed would make all others refuse. ledger: of
+    the run; where it is kept, it remembers the last epoch, after which the next one is even if the clock was set back.
     """
 
     ask: Ask
     sites: tuple[str, ...]
     run: str = ""
     root: Any = None
+    ledger: Ledger = field(default_factory=Ledger)
     _group: Group | None = None
     _adverts: dict[str, Advert] = field(default_factory=dict)
     _letters: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -66,8 +70,11 @@ class Sums:
 
     def _agree(self, step: str, least: int, here: Sequence[str]) -> Group:
         """Rounds 0 and 1 of figure 4 in Bonawitz et al. 2017."""
-        last = -1 if self._group is None else self._group.epoch
+        kept = self.ledger if isinstance(self.ledger, Journal) else None
+        last = self._group.epoch if self._group is not None else last_epoch(kept) if kept is not None else -1
         group = self._group = Group(self.run, max(last + 1, time.time_ns() // 1_000_000), self.sites, least)
+        if kept is not None:
+            kept.note("epoch", epoch=group.epoch)
         self._used, self._letters = 0, {}
         request = {"step": step, "epoch": group.epoch}
         told = self.ask("advertise", INFO["advertise"], request, dict.fromkeys(here, _NOTHING))
