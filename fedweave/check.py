@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedweave.core.text import counted
 from fedweave.options import Experiment, Settings
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
 
     data = built.data
     named = ", ".join(data.labels) if data.labels else f"0 to {data.classes - 1}"
-    yield f"{data.features:,} features, {data.classes} classes ({named}), {int((data.y < 0).sum()):,} without a label"
+    wide = f"{counted(data.features, 'feature')}, {counted(data.classes, 'class')} ({named})"
+    yield f"{wide}, {int((data.y < 0).sum()):,} without a label"
     if data.sens is not None:
         groups = data.groups or tuple(f"group {at}" for at in range(int(data.sens.max(initial=0)) + 1))
         counts = np.bincount(data.sens[data.sens >= 0], minlength=len(groups)).tolist()
@@ -75,7 +77,7 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
         told = f"; a prediction of {favourable} counts as favourable" if data.classes == 2 else ""
         yield f"groups of people: {people}{told}"
     yield f"model: {parameters(built):,} weights"
-    yield f"{config.general.rounds:,} rounds, evaluated {_every(config.general.eval_every)}"
+    yield f"{counted(config.general.rounds, 'round')}, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
 
 
@@ -119,7 +121,8 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
     for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
         name = built.data.labels[number] if built.data.labels else number
-        yield f"no client trains on class {name}, of which there are {int((y == number).sum()):,} examples"
+        there = int((y == number).sum())
+        yield f"no client trains on class {name}, though the data have {counted(there, 'example')} of it"
 
 
 def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:

@@ -20,6 +20,7 @@ from fedweave.attack import attack
 from fedweave.check import check
 from fedweave.contract.command import contract
 from fedweave.contributions import contributions
+from fedweave.core.text import counted
 from fedweave.deploy.sites.audit import audit
 from fedweave.deploy.sites.command import sites
 from fedweave.deploy.sites.ledger import ledger
@@ -159,7 +160,9 @@ def run(
     console = screen(quiet)
     runs.recover(directory)
     if resume and (done := runs.examine(chosen, directory, resume)):
-        console.print(f"this run is finished: all its {done['rounds']} rounds are done", highlight=False)
+        console.print(
+            f"this run is finished: {done['rounds']} of {counted(done['rounds'], 'round')} done", highlight=False
+        )
         show_result(console, done, directory)
         return
     if resume and not is_used(directory):

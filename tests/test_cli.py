@@ -113,7 +113,9 @@ def test_small_graphs_from_a_folder(collection: Path, algorithm: str, clients: i
     """A tenth of the 40 graphs is the server's, and one of each client's 12 tests: accuracies count whole graphs."""
     code, out, err = fedweave("run", "graphs.toml", "--algorithm", algorithm, "--out", "here")
     assert (code, err) == (0, "")
-    assert f"RINGS (40 graphs, 200 nodes) · {clients} clients by graphs_iid · {algorithm} · gin" in out
+    assert (
+        f"RINGS (40 graphs, 200 nodes) · {clients} client{'s' * (clients > 1)} by graphs_iid · {algorithm} · gin" in out
+    )
     final = json.loads((collection / "here/summary.json").read_text())["metrics"]
     models = clients if algorithm == "local" else 1
     for name, graphs in (("global/accuracy", 4 * models), ("local/accuracy", 3)):
@@ -147,7 +149,7 @@ def test_second_run_is_refused_and_resume_says_finished(small: Path) -> None:
     assert "--resume" in err
     code, out, _ = fedweave("run", "small.toml", "--out", "here", "--resume")
     assert code == 0
-    assert "finished: all its 3 rounds are done" in out
+    assert "finished: 3 of 3 rounds done" in out
     assert {path: path.stat().st_mtime_ns for path in (small / "here").rglob("*")} == before
 
 
@@ -232,7 +234,7 @@ def test_interrupted_run_tells_how_to_continue(
     monkeypatch.setattr(terminal.Terminal, "step", stop_in_round_2)
     code, _, err = fedweave("run", "small.toml", "--set", "algorithm.lr=0.5", "--out", "a b")
     assert code == exit_code
-    assert "2 of 3 rounds are saved" in err
+    assert "2 of 3 rounds saved" in err
     program, *again = shlex.split(err.partition("Continue with: ")[2])
     assert program == "fedweave"
     code, out, _ = fedweave(*again)

@@ -268,7 +268,7 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
         f"[data]\npath = '{rare}'\n[partition]\nname = 'random'\nclients = 1\npublic_split = true\n"
     )
     said = run("check", str(tmp_path / "b.toml"))
-    assert "note: no client trains on class b, of which there are 2 examples" in said
+    assert "note: no client trains on class b, though the data have 2 examples of it" in said
     assert "note: classes of fewer than 3 examples: a, b; if a name is misspelt" in said
     scaled = run("check", str(tmp_path / "b.toml"), "--algorithm", "dp_fedavg", "--set", "data.normalise='minmax'")
     assert "note: data.normalise takes exact numbers over all clients' nodes, which are in no ε" in scaled

@@ -1,4 +1,4 @@
-"""Words that came from others, made safe to show."""
+"""Words that came from others, made safe to show, and numbers with their nouns."""
 
 import unicodedata
 
@@ -12,6 +12,11 @@ def printable(text: str) -> str:
 
 def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode() if letter != "\t" else letter
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 site", "2,000 classes"."""
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def cell(value: object) -> object:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedweave.core.swollen import ARCHIVE_FAULTS, Swollen, check_archive
+from fedweave.core.text import counted
 from fedweave.datasets import tu
 
 TABLES = (".csv", ".parquet")
@@ -39,7 +40,7 @@ def _file(path: Path) -> str:
         check_archive(path, path.stat().st_size)
         with np.load(path, allow_pickle=False) as held:
             nodes, (_, features) = len(held["y"]), held["x_shape"]
-            return f"an .npz of {nodes:,} nodes with {features:,} features"
+            return f"an .npz of {counted(nodes, 'node')} with {counted(features, 'feature')}"
     except (*ARCHIVE_FAULTS, AttributeError, Swollen):
         return f"a file of kind {path.suffix!r}" if path.suffix else "a file without an extension"
 

@@ -17,6 +17,7 @@ import pyarrow.csv
 import scipy.sparse as sp
 
 from fedweave.core.swollen import most_of
+from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import compact, one_hot
@@ -47,7 +48,7 @@ class Lines:
     def check_count(self, count: int, of: str) -> None:
         """Raise DataError unless there are as many lines as `of` names."""
         if len(self.values) != count:
-            refuse(self.path, f"it has {len(self.values)} lines, but there are {count} {of}", AGAIN)
+            refuse(self.path, f"it has {counted(len(self.values), 'line')}, but there are {count} {of}", AGAIN)
 
 
 def holds(folder: Path, name: str = "*") -> list[str]:

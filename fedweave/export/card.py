@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fedweave.core.text import printable
+from fedweave.core.text import counted, printable
 from fedweave.export.source import AT_SITES, HANDED_OUT, Form, Source
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import GAPS, NOTES
@@ -43,8 +43,8 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
     weights = sum(leaf.numel() for leaf in own)
     parts = [
         f"# {plain(f'{algorithm} on {dataset}')}",
-        f"This is {plain(whose)} after {run.summary['rounds']} rounds with {run.summary['clients']} clients (seed "
-        f"{run.summary['seed']}), exported by fedweave.",
+        f"This is {plain(whose)} after {counted(run.summary['rounds'], 'round')} with "
+        f"{counted(run.summary['clients'], 'client')} (seed {run.summary['seed']}), exported by fedweave.",
         usage,
         "## Architecture",
         _listed([*_settings(run.section("model")), f"weights: {weights:,} numbers, float32"]),
@@ -74,7 +74,7 @@ def _form(form: Form) -> list[str]:
     classes = _several(form.labels) if form.labels else f"0 to {form.classes - 1}"
     return [
         f"examples: {form.example}s",
-        f"features: {form.features} columns, float32{named}",
+        f"features: {counted(form.features, 'column')}, float32{named}",
         f"scaling: {_SCALED[form.scaling['how']]}",
         f"classes, in the order of the logits: {classes}",
         "edges: undirected, each in both directions, without self loops and weights",

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, read_applied
+from fedweave.core.text import counted
 
 WEAK, VOID = 10, 100  # an ε above it protects little, or practically nothing
 _MESSAGE = ["client", "direction", "step", "round", "call", "applied"]
@@ -32,7 +33,7 @@ class Bound:
     def __str__(self) -> str:
         """A sentence."""
         at = "" if self.delta is None else f" at δ = {self.delta:g}"
-        often = "1 message" if self.messages == 1 else f"{self.messages:,} messages"
+        often = counted(self.messages, "message")
         return f"Differential privacy of what was noised, per {self.per}: ε = {self.epsilon:.4g}{at} after {often}."
 
     @property

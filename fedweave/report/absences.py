@@ -5,6 +5,8 @@ from collections import defaultdict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedweave.core.text import counted
+
 FAULTS = ("missing", "refused", "late")
 _MOST = 3  # clients that a sentence names
 
@@ -34,4 +36,4 @@ def absent(metrics: pa.Table) -> str:
 def _told(own: dict[str, dict[int, int]]) -> str:
     rounds = len(own["missing"])
     why = " (what was sent was refused)" if own["refused"] else ""
-    return f"{rounds} {'round' if rounds == 1 else 'rounds'}{why}"
+    return f"{counted(rounds, 'round')}{why}"

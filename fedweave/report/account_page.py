@@ -6,6 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from fedweave.core.text import counted
 from fedweave.incentives.statement import MEASURES, totals
 from fedweave.report.accounts import Account
 from fedweave.report.template import HEAD, STYLE
@@ -127,11 +128,10 @@ def page(whole: Account, table: Any, about: str, command: str) -> str:
 
 def _lead(whole: Account, members: int, rounds: int, pay: Decimal) -> str:
     budget, currency = money(Decimal(whole.terms.cents).scaleb(-2)), whole.terms.currency
+    during = counted(rounds, "round")
     if members == 1:
-        return (
-            f"{money(pay)} {currency} over {rounds} rounds, of {budget} {currency} that all members share in a round."
-        )
-    return f"{budget} {currency} a round over {rounds} rounds: {money(pay)} {currency} among {members} members."
+        return f"{money(pay)} {currency} over {during}, of {budget} {currency} that all members share in a round."
+    return f"{budget} {currency} a round over {during}: {money(pay)} {currency} among {members} members."
 
 
 def money(amount: Decimal) -> str:

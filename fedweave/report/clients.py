@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from fedweave.core.text import counted
 from fedweave.report.markup import unmarked
 
 _ROWS = 20
@@ -27,10 +28,10 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int], classes:
     """
     clients, headings = len(columns["client"]), _headings(columns)
     share = whole["edges_lost"] / max(whole["edges"], 1)
-    caption = f"{whole['edges_lost']:,} of {whole['edges']:,} edges ({share:.1%}) are lost to all clients"
+    caption = f"{whole['edges_lost']:,} of {counted(whole['edges'], 'edge')} ({share:.1%}) lost to all clients"
     if "graphs" in whole:
         tested = f"{whole['global_test']:,} of {whole['graphs']:,} graphs are the global test set"
-        caption = tested if whole["global_test"] else f"{whole['graphs']:,} graphs, all of them clients'"
+        caption = tested if whole["global_test"] else f"{counted(whole['graphs'], 'graph')}, all of them clients'"
     if "overlap" in columns:
         caption += f"\nof a client's nodes another one holds {np.mean(columns['overlap']):.3f} on average"
     if whole.get("without_sp"):

@@ -9,6 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from fedweave.config import written
+from fedweave.core.text import counted
 from fedweave.report import figures, gain, price, svg, tables, traffic
 from fedweave.report.absences import absent
 from fedweave.report.cells import Table
@@ -123,7 +124,7 @@ def _lead(run: Run) -> str:
         alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(alone)
     result = ", ".join(parts) or "no accuracy was measured"
-    return f"After {run.evaluated:,} rounds: {result}."
+    return f"After {counted(run.evaluated, 'round')}: {result}."
 
 
 def drawn(figure: Figure | None, name: str) -> Markup:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedweave.core.mechanism import Account
 from fedweave.core.purposes import FRAMING
-from fedweave.core.text import cell
+from fedweave.core.text import cell, counted
 from fedweave.privacy.spent import Bound, of_members, remarks
 from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, unbounded, who
 from fedweave.report.markup import unmarked
@@ -132,7 +132,7 @@ def _in_all(ledger: pa.Table, whose: str) -> list[str]:
 
 
 def _all(known: Sequence[str]) -> str:
-    return f"{'1 member' if len(known) == 1 else f'{len(known):,} members'}: {', '.join(known)}"
+    return f"{counted(len(known), 'member')}: {', '.join(known)}"
 
 
 def _moved(sums: dict[str, int], whose: str) -> str:
@@ -155,5 +155,5 @@ def _costs(ledger: pa.Table, member: str, everyone: int) -> list[str]:
 def _priced(bound: Bound) -> str:
     at = "" if bound.delta is None else f" at δ = {bound.delta:g}"
     remark = f", which {bound.remark}" if bound.remark else ""
-    messages = "1 message" if bound.messages == 1 else f"{bound.messages:,} messages"
+    messages = counted(bound.messages, "message")
     return f"ε = {bound.epsilon:.4g}{at} per {bound.per} after {messages}{remark}"

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.config import Config
+from fedweave.core.text import counted
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
 from fedweave.report.notes import fallen_back, notes, of_fairest
@@ -67,10 +68,10 @@ class Terminal:
         from fedweave.report.clients import clients_table
 
         engine = config.engine.plain()
-        graphs = f"{built.data.examples:,} graphs, " if built.data.example == "graph" else ""
+        graphs = f"{counted(built.data.examples, 'graph')}, " if built.data.example == "graph" else ""
         parts = [
-            f"[bold]{unmarked(built.data.name)}[/] ({graphs}{built.data.nodes:,} nodes)",
-            f"{len(built.fed.clients):,} clients by {unmarked(config.partition.label)}",
+            f"[bold]{unmarked(built.data.name)}[/] ({graphs}{counted(built.data.nodes, 'node')})",
+            f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",
             f"[bold]{unmarked(config.algorithm.label)}[/]",
             unmarked(config.model.label),
             f"{engine['name']} ({engine['mode']}, {engine['dtype']})",
@@ -133,7 +134,8 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
         console.print(_between_groups(metrics))
-    cost = f"{summary['rounds']} rounds in {summary['seconds']:.1f} s ({summary['seconds_per_round']:.3g} s each)"
+    each = f"{summary['seconds_per_round']:.3g} s each"
+    cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s ({each})"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     traffic += _for_evaluation(summary)

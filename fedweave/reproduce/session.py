@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedweave.core.text import counted
 from fedweave.reproduce import curves, grid, planes, stacks
 from fedweave.reproduce.differences import HEADS, Difference, differences, save_differences, told
 from fedweave.reproduce.display import Progression, show_lines, show_table
@@ -68,7 +69,7 @@ class Session:
 
     def _run(self, heading: str, planned: Sequence[grid.PlannedCell]) -> None:
         todo, total = grid.unfinished(planned), grid.count(planned)
-        there = f"{total} runs, {total - len(todo)} of them done already"
+        there = f"{counted(total, 'run')}, {total - len(todo)} of them done already"
         self.console.print(f"{heading}: {there}", highlight=False, markup=False, soft_wrap=True)
         runs = [run for run in todo if run.name not in self.failed]
         left = partial(grid.unfinished, planned)
@@ -91,4 +92,4 @@ def watched(
         with Progression(console, total, total - len(runs)) as progress:
             return execute(runs, jobs, progress)
     except Stopped as error:
-        raise Stopped(error.signal, f"stopped; {total - len(left())} of {total} runs{of} are done.") from error
+        raise Stopped(error.signal, f"stopped; {total - len(left())} of {counted(total, 'run')}{of} done.") from error

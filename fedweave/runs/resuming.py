@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.config import Config, differences, load
+from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.runs.files import CONFIG, SUMMARY, is_used, read_summary
 
@@ -57,8 +58,8 @@ def check_rounds(done: int, config: Config, directory: Path) -> None:
     """
     if done > config.general.rounds:
         raise UserError(
-            f"{directory} has done {done} rounds already, more than the {config.general.rounds} asked for. Ask for as "
-            "many, or start anew in another directory with --out."
+            f"{directory} has done {counted(done, 'round')} already, more than the {config.general.rounds} asked for. "
+            "Ask for as many, or start anew in another directory with --out."
         )
 
 

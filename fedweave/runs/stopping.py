@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fedweave.core.text import counted
 from fedweave.errors import FedweaveError
 
 
@@ -14,7 +15,7 @@ class Interrupted(FedweaveError):
 
     def __init__(self, number: int, saved: int, rounds: int) -> None:
         self.signal = number
-        super().__init__(f"stopped by {signal.Signals(number).name}; {saved} of {rounds} rounds are saved.")
+        super().__init__(f"stopped by {signal.Signals(number).name}; {saved} of {counted(rounds, 'round')} saved.")
 
 
 class Stop:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedweave.core.text import counted
 from fedweave.errors import FedweaveError
 from fedweave.options import Experiment, Settings
 
@@ -79,5 +80,5 @@ def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dic
         return [run for run in runs if not run.finished()]
 
     todo = unfinished()
-    console.print(f"{len(runs)} runs, {len(runs) - len(todo)} of them done already", highlight=False)
+    console.print(f"{counted(len(runs), 'run')}, {len(runs) - len(todo)} of them done already", highlight=False)
     return watched(console, todo, jobs, len(runs), unfinished)

@@ -119,11 +119,11 @@ BROKEN = {
     "a graph left out": ({"graph_indicator": "1\n1\n1\n3\n3\n"}, r"indicator\.txt: line 4: graph 3 after graph 1"),
     "graphs mixed": ({"graph_indicator": "1\n2\n1\n2\n2\n"}, r"indicator\.txt: line 3: graph 1 after graph 2"),
     "no nodes": ({"graph_indicator": ""}, r"indicator\.txt: the file is empty"),
-    "labels missing": ({"graph_labels": "1\n"}, r"labels\.txt: it has 1 lines, but there are 2 graphs in DS_graph_ind"),
+    "labels missing": ({"graph_labels": "1\n"}, r"labels\.txt: it has 1 line, but there are 2 graphs in DS_graph_ind"),
     "two labels a graph": ({"graph_labels": "1, 2\n1, 2\n"}, r"DS_graph_labels\.txt: line 1: 2 numbers instead of one"),
     "kinds missing": ({"node_labels": "1\n2\n"}, r"node_labels\.txt: it has 2 lines, but there are 5 nodes"),
     "a stray kind": ({"node_labels": "0\n0\n99\n0\n0\n"}, r"node_labels\.txt: line 3: label 99 is too far"),
-    "edge kinds missing": ({"edge_labels": "1\n"}, r"edge_labels\.txt: it has 1 lines, but there are 8 lines in DS_A"),
+    "edge kinds missing": ({"edge_labels": "1\n"}, r"edge_labels\.txt: it has 1 line, but there are 8 lines in DS_A"),
     "two kinds of an edge": ({"edge_labels": "2\n2\n4\n4\n3\n7\n9\n2\n"}, r"line 5: the label of edge 4, 5 .* line 6"),
 }
 

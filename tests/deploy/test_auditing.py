@@ -100,7 +100,7 @@ def test_the_command_compares_with_a_run(trained: tuple[Path, pa.Table], tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("", "did not leave the site: round 1"), ("{rubbish\n", "1 damaged lines of the journal")]
+    ("text", "said"), [("", "did not leave the site: round 1"), ("{rubbish\n", "1 damaged line of the journal")]
 )
 def test_a_journal_that_was_emptied_or_damaged_agrees_with_nothing(
     trained: tuple[Path, pa.Table], tmp_path: Path, text: str, said: str

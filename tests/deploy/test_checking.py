@@ -273,7 +273,7 @@ def test_parties_hear_before_of_mini_batches_and_splits_that_their_policies_refu
     nodes.write_text(nodes.read_text().replace(",val,", ",train,", 16))
     few = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.batch=10"])
     [fault] = [line for line in few.output.splitlines() if line.startswith("fault")]
-    assert "val nodes are fewer than policy.min_nodes = 10, so that it would leave the run" in fault
+    assert "val nodes: fewer than policy.min_nodes = 10, so that it would leave the run" in fault
     assert fault.startswith("fault  bank-b: ")
 
 
@@ -417,3 +417,12 @@ def test_a_key_of_the_engine_of_sites_needs_no_engine_named(tmp_path: Path) -> N
     assert (chosen.engine.name, chosen.engine.values["quorum"], chosen.general.rounds) == ("flare", 0.6, 3)
     assert with_engine(["engine.threads=1", "rounds=3"]) == ["engine.threads=1", "rounds=3"]
     assert with_engine(["engine.mode='loop'"]) == ["engine.mode='loop'"]
+
+
+def test_a_project_of_one_site_is_told_of_in_the_singular(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[data]\nname = "digits"\n[partition]\nclients = 2\n')
+    words = ["sites", "init", str(tmp_path / "p"), "--sites", "bank-a"]
+    refused = runner.invoke(app, [*words, "--split", str(config)])
+    assert "2 clients for 1 site; " in " ".join(refused.stderr.split())
+    assert ": 1 site, server on" in runner.invoke(app, words).output

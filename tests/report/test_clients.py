@@ -29,7 +29,7 @@ def test_every_number_of_a_small_cut_stands_in_its_column() -> None:
     ]
     assert shown[-3].endswith(" 1 200 0")
     assert shown[-2].endswith("10   2 3"), "classes stand below each other"
-    assert shown[-1] == "402 of 1,005 edges (40.0%) are lost to all clients"
+    assert shown[-1] == "402 of 1,005 edges (40.0%) lost to all clients"
 
 
 def test_ten_clients_of_ten_classes_fit_into_80_columns() -> None:
@@ -52,7 +52,7 @@ def test_many_clients_end_in_their_mean() -> None:
     assert mean.split() == ["mean", "14.5", "1014.5", "2014.5", "3014.5", "4014.5", "5014.5", "29.0", "30.0"]
     assert shown[-2:] == [
         "the first 20 of 30 clients, and the mean of all",
-        "0 of 4 edges (0.0%) are lost to all clients",
+        "0 of 4 edges (0.0%) lost to all clients",
     ]
 
 

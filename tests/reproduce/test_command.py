@@ -131,7 +131,7 @@ def test_failures_are_reported_the_rest_is_measured_and_nothing_runs_twice(
     monkeypatch.setattr(session, "execute", lambda *_: pytest.fail("something was run"))
     code, out, _ = reproduce("tiny", "--table", "4")  # its only experiment is one of table 1
     assert code == 0
-    assert "1 runs, 1 of them done already" in out
+    assert "1 run, 1 of them done already" in out
     assert {path: path.stat().st_mtime_ns for path in (tiny / "reproduced/runs").rglob("*")} == before
     [row] = pq.read_table(tiny / "reproduced/tiny-table4.parquet").to_pylist()
     assert row["ours"] == rows[0]["ours"]
@@ -166,7 +166,7 @@ def test_ctrl_c_says_how_to_continue(tiny: Path, monkeypatch: pytest.MonkeyPatch
     code, _, err = reproduce("tiny", "--table", "4", "--quick", "--jobs", "2", "--out", "my runs")
     assert code == 130
     assert err == (
-        "stopped; 0 of 1 runs of this table are done. Continue with: "
+        "stopped; 0 of 1 run of this table done. Continue with: "
         "fedweave reproduce tiny --quick --table 4 --out 'my runs' --jobs 2"
     )
 

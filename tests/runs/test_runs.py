@@ -195,7 +195,7 @@ def test_stop_and_resume_equals_uninterrupted(tmp_path: Path, algorithm: str, mo
     settings = resolved(algorithm={"name": algorithm}, engine={"checkpoint_seconds": 100.0})
     runs.run(settings, tmp_path / "whole", Quiet())
     watch = Quiet(r2=[send(signal.SIGINT)])
-    with pytest.raises(Interrupted, match=r"SIGINT; 2 of 4 rounds are saved") as stopped:
+    with pytest.raises(Interrupted, match=r"SIGINT; 2 of 4 rounds saved") as stopped:
         runs.run(settings, tmp_path / "parts", watch)
     assert (stopped.value.signal, watch.signals, watch.rounds) == (signal.SIGINT, [signal.SIGINT], [1, 2])
     again = Quiet()
@@ -217,7 +217,7 @@ def test_sigterm_stops_too_and_handlers_are_put_back(tmp_path: Path) -> None:
 
 def test_second_signal_abandons_the_round(tmp_path: Path, whole: Path) -> None:
     watch = Quiet(r3=[send(signal.SIGINT), send(signal.SIGINT)])
-    with pytest.raises(Interrupted, match="2 of 4 rounds are saved"):
+    with pytest.raises(Interrupted, match="2 of 4 rounds saved"):
         runs.run(resolved(), tmp_path / "run", watch)
     runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
     assert final_numbers(tmp_path / "run") == final_numbers(whole)

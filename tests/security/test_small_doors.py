@@ -121,10 +121,10 @@ def test_a_damaged_line_of_a_journal_is_said_and_left_out(
     (project / SITE / "runs/r1/before-1.5").touch()
     with caplog.at_level(logging.WARNING):
         reply(after_all(project))
-    assert any("r1.jsonl: 1 damaged lines" in record.getMessage() for record in caplog.records)
+    assert any("r1.jsonl: damaged lines: 1;" in record.getMessage() for record in caplog.records)
     assert len(server.records().entries) == count + 2
     shown = runner.invoke(app, ["audit", str(project / SITE)])
-    assert "1 damaged lines" in shown.output
+    assert "1 damaged line:" in shown.output
     assert shown.exit_code == 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from fedweave.core.graph import TRAIN, VAL, Graph
+from fedweave.core.text import counted
 from fedweave.datasets.check import refuse
 from fedweave.deploy.flare.holdings import global_test
 from fedweave.deploy.flare.sitefile import SiteData
@@ -37,7 +38,7 @@ def check_alike(folder: Path, graphs: Mapping[str, Graph], features: int, classe
     for role, graph in graphs.items():
         path, width, most = folder / f"{role}.npz", graph.x.shape[1], int(graph.y.max())
         if width != features:
-            what = f"it has {width:,} features, but the sites' data {features:,}"
+            what = f"it has {counted(width, 'feature')}, but the sites' data {features:,}"
             refuse(path, what, "Write it with the sites' columns in their order, or remove it.")
         if most >= classes:
             what = f"it has the label {most}, but the sites' classes are 0 to {classes - 1}"

@@ -18,6 +18,7 @@ from fedweave.core.federation import Declaration, Sends
 from fedweave.core.graph import SPLITS, TEST, Graph, make_graph
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
+from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
@@ -80,7 +81,9 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
     test = None if site.test is None else global_test(folder / site.test, site, dtype)
     if test is not None and test.x.shape[1] != data.features:
         refuse(
-            folder / str(site.test), f"it has {test.x.shape[1]} features, not {data.features}", "Use the same columns."
+            folder / str(site.test),
+            f"it has {counted(test.x.shape[1], 'feature')}, not {data.features}",
+            "Use the same columns.",
         )
     return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or (), kinds_of(site))
 
@@ -258,5 +261,9 @@ def unlike(replies: Replies, wanted: float) -> dict[str, str]:
     (form, votes), *_ = Counter(forms.values()).most_common(1)
     if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
         return {}
-    said = "its data has {} features and {} classes, most others' {} and {}"
-    return {site: said.format(*own, *form) for site, own in forms.items() if own != form}
+    said = f"most others' {form[0]} and {form[1]}"
+    return {
+        site: f"its data has {counted(own[0], 'feature')} and {counted(own[1], 'class')}, {said}"
+        for site, own in forms.items()
+        if own != form
+    }

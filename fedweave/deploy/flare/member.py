@@ -176,7 +176,7 @@ class Member:
     def _warn(self, job: Participation) -> None:
         """Say which lines of the site's journals count for nothing."""
         for name, lines in job.accounts.damaged.items():
-            self._log.warning("ledgers/%s: %d damaged lines; what they say has left is counted no more", name, lines)
+            self._log.warning("ledgers/%s: damaged lines: %d; what they say has left is counted no more", name, lines)
 
     def _blind(self, asked: Blind, told: Tree) -> bytes:
         """This party's turn with another one's ids (`privacy.intersection`)."""

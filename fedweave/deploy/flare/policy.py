@@ -8,6 +8,7 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.ledger import Entry
 from fedweave.core.mechanism import Account, Applied, Cost, Gaussian, Mechanism, Mixup, SecureSum, read_applied
+from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import CallRefused
@@ -74,7 +75,9 @@ def check_calls(rules: Rules, spent: Spent, step: str) -> None:
     """
     for name, most in rules.calls.items():
         if is_of(step, name) and (done := replies_of(spent, name)) >= most:
-            raise PolicyViolation(f"policy.calls: {name} has replied {done} times, and may {most} times")
+            raise PolicyViolation(
+                f"policy.calls: {name} has replied {counted(done, 'time')}, and may {counted(most, 'time')}"
+            )
 
 
 def check_aligned(rules: Rules, nodes: int) -> None:

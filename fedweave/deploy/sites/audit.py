@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.report.markup import unmarked
 
@@ -92,7 +93,9 @@ def _compare(directory: Path, run: Path) -> None:
     if less:
         typer.echo("what came too late or was refused is not in a run's ledger either")
     if damaged:
-        typer.echo(f"{damaged} damaged lines of the journal: what they say has left is not compared")
+        typer.echo(
+            f"{counted(damaged, 'damaged line')} of the journal: what is said there to have left is not compared"
+        )
     if more or less or damaged:
         raise typer.Exit(1)
     typer.echo(f"the journal of {directory} and the ledger of {run} agree on what left the site")
@@ -144,5 +147,5 @@ def _warnings(run: "Run") -> list[str]:
     """Refusals and damage, a line each."""
     told = [f"{note['at']}  refused {note.get('asked')}: {note.get('why')}" for note in run.refused]
     if run.damaged:
-        told.append(f"{run.damaged} damaged lines: what they say has left is counted nowhere")
+        told.append(f"{counted(run.damaged, 'damaged line')}: what is said there to have left is counted nowhere")
     return told

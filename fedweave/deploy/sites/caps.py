@@ -8,6 +8,7 @@ from fedweave.config import General
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, step_info, step_name
 from fedweave.core.mechanism import Applied
+from fedweave.core.text import counted
 from fedweave.deploy.flare.policy import Spent, is_of, replies_of
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.rounds import evaluated
@@ -40,8 +41,8 @@ def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> I
             wanted += each + judged * evaluated(round, general.rounds, general.eval_every)
             if done + wanted > most:
                 yield (
-                    f"policy.calls: {name} has replied {done:,} times and may {most:,} times, so that a run that "
-                    f"begins now would lose the site in round {round:,} of {general.rounds:,}"
+                    f"policy.calls: {name} has replied {counted(done, 'time')} and may {counted(most, 'time')}, so "
+                    f"that a run that begins now would lose the site in round {round:,} of {general.rounds:,}"
                 )
                 break
 

@@ -12,6 +12,7 @@ from fedweave.config import Config
 from fedweave.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.ledger import Ledger
+from fedweave.core.text import counted
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
@@ -130,11 +131,13 @@ def _certificate(folder: Path, told: Found) -> None:
     path = check_startup(folder)
     own = certificate(path)
     days = (own.not_valid_after_utc - datetime.now(UTC)).days
-    told.facts.append((folder.name, f"certificate valid until {own.not_valid_after_utc:%Y-%m-%d}, {days} days"))
+    told.facts.append(
+        (folder.name, f"certificate valid until {own.not_valid_after_utc:%Y-%m-%d}, {counted(days, 'day')}")
+    )
     told.forms.setdefault(folder.name, {})["authority"] = f"{certificate(path.with_name(ROOT)).serial_number:x}"
     if days < SOON:
         told.notes.append(
-            (folder.name, f"its certificate ends in {days} days; see “Certificates” in docs/deployment.md")
+            (folder.name, f"its certificate ends in {counted(days, 'day')}; see “Certificates” in docs/deployment.md")
         )
 
 

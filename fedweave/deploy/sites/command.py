@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedweave.config.settings import MOST_THREADS
-from fedweave.core.text import printable
+from fedweave.core.text import counted, printable
 from fedweave.errors import UserError
 from fedweave.export.command import Format, Kind, Out
 from fedweave.options import Experiment, Settings
@@ -71,7 +71,7 @@ def init(
         write_site_file(directory / name / SITE_FILE, {"path": "data"})
     if parts is not None:
         hand_out(*parts, directory, project.sites)
-    typer.echo(f"{directory}: {len(project.sites)} sites, server on {project.host}:{project.port}")
+    typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
     if parts is not None and parts[1].names:
         pairs = ", ".join(f"{site} {client}" for site, client in zip(project.sites, parts[1].names, strict=True))
         typer.echo(f"each has the data of a client: {pairs}")
@@ -164,8 +164,9 @@ def check(
     typer.echo(f"       {versions()}: the same fedweave, torch and NVFlare are needed on every machine")
     typer.echo(f"       this machine's clock: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
     if told.faults:
-        many = "1 fault" if len(told.faults) == 1 else f"{len(told.faults)} faults"
-        raise UserError(f"{many} in {directory}; put that right before `fedweave sites start`.")
+        raise UserError(
+            f"{counted(len(told.faults), 'fault')} in {directory}; put that right before `fedweave sites start`."
+        )
     typer.echo("no fault found")
 
 

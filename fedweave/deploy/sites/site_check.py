@@ -10,6 +10,7 @@ from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.graph import SPLITS
+from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.demands import check_people
 from fedweave.deploy.flare.admission import check_algorithm, check_files
@@ -41,9 +42,9 @@ def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: in
     name = folder.name
     own = read_own(data, folder, "check", (name,), name).data
     told.forms[name] |= {"classes": own.classes, "class names": fingerprint(data.labels or ())}
-    told.facts.append((name, f"{own.nodes:,} nodes, {own.features:,} features of its own"))
+    told.facts.append((name, f"{counted(own.nodes, 'node')}, {counted(own.features, 'feature')} of its own"))
     if own.nodes < rules.min_nodes:
-        why = f"{own.nodes} nodes are fewer than policy.min_nodes = {rules.min_nodes}"
+        why = f"{counted(own.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
         told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
     _crowds(folder, own, rules, told)
     _get_on(folder, own, "none", rules, config, sites, told)
@@ -64,7 +65,7 @@ def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, s
     if data.test is not None:
         test = told.attempt(name, partial(global_test, folder / data.test, data, torch.float32))
         if test is not None and test.x.shape[1] != own.features:
-            why = f"it has {test.x.shape[1]} features, the site's data {own.features}"
+            why = f"it has {counted(test.x.shape[1], 'feature')}, the site's data {own.features}"
             told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
 
 
@@ -73,7 +74,7 @@ def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
     name = folder.name
     for split, count in zip(SPLITS, np.asarray(own.public).sum(1).tolist(), strict=True):
         if 0 < count < rules.min_nodes:
-            why = f"{count} {split} {own.example}s are fewer than policy.min_nodes = {rules.min_nodes}"
+            why = f"{counted(count, f'{split} {own.example}')}: fewer than policy.min_nodes = {rules.min_nodes}"
             ends = "so that it would leave the run. Give more or none, or lower the bound."
             told.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
         if count == 0:
@@ -140,6 +141,7 @@ def _rehearse(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Co
 def _described(own: Dataset) -> str:
     split = "/".join(f"{count:,}" for count in np.asarray(own.public).sum(1).tolist())
     return (
-        f"{own.nodes:,} nodes, {own.edges.shape[1] // 2:,} edges, {own.features:,} features, {own.classes} classes, "
+        f"{counted(own.nodes, 'node')}, {counted(own.edges.shape[1] // 2, 'edge')}, "
+        f"{counted(own.features, 'feature')}, {counted(own.classes, 'class')}, "
         f"{split} for {'/'.join(SPLITS)}"
     )

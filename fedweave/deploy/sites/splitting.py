@@ -6,6 +6,7 @@ from pathlib import Path
 from fedweave import datasets
 from fedweave.build import global_test_part, shares
 from fedweave.config import Config
+from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.requests import SERVER
@@ -30,7 +31,8 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
         more = f"add --set partition.clients={len(sites)}, or " if "clients" in config.partition.values else ""
         as_many = f"--sites {','.join(partition.names)}" if partition.names else "as many sites"
         raise UserError(
-            f"the partition makes {len(partition.parts)} clients for {len(sites)} sites; {more}give {as_many}."
+            f"the partition makes {counted(len(partition.parts), 'client')} for {counted(len(sites), 'site')}; "
+            f"{more}give {as_many}."
         )
     names = partition.names or sites
     if wrong := [f"{site} that of {name}" for site, name in zip(sites, names, strict=True) if site != name in sites]:

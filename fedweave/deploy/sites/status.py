@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedweave.core.text import printable
+from fedweave.core.text import counted, printable
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.sites.access import administer
 from fedweave.deploy.sites.handshake import Closed, barred, reach
@@ -114,7 +114,11 @@ def progress(now: dict[str, Any]) -> str:
     shown = "" if accuracy is None else f", global accuracy {accuracy:.4f}"
     waiting = ", ".join(now.get("waiting") or ())
     owed = f", waiting for {waiting}" if waiting and now.get("status") == "running" else ""
-    rounds = f"{now.get('round')} of {now.get('rounds')} rounds done" if now.get("rounds") else "before its first round"
+    rounds = (
+        f"{now.get('round')} of {counted(now['rounds'], 'round')} done"
+        if now.get("rounds")
+        else "before its first round"
+    )
     unheard = now.get("status") == "running" and ago > UNHEARD
     again = "; nobody follows it here: `fedweave sites run … --resume` does" if unheard else ""
     if now.get("status") == "stopped":
