@@ -10,6 +10,7 @@ from typing import Any
 from nvflare.collab import collab
 
 from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.clocks import steady
 from fedweave.deploy.flare.journal import LATEST
 
 ABSENT = "it is not connected"  # why a site takes no part in a job from its start
@@ -37,6 +38,7 @@ class CollabLink:
     """
 
     def __init__(self, timeout: float) -> None:
+        steady()
         self.late: Counter[str] = Counter()
         self._timeout = timeout
         self._sites = {proxy.name for proxy in collab.clients}

@@ -8,6 +8,7 @@ from typing import Any
 from nvflare.collab import collab
 
 from fedweave.deploy.flare.answers import Answer
+from fedweave.deploy.flare.clocks import steady
 from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.flare.member import LOG, Member
 
@@ -22,6 +23,7 @@ class Site:
     def begin(self) -> None:
         """Find the site's folder; its data is read when the server asks to join."""
         os.umask(0o077)  # what the site keeps is its owner's
+        steady()
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
         self._member = Member(folder, collab.site_name, _post)
