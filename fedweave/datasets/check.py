@@ -12,6 +12,10 @@ from fedweave.errors import DataError
 
 MOST_FAULTS = 20
 _LOOKED = 10_000  # rows at fault whose words are compared
+_BOTH = (
+    "Store both directions of every edge once, sorted: edge_index = "
+    "numpy.unique(numpy.concatenate([edge_index, edge_index[::-1]], axis=1), axis=1)."
+)
 
 
 def refuse(where: str | Path, what: str, remedy: str) -> NoReturn:
@@ -204,11 +208,11 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     at(first(source == target), "is a self loop", "Remove it; models add their own self loops.")
     codes = source * n + target
     steps = np.diff(codes, prepend=-1)
-    at(first(steps == 0), "is listed twice", "Remove duplicates: numpy.unique(edge_index, axis=1).")
-    at(first(steps < 0), "is out of order", "Sort the columns: numpy.unique(edge_index, axis=1).")
+    at(first(steps == 0), "is listed twice", _BOTH)
+    at(first(steps < 0), "is out of order", _BOTH)
     # Sorted and distinct by now, so the graph is undirected exactly if its reverse is the same list.
     lonely = np.setdiff1d(codes, target * n + source, assume_unique=True)
-    at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", "Store both directions.")
+    at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", _BOTH)
 
 
 def _check_labels(dataset: Dataset, where: str | Path, labelled: bool) -> None:

@@ -22,7 +22,7 @@ from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import refuse
+from fedweave.datasets.check import first, refuse
 from fedweave.datasets.classified import Classified
 from fedweave.datasets.contents import content
 from fedweave.datasets.features import OVER_NODES, compact, normalise
@@ -184,8 +184,9 @@ def numbered(path: Path, data: Dataset, classes: int | None) -> Dataset:
     Raises:
         DataError: a label is beyond it.
     """
-    if classes is not None and data.classes > classes:
-        refuse(path, f"label {data.classes - 1} is not in 0..{classes - 1}", "Correct it or raise data.classes.")
+    if classes is not None and (row := first(data.y >= classes)) is not None:
+        what = f"y, row {row}: label {data.y[row]} is not in 0..{classes - 1}"
+        refuse(path, what, "Correct it or raise data.classes.")
     return data if classes is None else replace(data, classes=classes)
 
 
