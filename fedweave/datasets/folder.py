@@ -22,6 +22,7 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
@@ -63,8 +64,7 @@ class Folder(Classified):
         """
         if root is None:
             raise ConfigError('The dataset "folder" needs the folder with nodes and edges: set [data] path.')
-        if not root.is_dir():
-            refuse(root, "this is not a folder", "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
+        require_folder(root, "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
             refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
         nodes, edges = self.tables(root, "nodes", "edges", lacking=not labelled)

@@ -24,7 +24,7 @@ from fedweave.datasets.columns import (
 )
 from fedweave.datasets.features import compact, normalise, one_hot
 from fedweave.datasets.numerals import labels_in, refuse_numerals
-from fedweave.datasets.recognise import TABLES
+from fedweave.datasets.recognise import TABLES, require_folder
 from fedweave.datasets.table import WHOLE, Table, find, read
 from fedweave.errors import ConfigError
 
@@ -77,6 +77,7 @@ class GraphFolder(Classified):
         """
         if root is None:
             raise ConfigError('The dataset "graphs" needs the folder with graphs, nodes and edges: set [data] path.')
+        require_folder(root, "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet.")
         graphs, nodes, edges = self.tables(root, "graphs", "nodes", "edges", lacking=not labelled)
         return self.made(graphs, nodes, edges, root, labelled)
 

@@ -13,6 +13,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import Faults, refuse
 from fedweave.datasets.columns import EDGES, NODES, check_columns
 from fedweave.datasets.folder import Folder
+from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 
@@ -42,8 +43,7 @@ class Members(Folder):
             raise ConfigError('The dataset "members" needs the folder of all members\' folders: set [data] path.')
         if self.owner is not None:
             raise ConfigError("members: the sub-folders say whose nodes are; leave owner out.")
-        if not root.is_dir():
-            refuse(root, "this is not a folder", _LAYOUT)
+        require_folder(root, _LAYOUT)
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         if not folders:
             refuse(root, "there is no sub-folder", _LAYOUT)

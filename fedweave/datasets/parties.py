@@ -27,6 +27,7 @@ from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.numerals import labels_in
+from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
@@ -188,8 +189,7 @@ class _Joined(Table):
 
 
 def _folders(root: Path) -> list[Path]:
-    if not root.is_dir():
-        refuse(root, "this is not a folder", _LAYOUT)
+    require_folder(root, _LAYOUT)
     folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(folders) < 2:
         found = f"only one party, {folders[0].name}" if folders else "no party"

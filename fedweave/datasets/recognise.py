@@ -8,8 +8,10 @@ import numpy as np
 from fedweave.core.swollen import ARCHIVE_FAULTS, Swollen, check_archive
 from fedweave.core.text import counted
 from fedweave.datasets import tu
+from fedweave.datasets.check import refuse
 
 TABLES = (".csv", ".parquet")
+ARCHIVE = "npz"  # the name of a graph of the user's own in one file
 _SHOWN = 5
 
 
@@ -18,7 +20,8 @@ def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     be read; `names` are those of all data sets."""
     known = set(names)
     if root.is_file():
-        return f"is {_file(root)}", (root.stem,) if root.suffix == ".npz" and root.stem in known else ()
+        names = (root.stem if root.stem in known else ARCHIVE,) if root.suffix == ".npz" else ()
+        return f"is {_file(root)}", names
     if not root.is_dir():
         return "is a pipe or a device", ()
     inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
@@ -32,6 +35,18 @@ def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     if held := [path for path in inside if path.stem in known and (path.is_dir() or path.suffix == ".npz")]:
         return f"holds {_listed(held)}", tuple(dict.fromkeys(path.stem for path in held))
     return (f"holds {_listed(inside)}" if inside else "is an empty folder"), ()
+
+
+def require_folder(root: Path, layout: str) -> None:
+    """Refuse a path that is no folder; `layout` says which one to name.
+
+    Raises:
+        DataError: names the path and what to do.
+    """
+    if not root.is_dir():
+        archive = root.suffix == ".npz"
+        remedy = f'A graph in one .npz file is read with [data] name = "{ARCHIVE}".' if archive else layout
+        refuse(root, "this is not a folder", remedy)
 
 
 def _file(path: Path) -> str:

@@ -9,6 +9,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_counts, refuse
 from fedweave.datasets.features import check_normalise, normalise
 from fedweave.datasets.lookup import Facts, NotHeld, cache, shared
+from fedweave.datasets.recognise import require_folder
 from fedweave.errors import ConfigError, DataError
 
 COUNTED = ("graphs", "nodes", "edges", "features", "classes")
@@ -38,6 +39,7 @@ class TU:
         """
         if root is None:
             raise ConfigError('The dataset "tu" needs the folder with DS_A.txt: set [data] path.')
+        require_folder(root, "Name the folder of one data set in the TU layout; see docs/data-format.md.")
         found = tu.holds(root)
         if len(found) != 1:
             what = f"{len(found)} data sets are there: {', '.join(found)}" if found else "no file ends in _A.txt"

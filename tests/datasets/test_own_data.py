@@ -179,6 +179,11 @@ def test_an_npz_of_ones_own_is_a_path(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.edges, data.edges)
     with pytest.raises(DataError, match="this is not a file"):
         load("npz", str(tmp_path))
+    for name in ("folder", "members", "parties", "graphs", "tu"):
+        with pytest.raises(DataError, match=r'mine\.npz: this is not a folder\. .* with \[data\] name = "npz"\.$'):
+            load(name, str(tmp_path / "mine.npz"))
+    with pytest.raises(DataError, match=r"suzhou is not at .*; .* is an \.npz of \d nodes .*\. Set name = 'npz' to use"):
+        load("suzhou", str(tmp_path / "mine.npz"))
 
 
 def test_frames_are_read_like_files(tmp_path: Path) -> None:
