@@ -93,8 +93,9 @@ def check_people(config: Config, data: Dataset, algorithm: Any) -> None:
         return
     if data.sens is None:
         raise ConfigError(
-            f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; choose data "
-            "that has one (see `fedweave list datasets`), or parts that need none."
+            f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; add the "
+            f"column `sens` to its table of {data.example}s (the array `sens` to an .npz), or choose published data "
+            "that has one (`fedweave list datasets`), or an algorithm or parts that need none."
         )
     check_groups(data.classes, data.sens, data.name)
 
