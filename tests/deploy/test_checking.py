@@ -170,6 +170,36 @@ def test_data_that_an_algorithm_cannot_do_without_are_missed_before(
     assert [fault[: len(begins)] for fault, begins in zip(found, faults, strict=True)] == faults
 
 
+def test_sites_without_the_sensitive_attribute_hear_how_to_add_it(project: Path) -> None:
+    """No owner of data can choose other data."""
+    document = experiment().plain()
+    told = examine(project, read_project(project), resolve(document | {"algorithm": {"name": "fairfed"}}))
+    for _, what in told.faults:
+        assert "add the column `sens` to its table of nodes (the array `sens` to an .npz), or " in what
+
+
+def test_every_fault_of_a_table_is_one_of_its_own(project: Path) -> None:
+    tables(project.parent / "data")
+    bring(project, project.parent / "data")
+    nodes = project / "bank-a/data/nodes.csv"
+    head, first, second, *rest = nodes.read_text().splitlines()
+    cut = [row.rpartition(",")[0] + "," for row in (first, second)]
+    nodes.write_text("\n".join([head, f"{cut[0]}x", f"{cut[1]}y", *rest]))
+    said = runner.invoke(app, ["sites", "check", str(project)])
+    faults = [line for line in said.output.splitlines() if line.startswith("fault  bank-a: ")]
+    assert [f"nodes.csv: row {at}: " in fault for at, fault in zip((2, 3), faults, strict=True)] == [True, True]
+    assert "\\n" not in said.output
+    assert f"{said.output.count('fault  ')} faults in" in said.stderr
+
+
+def test_a_label_beyond_the_classes_is_named_by_its_row(project: Path) -> None:
+    site = project / "bank-b/site.toml"
+    site.write_text('[data]\npath = "data.npz"\nclasses = 2\n')
+    row = int((npz.read(project / "bank-b/data.npz", "data").y >= 2).argmax())
+    told = examine(project, read_project(project))
+    assert [f"data.npz: y, row {row}: label " in what for whose, what in told.faults if whose == "bank-b"] == [True]
+
+
 def test_gaps_need_two_classes(project: Path) -> None:
     config = experiment("f2gnn")
     hand_out(*split(config, SITES), project, SITES)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedweave.datasets.check import Refused
 from fedweave.errors import FedweaveError
 
 
@@ -19,11 +20,12 @@ class Found:
     forms: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def attempt(self, whose: str, look: Callable[[], Any], file: Path | None = None) -> Any:
-        """What `look` returns; None where it finds a fault, which is noted, with the `file` that it is in."""
+        """What `look` returns; None where it finds faults, which are noted each, with the `file` that they are in."""
         try:
             return look()
         except FedweaveError as error:
-            self.faults.append((whose, f"{file}: {error}" if file else str(error)))
+            lines = str(error).splitlines() if isinstance(error, Refused) else [str(error)]
+            self.faults += [(whose, f"{file}: {line}" if file else line) for line in lines]
         except OSError as error:
             reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()
             self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))
