@@ -7,7 +7,7 @@ from typing import Any
 from fedweave import outside
 from fedweave.datasets.archive import Archive
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import check
+from fedweave.datasets.check import OtherCounts, check
 from fedweave.datasets.digits import Digits
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
@@ -70,7 +70,13 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Da
     if root is None:
         return kind(**params).load(None, seed)
     try:
-        return _same(kind(**params).load(root, seed), name, root)
+        return kind(**params).load(root, seed)
+    except OtherCounts as error:
+        if other := _known(error):
+            counts = f"{error.nodes:,} nodes, {error.edges:,} edges"
+            remedy = f"Set name = {other!r}, or name another path."
+            raise DataError(f"[data] path: {root} holds {other} ({counts}), not {name}. {remedy}") from None
+        raise
     except NotHeld as error:
         what, names = found(root, DATASETS)
         use = f"set name = {' or '.join(map(repr, names))} to use that, " if names else ""
@@ -90,17 +96,10 @@ def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Datas
     return check(data, name)
 
 
-def _same(data: Dataset, name: str, root: Path) -> Dataset:
-    """`data`, unless it has the published counts of another data set than `name`."""
-    published = {other: kind.facts[:2] for other, kind in DATASETS.items() if hasattr(kind, "facts")}
-    counts = (data.nodes, data.edges.shape[1] // 2)
-    others = [other for other, facts in published.items() if facts == counts]
-    if name not in published or not others or name in others:
-        return data
-    raise DataError(
-        f"[data] path: {root} holds {others[0]} ({counts[0]:,} nodes, {counts[1]:,} edges), not {name}. Set "
-        f"name = {others[0]!r}, or name another path."
-    )
+def _known(error: OtherCounts) -> str:
+    """The data set that is published with these counts; "" if none is."""
+    published = {name: kind.facts[:2] for name, kind in DATASETS.items() if hasattr(kind, "facts")}
+    return next((name for name, counts in published.items() if counts == (error.nodes, error.edges)), "")
 
 
 def describe(name: str) -> str:

@@ -23,6 +23,14 @@ def refuse(where: str | Path, what: str, remedy: str) -> NoReturn:
     raise DataError(f"{where}: {what}. {remedy}")
 
 
+class OtherCounts(DataError):
+    """Data is not the published one; it has so many nodes and edges."""
+
+    def __init__(self, message: str, nodes: int, edges: int) -> None:
+        super().__init__(message)
+        self.nodes, self.edges = nodes, edges
+
+
 class Refused(DataError):
     """Several faults of one origin, a line each; the first 20 are shown."""
 
@@ -122,11 +130,12 @@ def check_counts(
     published: Any,
     where: str | Path,
     names: tuple[str, ...] = ("nodes", "edges", "features", "classes"),
+    remedy: str = "Take the published graph, whole.",
 ) -> None:
     """Refuse other data than the `published` one (`lookup.Facts`) by its counts; edges are distinct undirected ones.
 
     Raises:
-        DataError: names both counts.
+        OtherCounts: names both counts.
     """
     held = {
         "graphs": dataset.examples,
@@ -137,7 +146,8 @@ def check_counts(
     }
     found, wanted = tuple(held[name] for name in names), tuple(getattr(published, name) for name in names)
     if found != wanted:
-        refuse(where, f"({', '.join(names)}) are {found}, published are {wanted}", "Take the published graph, whole.")
+        what = f"({', '.join(names)}) are {found}, published are {wanted}"
+        raise OtherCounts(f"{where}: {what}. {remedy}", held["nodes"], held["edges"])
 
 
 def check_array(array: Any, name: str, dtype: Any, shape: tuple[int | None, ...], where: str | Path) -> None:

@@ -16,6 +16,9 @@ from fedweave.datasets.features import check_normalise, compact, normalise
 from fedweave.errors import DataError
 
 
+_OWN = 'Take the published graph, whole; one of your own is read with [data] name = "npz" and its path.'
+
+
 class Facts(NamedTuple):
     """Published counts: nodes, distinct undirected edges, features in the file, classes; `sens` names the attribute;
     `graphs` counts small graphs, where these are the examples."""
@@ -47,7 +50,7 @@ class Public:
     name: ClassVar[str]
     facts: ClassVar[Facts]
     sens_column: ClassVar[int | None] = None  # where the file repeats the sensitive attribute among the features
-    exact: ClassVar[bool] = False  # whether other counts are refused, where other versions of the graph are about
+    exact: ClassVar[bool] = False  # whether the edges are counted, too, where thinned versions of the graph are about
     origin: ClassVar[str] = ""  # where to get a graph that is not downloaded
 
     def __post_init__(self) -> None:
@@ -63,8 +66,8 @@ class Public:
         """
         path = self._find(root)
         dataset = npz.read(path, self.name)
-        if self.exact:
-            check_counts(dataset, self.facts, path)
+        counted = ("nodes", *(("edges",) if self.exact else ()), "features", "classes")
+        check_counts(dataset, self.facts, path, counted, _OWN)
         return replace(dataset, x=normalise(compact(self._features(dataset, path)), self.normalise, self.name))
 
     def _features(self, dataset: Dataset, path: Path) -> sp.csr_matrix:

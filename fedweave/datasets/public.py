@@ -134,7 +134,7 @@ class Reddit(Public):
 
     name = "reddit"
     facts = Facts(232965, 57307946, 602, 41)
-    exact = True  # thinned versions of it are common
+    exact = True
     origin = (
         "\nThe graph is published with GraphSAGE; PyTorch Geometric's Reddit (not Reddit2) fetches it, and "
         "docs/data-format.md turns that into reddit.npz."

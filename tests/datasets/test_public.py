@@ -66,6 +66,9 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+TINY = Facts(2, 1, 6, 2)
+
+
 def tiny(name: str = "cora") -> Dataset:
     x = sp.csr_matrix(np.array([[1, 0, 0, 0, 0, 0], [0, 2, 2, 0, 0, 0]], np.float32))
     return Dataset(name=name, x=x, edges=np.array([[0, 1], [1, 0]]), y=np.array([0, 1]), classes=2)
@@ -140,9 +143,11 @@ def test_constant_columns_become_zero(tmp_path: Path) -> None:
         np.testing.assert_array_equal(data.x, [[0, -1], [0, 1]])
 
 
-def test_column_scaling_of_sparse_features_and_unknown_names_are_refused(tmp_path: Path) -> None:
-    data = tiny()
-    npz.write(replace(data, x=sp.csr_matrix(np.eye(2, 11, dtype=np.float32))), tmp_path / "cora.npz")
+def test_column_scaling_of_sparse_features_and_unknown_names_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npz.write(replace(tiny(), x=sp.csr_matrix(np.eye(2, 11, dtype=np.float32))), tmp_path / "cora.npz")
+    monkeypatch.setattr(DATASETS["cora"], "facts", Facts(2, 1, 11, 2))
     with pytest.raises(
         ConfigError, match=r'"standard" would fill the sparse features of cora \(2 x 11\); use "none", "row" or "scale"'
     ):
@@ -160,6 +165,7 @@ def test_lookup_order(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     given, env = tmp_path / "given", tmp_path / "env"
     monkeypatch.setenv("FEDWEAVE_DATA", str(env))
+    monkeypatch.setattr(DATASETS["cora"], "facts", TINY)
     given.mkdir()
     later_first = [
         put(nowhere / "cora" / "cora.npz", 1),
@@ -274,7 +280,7 @@ def test_reddit_is_read_like_the_others_but_no_thinned_version_of_it(
         DataError, match=r"reddit\.npz: .* are \(2, 1, 6, 2\), published are \(232965, 57307946, 602, 41\)"
     ):
         load("reddit", str(tmp_path))
-    monkeypatch.setattr(Reddit, "facts", Facts(2, 1, 6, 2))
+    monkeypatch.setattr(Reddit, "facts", TINY)
     data = load("reddit", str(tmp_path))
     assert (data.name, data.edges.tolist(), data.y.tolist()) == ("reddit", [[0, 1], [1, 0]], [0, 1])
     assert data.public is not None
@@ -287,7 +293,10 @@ def test_reddit_is_read_like_the_others_but_no_thinned_version_of_it(
         load("reddit")
 
 
-def test_another_column_order_of_the_sensitive_attribute_is_refused(tmp_path: Path) -> None:
+def test_another_column_order_of_the_sensitive_attribute_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DATASETS["german"], "facts", TINY)
     data = tiny("german")
     npz.write(Dataset("german", data.x, data.edges, data.y, 2, sens=np.array([1, 1])), tmp_path / "german.npz")
     with pytest.raises(DataError, match=r"german\.npz: feature column 0 does not repeat sens\. Use the published"):
@@ -391,8 +400,10 @@ def test_another_published_graph_under_the_name_is_refused(
     path = tmp_path / "mine" / place
     npz.write(tiny(), path)
     root = path if place == "mine.npz" else tmp_path / "mine"
-    assert load("cora", str(root)).nodes == 2, "another version of it"
-    monkeypatch.setattr(DATASETS["dblp"], "facts", Facts(2, 1, 6, 2))
+    own = r'(cora|mine)\.npz: \(nodes, features, classes\) are \(2, 6, 2\), published are .* with \[data\] name = "npz"'
+    with pytest.raises(DataError, match=own):
+        load("cora", str(root))
+    monkeypatch.setattr(DATASETS["dblp"], "facts", TINY)
     assert load("dblp", str(path)).nodes == 2
     with pytest.raises(DataError, match=r"holds dblp \(2 nodes, 1 edges\), not cora\. Set name = 'dblp'"):
         load("cora", str(root))
