@@ -8,6 +8,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.features import check_normalise, compact, normalise
 from fedweave.datasets.numerals import refuse_stray
+from fedweave.datasets.sensitive import without_sens
 from fedweave.errors import ConfigError
 
 
@@ -16,9 +17,11 @@ class Archive:
     """Your own graph in one .npz file ([data] path), in the layout of `npz`.
 
     normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
+    sens_feature: allow a feature column that says the same as the array sens.
     """
 
     normalise: str = "none"
+    sens_feature: bool = False
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
@@ -33,7 +36,7 @@ class Archive:
             raise ConfigError('The dataset "npz" needs a file: set [data] path to it.')
         if not root.is_file():
             refuse(root, "this is not a file", "Name the .npz file itself.")
-        data = npz.read(root, root.stem)
+        data = without_sens(npz.read(root, root.stem), root, self.sens_feature)
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
         return replace(data, x=normalise(compact(data.x), self.normalise, data.name))

@@ -1,7 +1,7 @@
 """A user's own small graphs: a folder with `graphs`, `nodes` and `edges`, each as Parquet or CSV; columns in
 docs/data-format.md."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from fedweave.datasets.columns import (
 from fedweave.datasets.features import compact, normalise, one_hot
 from fedweave.datasets.numerals import labels_in, refuse_numerals
 from fedweave.datasets.recognise import TABLES, require_folder
+from fedweave.datasets.sensitive import without_sens
 from fedweave.datasets.table import WHOLE, Table, find, read
 from fedweave.errors import ConfigError
 
@@ -106,7 +107,7 @@ class GraphFolder(Classified):
         owners = owners_of(graphs, owned) if owned else ()
         dataset = Dataset(
             name=root.resolve().name,
-            x=normalise(compact(x), self.normalise, root.name),
+            x=x,
             edges=pairs,
             y=y,
             classes=classes,
@@ -123,7 +124,8 @@ class GraphFolder(Classified):
             node_kinds=_names(nodes, self.node_labels) if "label" in nodes.columns else (),
             edge_kinds=_names(edges, self.edge_labels) if "label" in edges.columns else (),
         )
-        return check(dataset, root, labelled)
+        without_sens(check(dataset, root, labelled), root, self.sens_feature)
+        return replace(dataset, x=normalise(compact(x), self.normalise, root.name))
 
     def _columns(self, nodes: Table, count: int) -> tuple[str, ...]:
         """What the `count` features are called: "label = C", the feature columns' own names, or "degree = 3"."""

@@ -13,6 +13,7 @@ from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact
 from fedweave.datasets.numerals import refuse_stray
 from fedweave.datasets.precision import refuse_merged
+from fedweave.datasets.sensitive import without_sens
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 _READ = ("x", "edge_index", "y", *_MASKS, "sens", "edge_weight", "edge_attr")
@@ -26,12 +27,13 @@ _GAPLESS = (
 )
 
 
-def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = ()) -> Dataset:
+def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = (), sens_feature: bool = False) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
     and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled; without val_mask,
     no node is in val.
 
     ignore: attributes that do not count, such as "edge_weight", which is refused otherwise unless it is 1 everywhere.
+    sens_feature: allow a feature column that says the same as sens.
 
     Raises:
         DataError: one of the three is missing, `ignore` names what is not there, or the data has edge weights or breaks
@@ -61,7 +63,7 @@ def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = ()) -> Datase
         sens=_whole(held["sens"], "sens", _GROUPS, name) if "sens" in held else None,
         public=_split(held, len(x), name),
     )
-    return check(made, name)
+    return without_sens(check(made, name), name, sens_feature)
 
 
 def _held(data: Any, name: str, ignore: Sequence[str]) -> dict[str, np.ndarray]:

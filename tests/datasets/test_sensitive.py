@@ -1,12 +1,18 @@
 """The sensitive attribute among the features: found however it is coded, refused in own tables, dropped where it is
 published so, kept where asked for."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse as sp
+import torch
+from torch_geometric.data import Data
 
-from fedweave.datasets import load, npz
+from fedweave.datasets import Dataset, from_graph_frames, from_pyg, load, npz
 from fedweave.datasets.sensitive import repeated
 from fedweave.errors import ConfigError, DataError
 
@@ -53,6 +59,32 @@ def test_own_tables_are_refused_unless_asked_for(tmp_path: Path) -> None:
     asked = load("folder", str(folder), sens_feature=True)
     assert asked.features == 2
     np.testing.assert_array_equal(asked.sens, SENS)
+
+
+def test_no_door_takes_the_attribute_for_a_feature_unless_asked_to(tmp_path: Path) -> None:
+    """As tables do: an .npz in a simulation and at a site, PyTorch Geometric's data, and small graphs."""
+    y, x = np.array([0, 1, 0, 1, 0, 1]), np.stack([[3, 1, 4, 1, 5, 9], 1 - SENS], 1).astype(np.float32)
+    edges = np.array([[0, 1], [1, 0]])
+    whole = Dataset("mine", sp.csr_matrix(x), edges, y, 2, SENS, np.eye(3, 6, dtype=bool))
+    small = replace(whole, edges=edges[:, :0], graph_of=np.arange(6), public=None)
+    npz.write(whole, tmp_path / "mine.npz")
+    npz.write(small, tmp_path / "small.npz")
+    parts = {key: torch.tensor(value) for key, value in {"x": x, "y": y, "edge_index": edges, "sens": SENS}.items()}
+    frames = (
+        pd.DataFrame({"id": range(6), "label": y, "sens": [s if s >= 0 else None for s in SENS]}),
+        pd.DataFrame({"id": range(6), "graph": range(6), "age": x[:, 0], "female": x[:, 1]}),
+        pd.DataFrame({"source": [""], "target": [""]})[:0],
+    )
+    doors: dict[str, Callable[..., Dataset]] = {
+        "1": lambda **asked: load("npz", str(tmp_path / "mine.npz"), **asked),
+        "1 ": lambda **asked: load("npz", str(tmp_path / "small.npz"), **asked),
+        "1  ": lambda **asked: from_pyg(Data(**parts), **asked),
+        "'female'": lambda **asked: from_graph_frames(*frames, **asked),
+    }
+    for column, door in doors.items():
+        with pytest.raises(DataError, match=rf"the feature column {column.strip()} says the same as sens\. Remove it"):
+            door()
+        assert door(sens_feature=True).features == 2
 
 
 def test_one_party_may_not_hold_what_another_calls_sensitive(tmp_path: Path) -> None:

@@ -1,19 +1,23 @@
 """Tables of a site's own: what its site.toml says of them holds, and what the others do not say likewise is refused."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
 from fedweave.datasets import npz
 from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import own_graph
 from fedweave.deploy.flare.server import agreed, check_names, mistaken
-from fedweave.deploy.flare.sitefile import SITE_FILE
+from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.sites.splitting import hand_out, split
-from fedweave.errors import ClientsMissing, UserError
+from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.rounds import train
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import joined, project
@@ -94,6 +98,21 @@ def test_sites_whose_columns_stand_in_another_order_or_are_others_are_refused(pr
     )
     with pytest.raises(UserError, match=said):
         check_names(replies)
+
+
+def test_a_column_that_says_the_same_as_sens_is_refused_in_an_npz_as_in_tables(project: Path, tmp_path: Path) -> None:
+    """What a simulation was asked to train on is handed out as asked for."""
+    config = experiment("fedavg", data={"name": "synthetic"})
+    data, partition = split(config, SITES)
+    x = np.concatenate([sp.csr_matrix(data.x).toarray(), np.ones((data.nodes, 1), np.float32)], 1)
+    sens = np.arange(data.nodes) % 2
+    x[:, -1] = 1 - sens
+    hand_out(replace(data, x=x, sens=sens), partition, project, SITES)
+    site = project / "bank-b" / SITE_FILE
+    about, _ = read_site_file(site)
+    assert own_graph(about, site.parent).features == data.features + 1
+    with pytest.raises(DataError, match=rf"bank-b/data\.npz: the feature column {data.features} says the same as sens"):
+        own_graph(replace(about, sens_feature=False), site.parent)
 
 
 @pytest.mark.parametrize("more", ['groups = ["f", "m"]', f"labels = {list('abcdefghij')}"])

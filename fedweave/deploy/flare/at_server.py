@@ -18,13 +18,18 @@ ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
 
 def server_test(folder: Path, dtype: torch.dtype) -> Graph | None:
     """The global test graph in the server's `folder`; None if there is none."""
-    return global_test(folder / TEST_FILE, SiteData(TEST_FILE), dtype) if (folder / TEST_FILE).exists() else None
+    return global_test(folder / TEST_FILE, _about(TEST_FILE), dtype) if (folder / TEST_FILE).exists() else None
 
 
 def server_graphs(folder: Path, dtype: torch.dtype) -> dict[str, Graph]:
     """{role: graph} of what the server's `folder` holds besides the global test graph: public.npz and so on."""
     found = {role: folder / f"{role}.npz" for role in ROLES}
-    return {r: global_test(at, SiteData(at.name), dtype, ROLES[r]) for r, at in found.items() if at.exists()}
+    return {r: global_test(at, _about(at.name), dtype, ROLES[r]) for r, at in found.items() if at.exists()}
+
+
+def _about(name: str) -> SiteData:
+    """How the server reads a file; whether the sensitive attribute may be a feature is for the sites to say."""
+    return SiteData(name, sens_feature=True)
 
 
 def check_alike(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:

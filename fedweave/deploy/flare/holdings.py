@@ -28,6 +28,7 @@ from fedweave.datasets.contents import content
 from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
+from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.lengths import SIZES, TELLS
 from fedweave.deploy.flare.sitefile import Rules, SiteData
 from fedweave.errors import ConfigError, DataError
@@ -167,7 +168,8 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         check_named(path, site.node_labels, site.edge_labels)
         of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees", "categories")}
         return GraphFolder(**_classified(site), **of_graphs).load(path, 0)
-    data = numbered(path, npz.read(path, path.stem), site.class_count)
+    data = without_sens(npz.read(path, path.stem), path, site.sens_feature)
+    data = numbered(path, data, site.class_count)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
 
 

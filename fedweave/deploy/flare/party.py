@@ -15,6 +15,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.parties import read_party, restricted
+from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.alignment import no_opening, opening_tree
 from fedweave.deploy.flare.holdings import WIDTH as COLUMNS
 from fedweave.deploy.flare.holdings import Holdings, check_meant, check_split, marks, numbered, require, tables
@@ -92,7 +93,8 @@ def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name:
     if path.is_dir():
         data, columns = read_party(path, tables(site))
     else:
-        data, columns = numbered(path, npz.read(path, path.stem, labelled=False), site.class_count), ()
+        data = without_sens(npz.read(path, path.stem, labelled=False), path, site.sens_feature)
+        data, columns = numbered(path, data, site.class_count), ()
     check_split(path, data)
     check_meant(path, site)
     if data.graph_of is not None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedweave import datasets
 from fedweave.build import global_test_part, shares
@@ -9,6 +10,7 @@ from fedweave.config import Config
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.sensitive import has_sens
 from fedweave.deploy.flare.requests import SERVER
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.errors import UserError
@@ -44,14 +46,17 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
     """Write a part into each site's folder, and the global test graph, if there is one, into the server's and every
     site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
     split and, if it sees them, the labels. Nobody gets ids but of its own examples."""
+    part = global_test_part(data, partition)
+    tests = () if part is None else tuple(shares(data, [part]))
     clients = client_ids(len(sites), partition.names)
     for site, client, own in zip(sites, clients, shares(data, partition.parts), strict=True):
         npz.write(own, project / site / DATA)
         named = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
-        about = {"path": DATA, **named, "draws_as": client}
+        about: dict[str, Any] = {"path": DATA, **named, "draws_as": client}
+        if any(map(has_sens, (own, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
+            about["sens_feature"] = True
         write_site_file(project / site / SITE_FILE, about | ({} if partition.test is None else {"test": TEST}))
-    if (part := global_test_part(data, partition)) is not None:
-        [whole] = shares(data, [part])
+    for whole in tests:
         for folder in (SERVER, *sites):
             npz.write(replace(whole, ids=()), project / folder / TEST)
     for role, own in zip(partition.held, shares(data, [*partition.held.values()]), strict=True):
