@@ -179,10 +179,12 @@ def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
     Parties of a vertical cut get no ids: their nodes are the same, in the same order."""
     for part, induced in zip(parts, induced_edges(data, [part.nodes for part in parts]), strict=True):
         y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
+        own = () if part.columns is None or not data.columns else tuple(data.columns[i] for i in part.columns)
         edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
         yield replace(
             data,
             x=x if part.columns is None else x[:, part.columns],
+            columns=data.columns if part.columns is None else own,
             edges=edges,
             y=y if part.labels else np.full_like(y, -1),
             sens=None if data.sens is None else data.sens[part.examples],

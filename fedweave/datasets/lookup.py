@@ -15,7 +15,6 @@ from fedweave.datasets.check import check_counts, refuse
 from fedweave.datasets.features import check_normalise, compact, normalise
 from fedweave.errors import DataError
 
-
 _OWN = 'Take the published graph, whole; one of your own is read with [data] name = "npz" and its path.'
 
 

@@ -4,7 +4,8 @@ Arrays: `x_data` float32, `x_indices`, `x_indptr` int32 or int64 and `x_shape` i
 the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates, no self loops; `y` int64, -1 is
 unlabelled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
 and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph_of`, y, the split, `sens` and `ids` are
-of small graphs.
+of small graphs. `feature_names`, `label_names` and `group_names`, text: what the columns of the features, the classes
+from 0 and the groups of `sens` from 0 are called, each by another name.
 """
 
 from pathlib import Path
@@ -21,11 +22,12 @@ REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
 KEPT = ("sens", "graph_of", "node_labels", "edge_labels")  # as they are
 IDS = "ids"
-OPTIONAL = (*SPLIT, *KEPT, IDS)
+NAMES = {"feature_names": "columns", "label_names": "labels", "group_names": "groups"}  # array: what a dataset calls it
+OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES)
 
 
 def read(path: Path, name: str, labelled: bool = True) -> Dataset:
-    """The checked dataset in `path`; features as `csr_matrix`, classes counted from the labels.
+    """The checked dataset in `path`; features as `csr_matrix`, classes counted from their names or the labels.
 
     labelled: see `check.check`.
 
@@ -34,19 +36,21 @@ def read(path: Path, name: str, labelled: bool = True) -> Dataset:
     """
     arrays = _arrays(path)
     check_array(arrays["y"], "y", np.int64, (None,), path)
-    y = arrays["y"]
+    y, x = arrays["y"], _features(arrays, path)
+    names = _names(arrays, x.shape[1], path)
     dataset = Dataset(
         name=name,
-        x=_features(arrays, path),
+        x=x,
         edges=arrays["edge_index"],
         y=y,
-        classes=int(y.max(initial=-1)) + 1,
+        classes=len(names["labels"]) or int(y.max(initial=-1)) + 1,
         public=_split(arrays, len(y), path),
         sens=arrays.get("sens"),
         graph_of=arrays.get("graph_of"),
         node_labels=arrays.get("node_labels"),
         edge_labels=arrays.get("edge_labels"),
         ids=_ids(arrays, len(y), path),
+        **names,
     )
     return check(dataset, path, labelled)
 
@@ -65,7 +69,8 @@ def write(dataset: Dataset, path: Path) -> None:
     if dataset.public is not None:
         arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
     arrays |= {name: getattr(dataset, name) for name in KEPT if getattr(dataset, name) is not None}
-    arrays |= {IDS: np.array(dataset.ids)} if dataset.ids else {}
+    text = {IDS: dataset.ids} | {key: getattr(dataset, own) for key, own in NAMES.items()}
+    arrays |= {key: np.array(names) for key, names in text.items() if names}
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
@@ -141,18 +146,33 @@ def _check_kept(values: np.ndarray, columns: np.ndarray, rows: int, path: Path) 
 
 
 def _ids(arrays: dict[str, np.ndarray], examples: int, path: Path) -> tuple[str, ...]:
-    if IDS not in arrays:
+    return _text(arrays, IDS, examples, "one for each label in y", path)
+
+
+def _names(arrays: dict[str, np.ndarray], features: int, path: Path) -> dict[str, tuple[str, ...]]:
+    """{what a dataset calls them: names}, () where the file has none."""
+    most = {key: int(arrays[key].max(initial=-1)) + 1 if key in arrays else 0 for key in ("y", "sens")}
+    wanted = {"feature_names": (features, "one for each column of x")}
+    for key, numbers in (("label_names", "y"), ("group_names", "sens")):
+        count = max(most[numbers], arrays[key].size if key in arrays else 0)  # some may not occur
+        wanted[key] = (count, f"one for each number in {numbers}, from 0")
+    return {own: _text(arrays, key, *wanted[key], path) for key, own in NAMES.items()}
+
+
+def _text(arrays: dict[str, np.ndarray], key: str, count: int, which: str, path: Path) -> tuple[str, ...]:
+    """The `count` different words of an array, () where it is not there."""
+    if key not in arrays:
         return ()
-    ids = arrays[IDS]
-    if ids.dtype.kind != "U" or ids.shape != (examples,):
-        what = f"ids has dtype {ids.dtype} and shape {ids.shape}, not text and ({examples},)"
-        refuse(path, what, "Write numpy.array(list of str), one for each label in y.")
-    kept, count = np.unique(ids, return_counts=True)
-    if (row := first(ids == "")) is not None:
-        refuse(path, f"ids, row {row} is empty", "Give every one an id.")
-    if (row := first(count > 1)) is not None:
-        refuse(path, f"ids: {str(kept[row])!r} stands there {count[row]} times", "Give every one an id of its own.")
-    return tuple(ids.tolist())
+    held = arrays[key]
+    if held.dtype.kind != "U" or held.shape != (count,):
+        what = f"{key} has dtype {held.dtype} and shape {held.shape}, not text and ({count},)"
+        refuse(path, what, f"Write numpy.array(list of str), {which}.")
+    kept, times = np.unique(held, return_counts=True)
+    if (row := first(held == "")) is not None:
+        refuse(path, f"{key}, row {row} is empty", "Write text for every one.")
+    if (row := first(times > 1)) is not None:
+        refuse(path, f"{key}: {str(kept[row])!r} stands there {times[row]} times", "Call every one otherwise.")
+    return tuple(held.tolist())
 
 
 def _split(arrays: dict[str, np.ndarray], examples: int, path: Path) -> np.ndarray | None:

@@ -68,6 +68,31 @@ def test_ids_are_kept_and_are_text_of_their_own(tmp_path: Path) -> None:
             npz.read(path, "named")
 
 
+NAMED = {"columns": ("age", "Größe"), "labels": ("good", "bad", "ugly"), "groups": ("f", "m")}
+
+
+def test_names_are_kept_and_say_how_many_classes_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "named.npz"
+    npz.write(replace(path_graph(), **NAMED), path)
+    back = npz.read(path, "named")
+    assert {key: getattr(back, key) for key in NAMED} == NAMED
+    assert back.classes == 3
+    with np.load(path, allow_pickle=False) as held:
+        arrays = dict(held)
+    for key, names, told in (
+        ("feature_names", ["age"], r"feature_names has dtype .* shape \(1,\), not text and \(2,\).*each column of x"),
+        ("feature_names", ["age", "age"], r"feature_names: 'age' stands there 2 times"),
+        ("feature_names", ["age", ""], r"feature_names, row 1 is empty"),
+        ("feature_names", [1, 2], r"feature_names has dtype int64"),
+        ("label_names", ["good"], r"label_names has .* \(1,\), not text and \(2,\)\. .* each number in y, from 0"),
+        ("group_names", ["f"], r"group_names has .*each number in sens"),
+        ("group_names", np.array(["f", "m"], object), "pickled objects"),
+    ):
+        np.savez(path, **(arrays | {key: np.array(names)}))
+        with pytest.raises(DataError, match=told):
+            npz.read(path, "named")
+
+
 def put(key: str, at: Any, value: Any) -> Callable[[Arrays], None]:
     def change(arrays: Arrays) -> None:
         arrays[key][at] = value

@@ -182,9 +182,7 @@ def test_an_npz_of_ones_own_is_a_path(tmp_path: Path) -> None:
     for name in ("folder", "members", "parties", "graphs", "tu"):
         with pytest.raises(DataError, match=r'mine\.npz: this is not a folder\. .* with \[data\] name = "npz"\.$'):
             load(name, str(tmp_path / "mine.npz"))
-    with pytest.raises(
-        DataError, match=r"suzhou is not at .*; .* is an \.npz of \d nodes .*\. Set name = 'npz' to use"
-    ):
+    with pytest.raises(DataError, match=r"suzhou is not at .* is an \.npz of \d nodes .*\. Set name = 'npz' to use"):
         load("suzhou", str(tmp_path / "mine.npz"))
 
 

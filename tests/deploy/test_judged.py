@@ -48,5 +48,5 @@ def test_a_split_keeps_the_names_of_classes(tmp_path: Path) -> None:
         given = read_site_file(tmp_path / "project" / site / SITE_FILE)[0]
         assert given.labels == ("default", "repaid")
         found = hold(given, tmp_path / "project" / site, config)
-        assert (found.data.classes, found.labels) == (2, ("default", "repaid"))
+        assert (found.data.classes, found.data.labels) == (2, ("default", "repaid"))
         assert np.bincount(found.data.y, minlength=2).tolist() == held

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ import scipy.sparse as sp
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
-from fedweave.datasets import npz
+from fedweave.datasets import load, npz
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import own_graph
+from fedweave.deploy.flare.holdings import describe, fingerprint, hold, own_graph, uncompared
 from fedweave.deploy.flare.server import agreed, check_names, mistaken
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
+from fedweave.deploy.sites.checking import examine
+from fedweave.deploy.sites.findings import Found
+from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.rounds import train
@@ -73,7 +77,7 @@ def test_sites_that_declare_other_categories_are_refused_by_name(project: Path, 
     """The same number of columns in another order, and another number."""
     with_text(project, jobs, SITES[1:2])
     replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
-    with pytest.raises(UserError, match="categories, groups, or labels of nodes and edges of bank-b have other names"):
+    with pytest.raises(UserError, match="categories, or labels of nodes and edges of bank-b have other names"):
         check_names(replies)
     if jobs.count(",") > 1:
         with pytest.raises(UserError, match=r"different numbers of features \(bank-a: 2, bank-b: 3, bank-c: 2\)"):
@@ -93,11 +97,70 @@ def test_sites_whose_columns_stand_in_another_order_or_are_others_are_refused(pr
         (project / site / SITE_FILE).write_text('[data]\npath = "data"\nclasses = 2\n')
     replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
     assert replies[SITES[2]]["columns"] == 0
-    said = (
-        r"the features of bank-b have other names.* than those of bank-a; give the tables the same columns in the same"
-    )
+    said = r"the features of bank-b have other names.* than those of bank-a; give all data the same columns in the same"
     with pytest.raises(UserError, match=said):
         check_names(replies)
+
+
+def with_names(project: Path, names: Sequence[Sequence[str]], **of_npz: Any) -> None:
+    """Give each site columns of these names, the last one in an .npz and no names if there are none."""
+    rows = "".join(f"{at},{at % 7},{90 - at},{at % 2},{('train', 'val', 'test')[at % 3]}\n" for at in range(60))
+    for site, named in zip(SITES, names, strict=True):
+        folder = project / site / "data"
+        folder.mkdir()
+        header = ",".join(["id", *(named or ("a", "b")), "label", "split"])
+        (folder / "nodes.csv").write_text(f"{header}\n{rows}")
+        (folder / "edges.csv").write_text("source,target\n1,2\n")
+        (project / site / SITE_FILE).write_text('[data]\npath = "data"\nclasses = 2\n')
+    held = load("folder", str(folder), classes=2)
+    npz.write(replace(held, columns=tuple(names[-1]), **of_npz), project / SITES[-1] / "data.npz")
+    (project / SITES[-1] / SITE_FILE).write_text('[data]\npath = "data.npz"\nclasses = 2\n')
+
+
+def found_of(project: Path) -> Found:
+    (project / "server/test.npz").unlink(missing_ok=True)  # of other data
+    return examine(project, read_project(project))
+
+
+def test_an_npz_without_names_is_noted_and_no_fault(project: Path) -> None:
+    with_names(project, [("age", "income")] * 2 + [()])
+    replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
+    check_names(replies)
+    said = uncompared({site: replies[site]["columns"] > 0 for site in SITES})
+    assert said.startswith("the columns of bank-c could not be compared with the others'")
+    assert not uncompared(dict.fromkeys(SITES, False))
+    told = found_of(project)
+    assert (told.faults, ("bank-c", said) in told.notes) == ([], True)
+
+
+def test_names_of_an_npz_are_compared_with_those_of_tables(project: Path) -> None:
+    with_names(project, [("age", "income")] * 2 + [("age", "debt")])
+    replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
+    with pytest.raises(UserError, match="the features of bank-c have other names"):
+        check_names(replies)
+    [(whose, fault)] = found_of(project).faults
+    assert (whose, fault.partition(". ")[0]) == ("bank-c", "columns: column 2 is 'debt', and 'income' at bank-a")
+
+
+def test_names_of_classes_and_groups_of_an_npz_are_those_of_the_data(project: Path) -> None:
+    sens = np.arange(60) // 2 % 2
+    with_names(project, [("age", "income")] * 3, labels=("no", "yes"), groups=("f", "m"), sens=sens)
+    about, _ = read_site_file(project / SITES[-1] / SITE_FILE)
+    folder = project / SITES[-1]
+    told = describe(hold(about, folder, experiment()), ())
+    assert [told[key] for key in ("names", "groups")] == [fingerprint(("no", "yes")), fingerprint(("f", "m"))]
+    for odd in (replace(about, classes=None, labels=("yes", "no")), replace(about, classes=3)):
+        with pytest.raises(DataError, match=r"label_names are no, yes, and site.toml says other labels or classes"):
+            own_graph(odd, folder)
+
+
+def test_another_number_of_columns_is_told_with_those_that_differ(project: Path) -> None:
+    with_names(project, [("age", "income")] * 3)
+    nodes = project / "bank-b/data/nodes.csv"
+    head, *rows = nodes.read_text().splitlines()
+    nodes.write_text("\n".join([f"{head},debt", *(f"{row},{at % 5}" for at, row in enumerate(rows))]))
+    [(whose, fault)] = found_of(project).faults
+    assert (whose, fault.partition(". ")[0]) == ("bank-b", "features: 3, and 2 at bank-a; it has debt besides")
 
 
 def test_a_column_that_says_the_same_as_sens_is_refused_in_an_npz_as_in_tables(project: Path, tmp_path: Path) -> None:

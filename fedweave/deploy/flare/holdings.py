@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -39,25 +39,32 @@ JOINING: Declaration = {
     "classes": Sends("how many classes the data has", within=WIDTH),
     "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
     "columns": "a fingerprint of the features' names in their order; 0 if they are numbers",
-    "kinds": "a fingerprint of the names of categories, groups, and nodes' and edges' labels; 0 if there are none",
+    "kinds": "a fingerprint of the names of categories, and of nodes' and edges' labels; 0 if there are none",
+    "groups": "a fingerprint of the names of the sensitive groups in their order; 0 if they are numbers",
     "nodes": Sends("how many nodes the site holds", within=Whole(-1)),
     "edges": Sends("how many edges the site holds", within=Whole(-1)),
     "split": Sends("how many examples it trains, validates and tests on", within=Whole()),
     "labels": Sends("how many examples of each class it has", within=Whole()),
     SIZES: TELLS,
 }
-FORM = ("features", "classes", "names", "columns", "kinds")  # says what the data is like, and nothing of a record in it
+FORM = (
+    "features",
+    "classes",
+    "names",
+    "columns",
+    "kinds",
+    "groups",
+)  # says what the data is like, and nothing of a record in it
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """A site's graph and the global test graph, as models see them, the site's data as read, and the names of its
-    classes and of what its features stand for (`kinds`), where they have names."""
+    """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
+    features stand for (`kinds`), where they have names."""
 
     graph: Graph
     test: Graph | None
     data: Dataset
-    labels: tuple[str, ...]
     kinds: tuple[str, ...] = ()
 
     @property
@@ -86,7 +93,7 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
             f"it has {counted(test.x.shape[1], 'feature')}, not {data.features}",
             "Use the same columns.",
         )
-    return Holdings(graph_of(data, data.features, dtype), test, data, site.labels or (), kinds_of(site))
+    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site))
 
 
 def own_graph(site: SiteData, folder: Path) -> Dataset:
@@ -103,10 +110,8 @@ def own_graph(site: SiteData, folder: Path) -> Dataset:
 
 
 def kinds_of(site: SiteData) -> tuple[str, ...]:
-    """What the site's file names in an order that all sites must share, besides the classes."""
-    lists: dict[str, tuple[str, ...] | None] = {
-        key: getattr(site, key) for key in ("node_labels", "edge_labels", "groups")
-    }
+    """What the site's file names in an order that all sites must share, besides the classes and groups."""
+    lists: dict[str, tuple[str, ...] | None] = {key: getattr(site, key) for key in ("node_labels", "edge_labels")}
     lists |= {f"category {column}": values for column, values in sorted((site.categories or {}).items())}
     return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
 
@@ -169,7 +174,7 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees", "categories")}
         return GraphFolder(**_classified(site), **of_graphs).load(path, 0)
     data = without_sens(npz.read(path, path.stem), path, site.sens_feature)
-    data = numbered(path, data, site.class_count)
+    data = numbered(path, data, site)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
 
 
@@ -180,16 +185,20 @@ def require(path: Path) -> Path:
     return path
 
 
-def numbered(path: Path, data: Dataset, classes: int | None) -> Dataset:
-    """The data of `path` with the number of classes of the whole federation.
+def numbered(path: Path, data: Dataset, site: SiteData) -> Dataset:
+    """The data of `path` with the number of classes of the whole federation, and their names, if `site.toml` says them.
 
     Raises:
-        DataError: a label is beyond it.
+        DataError: a label is beyond it, or the file has other names.
     """
+    classes = site.class_count
+    if data.labels and (classes or len(data.labels), site.labels or data.labels) != (len(data.labels), data.labels):
+        said = f"label_names are {', '.join(data.labels)}, and site.toml says other labels or classes"
+        refuse(path, said, "Number the classes as site.toml does, or leave both out of it.")
     if classes is not None and (row := first(data.y >= classes)) is not None:
         what = f"y, row {row}: label {data.y[row]} is not in 0..{classes - 1}"
         refuse(path, what, "Correct it or raise data.classes.")
-    return data if classes is None else replace(data, classes=classes)
+    return data if classes is None else replace(data, classes=classes, labels=site.labels or data.labels)
 
 
 def check_split(path: Path, data: Dataset) -> None:
@@ -218,9 +227,10 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
     told = {
         "features": data.features,
         "classes": data.classes,
-        "names": fingerprint(holdings.labels),
+        "names": fingerprint(data.labels),
         "columns": fingerprint(data.columns),
         "kinds": fingerprint(holdings.kinds),
+        "groups": fingerprint(data.groups),
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,
         "split": masks.sum(1),
@@ -244,6 +254,20 @@ def _hidden(leaf: Any) -> Any:
     if isinstance(leaf, dict):
         return {key: _hidden(below) for key, below in leaf.items()}
     return leaf[:0] if isinstance(leaf, torch.Tensor) else -1
+
+
+def uncompared(named: Mapping[str, Any]) -> str:
+    """A note on the sites without names of columns, which others have; "" where there is none.
+
+    named: {site: whether it says what its columns are called}.
+    """
+    without = [site for site, has in named.items() if not has]
+    if len(without) in (0, len(named)):
+        return ""
+    return (
+        f"the columns of {', '.join(without)} could not be compared with the others', for they come without names "
+        "(an .npz says them as feature_names): see to it that they are the same, in the same order"
+    )
 
 
 def misshapen(replies: Replies) -> dict[str, str]:

@@ -31,7 +31,7 @@ class PartyData:
 
     data: features not yet scaled; there may be no labels; without ids, the nodes are in the common order already.
     meeting: where it finds the nodes that all have, if there are ids. columns: what the features are called, where they
-    have names. scaling: of the features, over the common nodes. labels: see `Holdings`.
+    have names. scaling: of the features, over the common nodes.
     """
 
     path: Path
@@ -39,7 +39,6 @@ class PartyData:
     meeting: Party | None
     columns: tuple[str, ...]
     scaling: str
-    labels: tuple[str, ...]
 
     def greeting(self) -> Tree:
         """What it says to the server (`alignment.MEETING`), once."""
@@ -64,7 +63,7 @@ class PartyData:
             rows = self.meeting.rows(told["common"].tolist())
             data = restricted(data, np.array(sorted(rows, key=lambda row: self.data.ids[row]), np.int64))
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
-        return Holdings(graph_of(data, told["width"], dtype), None, data, self.labels)
+        return Holdings(graph_of(data, told["width"], dtype), None, replace(data, columns=()))
 
     def marks(self, kept: Dataset) -> dict[str, Any]:
         """See `holdings.marks`, of the `kept` nodes."""
@@ -94,11 +93,11 @@ def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name:
         data, columns = read_party(path, tables(site))
     else:
         data = without_sens(npz.read(path, path.stem, labelled=False), path, site.sens_feature)
-        data, columns = numbered(path, data, site.class_count), ()
+        data, columns = numbered(path, data, site), data.columns
     check_split(path, data)
     check_meant(path, site)
     if data.graph_of is not None:
         refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
     key = read_secret(folder / IDS_KEY) if data.ids else b""
     meeting = Party(name, read_identity(folder), run, tuple(sites), key) if data.ids else None
-    return PartyData(path, data, meeting, columns, site.normalise, site.labels or ())
+    return PartyData(path, data, meeting, columns, site.normalise)

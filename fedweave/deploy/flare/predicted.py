@@ -14,6 +14,6 @@ def leave(job: Participation, site: str, probability: Tensor, log: logging.Logge
     """Write the probabilities [e, c] of the site's examples into the run's folder there."""
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
     found = Predicted(site, probability, np.arange(data.examples), data.public)
-    table = predictions_table([found], data.ids, job.found.labels or data.labels, data.example, data.y)
+    table = predictions_table([found], data.ids, data.labels, data.example, data.y)
     write_table(path, table)
     log.info("%d predictions: %s", data.examples, path)

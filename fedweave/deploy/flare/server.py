@@ -24,6 +24,7 @@ from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN
 from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import uncompared
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.logs import log_to
@@ -62,6 +63,7 @@ class Progress:
     lost: dict[str, str] | None = None
     error: str = ""
     mistake: bool = False  # whether the error is the user's
+    note: str = ""  # on what the sites hold
     recent: list[dict[str, Any]] = field(default_factory=list)
 
     link: CollabLink | None = None
@@ -70,7 +72,7 @@ class Progress:
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """Training is about to start."""
         self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
-        self.ledger = built.fed.ledger
+        self.ledger, self.note = built.fed.ledger, built.note
         self.again = max(0, self.ledger.latest - done)
 
     def step(self, reached: Checkpoint) -> None:
@@ -100,6 +102,7 @@ class Joined:
     fed: Flare
     replies: Replies
     data: SimpleNamespace
+    note: str = ""  # on what could not be compared
 
 
 class Server:
@@ -174,7 +177,8 @@ class Server:
             check_alike(root, fed.held, features, fed.classes)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
         data = SimpleNamespace(name=config.data.name, labels=(), features=features, classes=fed.classes)
-        return Joined(algorithm, fed, replies, data)
+        named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
+        return Joined(algorithm, fed, replies, data, uncompared(named))
 
 
 def backend(build: Callable[[Config], Joined], stop: Stop) -> RunBackend:
@@ -241,8 +245,9 @@ def check_names(replies: Any) -> None:
     class 0 would be another at each."""
     for key, what, remedy in (
         ("names", "classes", "write the same labels = [...] into every site.toml"),
-        ("kinds", "categories, groups, or labels of nodes and edges", "write the same lists into every site.toml"),
-        ("columns", "features", "give the tables the same columns in the same order"),  # categories are among them
+        ("kinds", "categories, or labels of nodes and edges", "write the same lists into every site.toml"),
+        ("groups", "groups of sens", "write the same groups = [...] into every site.toml, group_names into an .npz"),
+        ("columns", "features", "give all data the same columns in the same order"),  # categories are among them
     ):
         names = {site: replies[site][key] for site in replies.clients if replies[site][key] > 0}
         first = next(iter(names), "")

@@ -17,6 +17,7 @@ from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import uncompared
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.sites.certificates import certificate
@@ -51,6 +52,9 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         told.attempt("experiment", partial(check_experiment, config))
         if "server" in names and not any(whose == "experiment" for whose, _ in told.faults):
             told.attempt("server", partial(_begin, directory / "server", project, config, told))
+    named = {name: form["columns"] for name, form in told.forms.items() if "columns" in form}
+    if note := uncompared(named):
+        told.notes.append((", ".join(name for name, has in named.items() if not has), note))
     compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
     return told
 
@@ -98,11 +102,10 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
     test, held = server_test(folder, dtype), server_graphs(folder, dtype)
     form = next((form for form in told.forms.values() if form.get("features") and form.get("classes")), {})
     features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
-    width = len(features) if isinstance(features, list) else features
     if form and not capabilities(config.algorithm.kind).vertical:
-        check_alike(folder, with_test(held, test), width, classes)
+        check_alike(folder, with_test(held, test), features, classes)
     try:
-        algorithm = config.algorithm.make(config.model.make().build(width, classes))
+        algorithm = config.algorithm.make(config.model.make().build(features, classes))
     except ConfigError:
         return  # as the sites have said
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:

@@ -282,10 +282,12 @@ class Teller:
             self._waited = waiting
 
     def _continued(self, now: dict[str, Any]) -> None:
-        """Say from where a job goes on, once; a quick one may be over before it is heard of."""
+        """Say what is noted of the sites and from where a job goes on, once; a quick one may be over before it is heard of."""
         before = (self._last or {}).get("status")
         if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
             after, again = now.get("after", 0), now.get("again", 0)
+            if now.get("note"):
+                typer.echo(f"note: {printable(now['note'])}")
             if after:
                 typer.echo(f"continuing after round {after} of {now['rounds']}")
             elif again:

@@ -17,7 +17,7 @@ def form_of(site: Path) -> Form:
     """
     about, _ = read_checked(site / SITE_FILE)
     data = read_graph(site / about.path, replace(about, normalise="none"))
-    labels, scaling = data.labels or about.labels or (), numbers(data.x, about.normalise)
+    labels, scaling = data.labels, numbers(data.x, about.normalise)
     if about.draws_as is not None and about.normalise == "none":
         scaling = {"how": HANDED_OUT}
     return Form(data.features, data.classes, data.columns, labels, data.example, scaling)

@@ -36,6 +36,7 @@ def compare(told: Found, vertical: bool) -> None:
     """Note what must be the same at all and is not: against what most have, of equally many the first."""
     keys = {
         "features": "Give the same columns, and the same lists of categories, in the same order",
+        "columns": "Give the same columns, and the same lists of categories, in the same order",
         "classes": "Give the same [data] classes or labels",
     }
     keys |= {
@@ -48,17 +49,26 @@ def compare(told: Found, vertical: bool) -> None:
         most = max(values.values(), key=list(values.values()).count, default="")
         same = next((name for name, value in values.items() if value == most), "")
         for name, value in values.items():
-            if value != most:
+            if value != most and not (key == "columns" and _count(told, name) != _count(told, same)):  # said above
                 told.faults.append((name, f"{key}: {_differ(told.forms, key, name, same)}. {remedy}."))
 
 
 def _differ(forms: dict[str, dict[str, Any]], key: str, name: str, same: str) -> str:
     mine, theirs = forms[name][key], forms[same][key]
-    if isinstance(mine, list) and isinstance(theirs, list):
+    if key == "columns":
+        at = next(at for at, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other)
+        return f"column {at + 1} is {mine[at]!r}, and {theirs[at]!r} at {same}"
+    named = [forms[site].get("columns") for site in (name, same)] if key == "features" else []
+    counts = f"{mine}, and {theirs} at {same}"
+    if named and all(named):
+        mine, theirs = named
         parts = [f"lacks {', '.join(gone)}" if (gone := [one for one in theirs if one not in mine][:5]) else ""]
         parts += [f"has {', '.join(more)} besides" if (more := [one for one in mine if one not in theirs][:5]) else ""]
-        return f"{' and '.join(filter(None, parts)) or 'another order of columns'}, compared with {same}"
+        return f"{counts}; it {' and '.join(filter(None, parts))}"
     if key in ("class names", "key of ids", "authority"):
         return f"not those of {same}"
-    mine, theirs = (len(one) if isinstance(one, list) else one for one in (mine, theirs))
-    return f"{mine}, and {theirs} at {same}"
+    return counts
+
+
+def _count(told: Found, name: str) -> Any:
+    return told.forms[name].get("features")

@@ -41,7 +41,7 @@ def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: in
     """What a party of a vertical run brings, and how the algorithm would get on with it."""
     name = folder.name
     own = read_own(data, folder, "check", (name,), name).data
-    told.forms[name] |= {"classes": own.classes, "class names": fingerprint(data.labels or ())}
+    told.forms[name] |= {"classes": own.classes, "class names": fingerprint(own.labels) or None}
     told.facts.append((name, f"{counted(own.nodes, 'node')}, {counted(own.features, 'feature')} of its own"))
     if own.nodes < rules.min_nodes:
         why = f"{counted(own.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
@@ -59,9 +59,12 @@ def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, s
         _get_on(folder, own, data.normalise, rules, config, sites, told)
     told.facts.append((name, _described(own)))
     _crowds(folder, own, rules, told)
-    columns = list(own.columns) or own.features
-    names = fingerprint(data.labels or ())
-    told.forms[name] |= {"features": columns, "classes": own.classes, "class names": names}
+    told.forms[name] |= {
+        "features": own.features,
+        "columns": list(own.columns) or None,
+        "classes": own.classes,
+        "class names": fingerprint(own.labels) or None,
+    }
     if data.test is not None:
         test = told.attempt(name, partial(global_test, folder / data.test, data, torch.float32))
         if test is not None and test.x.shape[1] != own.features:
