@@ -50,7 +50,9 @@ def read(path: Path, name: str, labelled: bool = True) -> Dataset:
         node_labels=arrays.get("node_labels"),
         edge_labels=arrays.get("edge_labels"),
         ids=_ids(arrays, len(y), path),
-        **names,
+        columns=names["columns"],
+        labels=names["labels"],
+        groups=names["groups"],
     )
     return check(dataset, path, labelled)
 

@@ -440,6 +440,14 @@ def test_a_run_that_nobody_follows_any_more_is_said_to_be() -> None:
     assert "failed, before its first round" in status.progress(now | {"status": "failed", "round": 0, "rounds": 0})
 
 
+def test_what_is_noted_of_the_sites_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    teller = Teller()
+    now = {"status": "running", "rounds": 9, "seconds": 1.0, "summary": {}, "lost": {}, "note": "of bank-c"}
+    for at in (1, 2, 3):
+        teller(now | {"round": at})
+    assert capsys.readouterr().out.splitlines().count("note: of bank-c") == 1
+
+
 def test_a_key_of_the_engine_of_sites_needs_no_engine_named(tmp_path: Path) -> None:
     path = tmp_path / "experiment.toml"
     path.write_text('[data]\nname = "digits"\n')

@@ -72,7 +72,7 @@ class Progress:
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """Training is about to start."""
         self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
-        self.ledger, self.note = built.fed.ledger, built.note
+        self.ledger, self.note = built.fed.ledger, getattr(built, "note", "")  # the data of a simulation is one
         self.again = max(0, self.ledger.latest - done)
 
     def step(self, reached: Checkpoint) -> None:

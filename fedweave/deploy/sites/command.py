@@ -282,7 +282,7 @@ class Teller:
             self._waited = waiting
 
     def _continued(self, now: dict[str, Any]) -> None:
-        """Say what is noted of the sites and from where a job goes on, once; a quick one may be over before it is heard of."""
+        """Say from where a job goes on and what is noted of its sites, once; a quick one may be over before."""
         before = (self._last or {}).get("status")
         if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
             after, again = now.get("after", 0), now.get("again", 0)

@@ -58,10 +58,9 @@ def _differ(forms: dict[str, dict[str, Any]], key: str, name: str, same: str) ->
     if key == "columns":
         at = next(at for at, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other)
         return f"column {at + 1} is {mine[at]!r}, and {theirs[at]!r} at {same}"
-    named = [forms[site].get("columns") for site in (name, same)] if key == "features" else []
     counts = f"{mine}, and {theirs} at {same}"
-    if named and all(named):
-        mine, theirs = named
+    mine, theirs = (forms[site].get("columns") for site in (name, same))
+    if key == "features" and mine and theirs:
         parts = [f"lacks {', '.join(gone)}" if (gone := [one for one in theirs if one not in mine][:5]) else ""]
         parts += [f"has {', '.join(more)} besides" if (more := [one for one in mine if one not in theirs][:5]) else ""]
         return f"{counts}; it {' and '.join(filter(None, parts))}"
