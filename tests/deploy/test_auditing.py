@@ -123,7 +123,10 @@ def test_the_owner_sees_how_much_of_its_caps_is_spent(trained: tuple[Path, pa.Ta
     policy = '[policy]\nepsilon = 2.5\ndelta = 1e-6\nunbounded = ["n"]\nbytes = 1000000\n'
     path.write_text(path.read_text().partition("[policy]")[0] + policy)
     told = " ".join(runner.invoke(app, ["audit", str(site)]).output.split())
-    assert "of policy.epsilon = 2.5, 0 is spent at δ = 1e-06; it does not hold for n" in told
+    held = "of policy.epsilon = 2.5, 0 is spent at δ = 1e-06; it does not hold for n, what has left without a bound: "
+    _, _, bare = told.partition(held)
+    assert "FedAvg.train: update" in bare
+    assert "FedAvg.train: n" not in bare.partition(" of policy.bytes")[0]
     left = sum(row["bytes"] for row in audit(site).ledger.to_pylist() if row["direction"] == "up")
     assert f"of policy.bytes = 1,000,000, {left:,} are spent" in told
 

@@ -61,6 +61,7 @@ def certificate(authority: Path, name: str, first: datetime, last: datetime, int
         .serial_number(x509.random_serial_number())
         .not_valid_before(first)
         .not_valid_after(last)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(root.public_key()), critical=False)
         .sign(signer, hashes.SHA256())  # type: ignore[arg-type]
     )
     paths = into / f"{name}.crt", into / f"{name}.key"

@@ -167,7 +167,7 @@ def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepIn
 
 def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: Iterable[Applied]) -> None:
     for release in sent:
-        if Account().after(release).cost.unbounded and not any(_covers(key, release.key) for key in rules.unbounded):
+        if Account().after(release).cost.unbounded and not any(covers(key, release.key) for key in rules.unbounded):
             raise PolicyViolation(
                 f"policy.epsilon: nothing bounds what {release.key} reveals (mechanism: {release}), so no ε holds; run "
                 f'an algorithm that bounds it, or let it leave all the same: policy.unbounded = ["{release.key}"]'
@@ -197,21 +197,22 @@ def _fitting(cost: Cost, cap: float, delta: float) -> str:
 def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> None:
     applied = f"the algorithm applies {str(Applied(path, mechanisms))!r} to {path}"
     for key in rules.deny:
-        if _covers(key, path):
+        if covers(key, path):
             raise PolicyViolation(f"policy.deny: {key} may not leave")
     mixed = max((own.least for own in mechanisms if isinstance(own, Mixup)), default=0)
     noised = max((own.sigma / (own.sensitivity or 1.0) for own in mechanisms if isinstance(own, Gaussian)), default=0.0)
     for rule, demands, got in (("mixup", rules.mixup, mixed), ("noise", rules.noise, noised)):
         for key, least in demands.items():
-            if _covers(key, path) and got < least:
+            if covers(key, path) and got < least:
                 raise PolicyViolation(f"policy.{rule}: {key} needs at least {least:g}, {applied}")
     sums = [own for own in mechanisms if isinstance(own, SecureSum)]
     for key in rules.secure_sum:
-        if _covers(key, path) and not any(own.everyone or rules.partial_sums for own in sums):
+        if covers(key, path) and not any(own.everyone or rules.partial_sums for own in sums):
             of = "" if rules.partial_sums else " of all sites"
             allow = ". Set policy.partial_sums = true if sites may be missing" if sums else ""
             raise PolicyViolation(f"policy.secure_sum: {key} may only leave in a secure sum{of}, {applied}{allow}")
 
 
-def _covers(key: str, path: str) -> bool:
+def covers(key: str, path: str) -> bool:
+    """Whether `path` is that of `key`, or below it."""
     return f"{path}/".startswith(f"{key}/")

@@ -117,12 +117,24 @@ def _caps(found: "Audit") -> list[str]:
     """How much of what the policy allows is spent, a line for each cap."""
     rules, spent, told = found.rules, found.spent, []
     if rules.epsilon is not None:
-        free = f"; it does not hold for {', '.join(rules.unbounded)}" if rules.unbounded else ""
+        bare = ", ".join(_bare(found))
+        held = ", ".join([*rules.unbounded, *([f"what has left without a bound: {bare}"] if bare else [])])
+        free = f"; it does not hold for {held}" if held else ""
         now = f"{spent.epsilon(rules.delta):.4g} is spent at δ = {rules.delta:g}"
         told.append(f"of policy.epsilon = {rules.epsilon:g}, {now}{free}")
     if rules.bytes is not None:
         told.append(f"of policy.bytes = {rules.bytes:,}, {spent.bytes:,} are spent")
     return told
+
+
+def _bare(found: "Audit") -> list[str]:
+    """What has left, mostly before there was a cap, that no ε bounds and that the policy would not let leave now."""
+    from fedweave.deploy.flare.policy import covers
+    from fedweave.report.ledger import FRAMING, called
+
+    sent = [one for run in found.runs for one in run.flows if one.direction != "down" and one.key != FRAMING]
+    bare = [one for one in sent if one.account.cost.unbounded]
+    return sorted({called(one) for one in bare if not any(covers(key, one.key) for key in found.rules.unbounded)})
 
 
 def _told(run: "Run") -> list[str]:

@@ -59,9 +59,10 @@ def _of_epsilon(rules: Rules, cap: float, spent: Spent, calls: Calls, general: G
 
     if cost(reached[-1]) > cap:
         round = bisect_right(reached, cap, key=cost) + 1
+        apart = ", apart from what left without a bound" if spent.account.cost.unbounded else ""
         yield (
-            f"policy.epsilon: ε = {cost(spent):.4g} of {cap:g} is spent at δ = {rules.delta:g}, so that a run that "
-            f"begins now would lose the site in round {round:,} of {general.rounds:,}"
+            f"policy.epsilon: ε = {cost(spent):.4g} of {cap:g} is spent at δ = {rules.delta:g}{apart}, so that a run "
+            f"that begins now would lose the site in round {round:,} of {general.rounds:,}"
         )
 
 
