@@ -63,7 +63,7 @@ def audit(folder: Path) -> Audit:
     found = {path.stem: read(path) for path in journals(folder)}
     if not found:
         with suppress(FileNotFoundError):
-            folder.stat()  # which says what looking for files does not: a name that is too long, a folder that is closed
+            folder.stat()  # says what a look for files does not: a name that is too long, a closed folder
         raise UserError(f"{folder} holds no journal: give the folder of a site that has taken part in a run.")
     spent = Spent.of(entry for records in found.values() for entry in records.entries)
     rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
