@@ -85,7 +85,8 @@ def terms_of(run: Run) -> Terms:
         if "currency" in table:
             return Terms(_amount(table["budget"]), table["currency"])
     name = algorithm.get("name")
-    remedy = "choose fairgraphfl, or add the parts 'agent_value' and 'payoff'" if "parts" in algorithm else "choose one that does"
+    add = "choose fairgraphfl, or add the parts 'agent_value' and 'payoff'"
+    remedy = add if "parts" in algorithm else "choose one that does"
     raise UserError(
         f"the algorithm {name!r} of {run.directory} pays nobody, so that there is nothing to state; {remedy}."
     )
