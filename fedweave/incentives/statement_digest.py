@@ -1,14 +1,15 @@
 """One number that stands for a whole statement, against which a member can check its own lines without the others'.
 
 Line k of n has a hash h_k = SHA-256 of a canonical encoding of the line. The chain starts with c_0, the hash of the
-terms and the run, and goes on with c_k = SHA-256(c_{k-1} h_k); c_n is the statement's digest. Whoever holds some of the
-lines, the other lines' hashes and the digest can work it out again; whoever kept the digest of earlier rounds sees
-whether these were rewritten. A line's hash does not show its content, but confirms a guess of the whole line.
+terms, the run and what pay is divided by (`dues.sums`), and goes on with c_k = SHA-256(c_{k-1} h_k); c_n is the
+statement's digest. Whoever holds some of the lines, the other lines' hashes and the digest can work it out again;
+whoever kept the digest of earlier rounds sees whether these were rewritten. A line's hash does not show its content,
+but confirms a guess of the whole line.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,14 +27,13 @@ class Digest(NamedTuple):
     digest: str
 
 
-def digest(table: pa.Table, terms: Terms, run: str) -> Digest:
-    """The digest of a statement under its `terms`; `run` is the hash of the run that it is about.
+def digest(table: pa.Table, terms: Terms, run: str, sums: Mapping[int, float] | None = None) -> Digest:
+    """The digest of a statement under its `terms`; run: the hash of the run that it is about. sums: of `dues.sums`.
 
     Raises:
         UserError: a column is missing or has another type than in `statement.SCHEMA`.
     """
-    start = _hash(_encoded([run, terms.cents, terms.currency]))
-    lines = hashes(table)
+    start, lines = _start(terms, run, sums), hashes(table)
     return Digest(start, lines, chained(start, lines))
 
 
@@ -60,15 +60,20 @@ def chained(start: str, lines: Sequence[str]) -> str:
     return link.hex()
 
 
-def check(own: pa.Table, member: str, whole: Digest, terms: Terms, run: str) -> None:
+def check(
+    own: pa.Table, member: str, whole: Digest, terms: Terms, run: str, sums: Mapping[int, float] | None = None
+) -> None:
     """Check a member's lines `own`, all that the statement has of it, against the digest of the whole.
 
     Raises:
         UserError: one of them is not in the statement, is another member's or there twice, or terms, run, hashes and
             digest do not belong together.
     """
-    if whole.start != _hash(_encoded([run, terms.cents, terms.currency])):
-        raise UserError("the statement is about another run, budget or currency; ask for that of this run.")
+    if whole.start != _start(terms, run, sums):
+        raise UserError(
+            "the statement is about another run, budget or currency, or the sums that pay is divided by were changed; "
+            "ask for that of this run."
+        )
     if chained(whole.start, whole.lines) != whole.digest:
         raise UserError("the hashes of the lines do not lead to the digest; ask for the statement again.")
     strangers = set(own["member"].to_pylist()) - {member}
@@ -97,6 +102,11 @@ def of_member(table: pa.Table, member: str) -> pa.Table:
         names = ", ".join(sorted(set(table["member"].to_pylist())))
         raise UserError(f"no lines of {member!r}; the statement has those of {names}.")
     return own
+
+
+def _start(terms: Terms, run: str, sums: Mapping[int, float] | None) -> str:
+    told = [[number, float(total).hex()] for number, total in sorted((sums or {}).items())]
+    return _hash(_encoded([run, terms.cents, terms.currency, *([told] if told else [])]))
 
 
 def _plain(name: str, value: object) -> object:

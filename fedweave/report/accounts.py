@@ -6,6 +6,7 @@ ledger that a statement is about the run that it took part in.
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -13,11 +14,13 @@ import pyarrow.compute as pc
 import torch
 
 from fedweave.config import Document, dumps
+from fedweave.config.toml import section
 from fedweave.errors import UserError
 from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
+from fedweave.incentives.dues import sums
 from fedweave.incentives.payoffs import Payoffs
 from fedweave.incentives.statement import MEASURES, Round, Terms, reasons, statement
-from fedweave.incentives.statement_digest import Digest, check, digest, of_member
+from fedweave.incentives.statement_digest import Digest, digest
 from fedweave.report.reading import Run
 from fedweave.runs.files import CONTRIBUTIONS, read_table
 
@@ -27,8 +30,8 @@ _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "me
 
 class Account(NamedTuple):
     """A statement: its lines (`incentives.statement.SCHEMA`), terms, run's hash and digest; what the run's hash is made
-    of; the rounds in which there was nothing to divide; and what leave-one-out values are gains in, "" where there are
-    none."""
+    of; what pay is divided by in each round (`incentives.dues.sums`), 0 where there was nothing to divide; and what
+    leave-one-out values are gains in, "" where there are none."""
 
     table: pa.Table
     terms: Terms
@@ -36,8 +39,13 @@ class Account(NamedTuple):
     digest: Digest
     config: str
     ledgers: dict[str, str]
-    empty: tuple[int, ...] = ()
+    sums: dict[int, float]
     gains: str = ""
+
+    @property
+    def empty(self) -> tuple[int, ...]:
+        """The rounds in which there was nothing to divide."""
+        return tuple(number for number, total in self.sums.items() if not total)
 
     def seal(self) -> dict[str, Any]:
         """All but the lines, as a JSON document."""
@@ -47,6 +55,7 @@ class Account(NamedTuple):
             "run": self.run,
             "config": self.config,
             "ledgers": self.ledgers,
+            "sums": self.sums,
             "start": self.digest.start,
             "lines": list(self.digest.lines),
             "digest": self.digest.digest,
@@ -59,7 +68,7 @@ def account(run: Run) -> Account:
     Raises:
         UserError: it does not, or nobody was paid in any round.
     """
-    terms, every = terms_of(run), _rounds(run)
+    terms, every = terms_of(run.config, run.directory), _rounds(run)
     entries = [entry for entry in every if float(entry.pay.sum()) > 0]
     if not entries:
         raise UserError(
@@ -68,18 +77,21 @@ def account(run: Run) -> Account:
     table = statement(terms, entries)
     config, ledgers = config_hash(run.config), {name: ledger_hash(run.ledger, name) for name in _members(run)}
     whole = run_hash(config, ledgers)
-    skipped = tuple(entry.number for entry in every if not float(entry.pay.sum()) > 0)
-    return Account(table, terms, whole, digest(table, terms, whole), config, ledgers, skipped, _gains(run))
+    nothing = {entry.number: 0.0 for entry in every if not float(entry.pay.sum()) > 0}
+    divided = dict(sorted((sums(table, terms) | nothing).items()))
+    sealed = digest(table, terms, whole, divided)
+    return Account(table, terms, whole, sealed, config, ledgers, divided, _gains(run))
 
 
-def terms_of(run: Run) -> Terms:
-    """Budget and currency as the configuration has them, of the algorithm or of its part "payoff".
+def terms_of(config: Document, directory: Path) -> Terms:
+    """Budget and currency as the configuration of the run in `directory` has them, of the algorithm or of its part
+    "payoff".
 
     Raises:
         UserError: it has none.
         ConfigError: the budget is not an amount in whole cents.
     """
-    algorithm = run.section("algorithm")
+    algorithm = section(config, "algorithm")
     parts = [part if isinstance(part, dict) else {"name": part} for part in algorithm.get("parts", [])]
     for table in (algorithm, *(part for part in parts if part.get("name") == PAYOFF)):
         if "currency" in table:
@@ -87,9 +99,7 @@ def terms_of(run: Run) -> Terms:
     name = algorithm.get("name")
     add = "choose fairgraphfl, or add the parts 'agent_value' and 'payoff'"
     remedy = add if "parts" in algorithm else "choose one that does"
-    raise UserError(
-        f"the algorithm {name!r} of {run.directory} pays nobody, so that there is nothing to state; {remedy}."
-    )
+    raise UserError(f"the algorithm {name!r} of {directory} pays nobody, so that there is nothing to state; {remedy}.")
 
 
 def _amount(budget: Any) -> str:
@@ -146,54 +156,3 @@ def ledger_hash(ledger: pa.Table, member: str) -> str:
 def run_hash(config: str, ledgers: dict[str, str]) -> str:
     """SHA-256 of the hashes of the configuration and of the members' ledgers, by name."""
     return hashlib.sha256(json.dumps([config, sorted(ledgers.items())]).encode()).hexdigest()
-
-
-def check_own(own: pa.Table, seal: dict[str, Any], member: str, run: Run) -> None:
-    """Check a member's lines of a statement against its seal, that against the member's own configuration and ledger,
-    and what is paid against the payoffs, all of which stand in `run`.
-
-    Raises:
-        UserError: a line was changed or left out, or the statement is about another run; says which part does not
-            agree.
-    """
-    try:
-        terms = Terms(seal["budget"], seal["currency"])
-        whole = Digest(seal["start"], tuple(seal["lines"]), seal["digest"])
-        for word in (whole.start, whole.digest, *whole.lines):
-            bytes.fromhex(word)
-        config, ledgers, stated = str(seal["config"]), dict(seal["ledgers"]), str(seal["run"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"the seal is damaged ({type(error).__name__} {error}); ask for the statement again."
-        ) from error
-    if config != config_hash(run.config):
-        raise UserError(
-            f"the statement is about another configuration than {run.directory}/config.toml. If the run went on after "
-            "the statement was written, ask for a new one; the number of rounds is of the configuration, too."
-        )
-    if ledgers.get(member) != ledger_hash(run.ledger, member):
-        raise UserError(
-            f"the statement does not know the ledger of {member} in {run.directory}: it is about another run, or what "
-            "was exchanged was changed afterwards."
-        )
-    if stated != run_hash(config, ledgers):
-        raise UserError("the run's hash is not that of the ledgers in the seal; ask for the statement again.")
-    if terms != terms_of(run):
-        raise UserError("budget or currency are not those of the configuration; ask for the statement again.")
-    check(own, member, whole, terms, stated)
-    _check_pay(own, member, run)
-
-
-def _check_pay(own: pa.Table, member: str, run: Run) -> None:
-    """Refuse lines whose rounds or amounts are not those of the run: who writes a statement can seal anything."""
-    told, due = (
-        {row["round"]: row["pay"] for row in table.to_pylist()}
-        for table in (own, of_member(account(run).table, member))
-    )
-    for number in sorted(told.keys() | due.keys()):
-        if told.get(number) != due.get(number):
-            said = "leaves it out" if number not in told else f"says {told[number]}"
-            raise UserError(
-                f"in round {number} {run.directory} has {due.get(number, 'nothing')} for {member}, and the statement "
-                f"{said}; ask for the statement again."
-            )

@@ -3,7 +3,7 @@
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,30 +12,41 @@ from fedweave.errors import UserError
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
-SEAL = "statement.json"
-
 
 def statement(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run that pays its members.")],
-    member: Annotated[str, typer.Option(metavar="NAME", help="Only the lines of this member.")] = "",
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN", help="The directory of a run that pays its members.", show_default=False),
+    ] = None,
+    member: Annotated[
+        str, typer.Option(metavar="NAME", help="Only what this member may see: a folder to hand to it.")
+    ] = "",
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where to write (RUN/statement).")
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="DIR", help="Where to write (RUN/statement; for a member RUN/statement/NAME)."
+        ),
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Check the statement in DIR against the ledger in RUN; needs --member."),
+        typer.Option(
+            metavar="DIR",
+            help="Check the statement in DIR against RUN or, without RUN, a member's copy against what it holds; needs "
+            "--member.",
+        ),
     ] = None,
 ) -> None:
     """State what each member of a run contributed, got, and is paid or fined, round by round: CSV, Parquet, and a page
     to print."""
     if check is not None:
-        _check(directory, member, check)
-        typer.echo(f"the statement in {check} agrees with the ledger of {member} in {directory}")
-        typer.echo("checked are its Parquet and CSV files; the page (.html) is a copy to read")
+        for line in _check(directory, member, check):
+            typer.echo(line)
         return
+    if directory is None:
+        raise UserError("name the directory of a run, or with --check the folder of a statement.")
     from fedweave.runs.files import STATEMENT
 
-    paths, totals = write_statement(directory, member, out or directory / STATEMENT)
+    paths, totals = write_statement(directory, member, out or directory / STATEMENT / member)
     _show(totals)
     for path in paths:
         typer.echo(path)
@@ -59,43 +70,54 @@ def _show(totals: "pa.Table") -> None:
 
 
 def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path], pa.Table]":
-    """Write all files of a statement, or of one member's lines; return their paths, and the totals of who is in it.
+    """Write all files of a statement, or of one member's copy; return their paths, and the totals of who is in it.
 
     Raises:
-        UserError: see `accounts.account`; or the member has no lines.
+        UserError: see `accounts.account` and `member_copy.check_free`; or the member has no lines.
     """
     from fedweave.incentives.statement import totals
     from fedweave.incentives.statement_digest import of_member
     from fedweave.report.account_page import page
     from fedweave.report.accounts import account
+    from fedweave.report.member_copy import check_free, write_copy
     from fedweave.report.reading import read_run
+    from fedweave.report.sealed import SEAL
     from fedweave.runs.files import write, write_csv, write_table
 
     run = read_run(directory)
     whole = account(run)
     table = of_member(whole.table, member) if member else whole.table
     about = f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}"
-    words = ["fedweave", "statement", str(directory), "--member", member or "NAME", "--check", str(out)]
-    text = page(whole, table, about, shlex.join(words))
+    if member:
+        check_free(out, member)
+    words = (
+        ["--member", member, "--check", out.name]
+        if member
+        else [str(directory), "--member", "NAME", "--check", str(out)]
+    )
+    text = page(whole, table, about, shlex.join(["fedweave", "statement", *words]))
     paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html")] + [out / SEAL]
     write_csv(paths[0], table)
     write_table(paths[1], table)
     write(paths[2], lambda file: file.write(text.encode()))
     write(paths[3], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
-    return paths, totals(table)
+    return paths + (write_copy(run, member, out) if member else []), totals(table)
 
 
-def _check(directory: Path, member: str, folder: Path) -> None:
+def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
+    """What was checked, and what is left open."""
     from fedweave.incentives.statement_digest import of_member
-    from fedweave.report.accounts import check_own
     from fedweave.report.reading import read_run
-    from fedweave.runs.files import read, read_table
+    from fedweave.report.sealed import check_copy, check_in_run, read_seal
+    from fedweave.runs.files import LEDGER, RUN, read_table
 
     if not member:
         raise UserError("--check needs --member NAME: whose ledger is in the directory.")
-    if not (folder / SEAL).is_file():
+    seal = read_seal(folder)
+    if directory is None and not (folder / LEDGER).is_file():
         raise UserError(
-            f"{folder} holds no statement: it has no {SEAL}. Name the folder that `fedweave statement` wrote."
+            f"{folder} is not a member's copy: it has no {LEDGER}. Ask for what `fedweave statement RUN --member "
+            f"{member}` writes, or name the run before --check."
         )
     whole, stem = _stem(""), _stem(member)
     tables: dict[str, pa.Table] = {
@@ -103,14 +125,18 @@ def _check(directory: Path, member: str, folder: Path) -> None:
     }
     if not tables:
         raise UserError(f"{folder} has no {stem}.parquet or {whole}.parquet, which holds the lines; ask for it.")
-    try:
-        seal: dict[str, Any] = json.loads(read(folder / SEAL))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{folder / SEAL} is damaged ({error}); ask for the statement again.") from error
-    run = read_run(directory)
+    run, left_open = None if directory is None else read_run(directory), list[str]()
     for table in tables.values():
-        check_own(of_member(table, member), seal, member, run)
+        own = of_member(table, member)
+        if run is None:
+            left_open = check_copy(own, seal, member, folder)
+        else:
+            check_in_run(own, seal, member, run)
     _check_spreadsheets(folder, {stem: of_member(next(iter(tables.values())), member)} | tables)
+    told = [f"the statement in {folder} agrees with the ledger of {member} in {directory or folder}", *left_open]
+    if (folder / RUN).exists() and directory is None:
+        told.append(f"whether that is what left the site: fedweave audit SITE --against {folder}")
+    return [*told, "checked are its Parquet and CSV files; the page (.html) is a copy to read"]
 
 
 def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.config import dumps
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.audit import audit, compare
 from fedweave.rounds import train
@@ -97,6 +98,30 @@ def test_the_command_compares_with_a_run(trained: tuple[Path, pa.Table], tmp_pat
     assert said.exit_code == 2
     assert "has taken no part in the run other" in " ".join(said.output.split())
     assert runner.invoke(app, [*asked, "-o", str(tmp_path / "page.html")]).exit_code == 2
+
+
+def test_the_command_compares_the_configuration_too(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
+    """Budgets and currencies stand there, and whoever started the run could write others afterwards."""
+    project, ledger = trained
+    write_table(tmp_path / "ledger.parquet", ledger)
+    sites = ["bank-a", "bank-b", "bank-c"]
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "sites": sites}))
+    config = experiment("fedavg", rounds=2)
+    asked = ["audit", str(project / "bank-b"), "--against", str(tmp_path)]
+    for document, of, code, said in (
+        (config.plain(), sites, 0, "is the configuration that the site joined with"),
+        (config.plain() | {"rounds": 3}, sites, 0, "is the configuration that the site joined with"),
+        (config.plain() | {"seed": 77}, sites, 1, "is another configuration, or of other sites"),
+        (config.plain(), sites[:2], 1, "is another configuration, or of other sites"),
+        (config.plain() | {"model": {"name": "my.py:Model"}}, sites, 0, "is not compared"),
+    ):
+        (tmp_path / "config.toml").write_text(dumps(document))
+        (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "sites": of}))
+        told = runner.invoke(app, asked)
+        assert said in " ".join(told.output.split())
+        assert told.exit_code == code, told.output
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "sites": [3]}))
+    assert "its sites are no names" in " ".join(runner.invoke(app, asked).output.split())
 
 
 @pytest.mark.parametrize(

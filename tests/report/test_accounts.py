@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.errors import FedweaveError
-from fedweave.incentives.statement_digest import chained, hashes
+from fedweave.incentives.statement import Terms
+from fedweave.incentives.statement_digest import chained, digest, hashes
 from fedweave.report import tables
 from fedweave.report.account_page import money
 from fedweave.report.accounts import account
@@ -170,13 +171,119 @@ def test_a_member_gets_its_own_lines_alone_and_can_check_them(finished: Path, tm
     fedweave("statement", finished, "--member", "client-2", "--check", finished / "statement")
 
 
+def own_copy(run: Path, member: str = "client-1") -> Path:
+    fedweave("statement", run, "--member", member)
+    return run / "statement" / member
+
+
+def check_copy(copy: Path, code: int = 0, member: str = "client-1") -> str:
+    """What the command says to a member that has nothing but its copy."""
+    return " ".join(fedweave("statement", "--member", member, "--check", copy, code=code).split())
+
+
+def test_a_member_checks_with_its_copy_alone(copied: Path, tmp_path: Path) -> None:
+    copy = own_copy(copied).rename(tmp_path / "mine")
+    shutil.rmtree(copied)
+    told = check_copy(copy)
+    assert "agrees with the ledger of client-1" in told
+    assert "does not follow" not in told
+    ledger = pq.read_table(copy / "ledger.parquet").unify_dictionaries().combine_chunks()
+    for column in ledger.columns:  # a dictionary tells words of rows that were left out
+        if pa.types.is_dictionary(column.type):
+            assert set(column.chunk(0).dictionary.to_pylist()) == set(column.to_pylist()) - {None}
+    for path in copy.iterdir():  # names of the others, and hashes, are all there is of them
+        others = [row for row in tables_in(path) if row.get("client", row.get("member")) not in (None, "client-1")]
+        assert not others, path
+        assert path.suffix in (".csv", ".html", ".parquet", ".json", ".toml")
+        assert path.suffix == ".json" or b"client-0" not in path.read_bytes()
+
+
+def tables_in(path: Path) -> list[dict[str, Any]]:
+    return pq.read_table(path).to_pylist() if path.suffix == ".parquet" else []
+
+
+def test_a_copy_needs_a_folder_of_its_own(copied: Path) -> None:
+    copy = own_copy(copied)
+    told = fedweave("statement", copied, "--member", "client-0", "--out", copy, code=2)
+    assert "holds statement-client-1.csv: give every member a folder of its own" in " ".join(told.split())
+    before = (copied / "ledger.parquet").read_bytes()
+    told = fedweave("statement", copied, "--member", "client-0", "--out", copied, code=2)
+    assert "is the directory of a run" in " ".join(told.split())
+    assert (copied / "ledger.parquet").read_bytes() == before
+    fedweave("statement", copied)
+    whole = fedweave("statement", "--member", "client-0", "--check", copied / "statement", code=2)
+    assert "is not a member's copy: it has no ledger.parquet" in " ".join(whole.split())
+    assert "name the directory of a run" in " ".join(fedweave("statement", code=2).split())
+
+
+def sealed_again(copy: Path, lines: Callable[[pa.Table], pa.Table], **values: Any) -> None:
+    """What a dishonest writer of statements can do: lines, seal and spreadsheet agree."""
+    path = copy / "statement-client-1.parquet"
+    before = pq.read_table(path)
+    after = lines(before)
+    seal = json.loads((copy / "statement.json").read_text())
+    old, new = hashes(before), dict(zip(after["round"].to_pylist(), hashes(after), strict=True))
+    swapped = {line: new.get(number) for line, number in zip(old, before["round"].to_pylist(), strict=True)}
+    kept = [line for each in seal["lines"] if (line := swapped.get(each, each)) is not None]
+    seal |= {"lines": kept, **values}
+    start = digest(after, Terms(seal["budget"], seal["currency"]), seal["run"], as_numbers(seal["sums"])).start
+    seal |= {"start": start, "digest": chained(start, kept)}
+    (copy / "statement.json").write_text(json.dumps(seal))
+    write_table(path, after)
+    write_csv(copy / "statement-client-1.csv", after)
+
+
+def as_numbers(sums: dict[str, float]) -> dict[int, float]:
+    return {int(number): total for number, total in sums.items()}
+
+
+def test_a_copy_that_pays_less_than_follows_from_its_values_is_refused(copied: Path) -> None:
+    copy = own_copy(copied)
+    sealed_again(copy, lambda lines: lines)
+    check_copy(copy)  # what `sealed_again` does is not found out by itself
+    sealed_again(copy, lambda lines: with_pay(lines, Decimal("-0.02")))
+    assert re.search(r"in round 1 the statement pays \S+, and from its values follow", check_copy(copy, code=2))
+
+
+def test_a_copy_that_lacks_a_round_in_which_the_member_trained_is_refused(copied: Path) -> None:
+    copy = own_copy(copied)
+    sealed_again(copy, lambda lines: lines.slice(1))
+    assert "client-1 sent an update in round 1, and the statement has no line of it" in check_copy(copy, code=2)
+
+
+def test_what_pay_is_divided_by_is_sealed(copied: Path) -> None:
+    copy = own_copy(copied)
+    seal = json.loads((copy / "statement.json").read_text())
+    larger = {number: 2 * total for number, total in seal["sums"].items()}
+    (copy / "statement.json").write_text(json.dumps(seal | {"sums": larger}))
+    assert "the sums that pay is divided by were changed" in check_copy(copy, code=2)
+    (copy / "statement.json").write_text(json.dumps(seal))
+    first = min(seal["sums"])
+    sealed_again(copy, lambda lines: lines, sums={n: total for n, total in seal["sums"].items() if n != first})
+    assert "the pay of round 1 does not follow from values: only RUN shows it" in check_copy(copy)
+    sealed_again(copy, lambda lines: lines, sums=larger)  # the digest is another than other members have
+    assert "from its values follow" in check_copy(copy, code=2)
+
+
+def test_a_copy_of_another_configuration_or_other_messages_is_refused(copied: Path) -> None:
+    copy = own_copy(copied)
+    config = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(config.replace("1000.01", "1000.0"))
+    assert "about another configuration" in check_copy(copy, code=2)
+    (copy / "config.toml").write_text(config)
+    rewrite(copy / "ledger.parquet", with_bytes)
+    assert "does not know the ledger of client-1" in check_copy(copy, code=2)
+    (copy / "statement.json").write_text("[]")
+    assert "is damaged" in check_copy(copy, code=2)
+
+
 def rewrite(path: Path, change: Any) -> None:
     pq.write_table(change(pq.read_table(path)), path)
 
 
-def with_pay(table: pa.Table) -> pa.Table:
+def with_pay(table: pa.Table, more: Decimal = Decimal("0.01")) -> pa.Table:
     pay = table["pay"].to_pylist()
-    pay[0] += Decimal("0.01")
+    pay[0] += more
     return table.set_column(
         table.column_names.index("pay"), table.schema.field("pay"), pa.array(pay, table["pay"].type)
     )

@@ -10,14 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedweave.config import Document
 from fedweave.core.ledger import Ledger
 from fedweave.core.purposes import EVALUATION, SETUP, TRAINING
 from fedweave.deploy.flare.accounts import NO_RUN
 from fedweave.deploy.flare.journal import Records, journal_path, journals, read
 from fedweave.deploy.flare.policy import Spent
+from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, read_site_file
 from fedweave.errors import UserError
-from fedweave.outside import label
+from fedweave.outside import files_in, label
 from fedweave.report.flows import Flow, flows
 
 
@@ -105,6 +107,20 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     names = {*own["client"].to_pylist()} or {folder.resolve().name}  # of a site that sent nothing, or lost its journal
     sent, stated = (Counter(map(_message, _in_rounds(table, names))) for table in (own, ledger))
     return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
+
+
+def agreed(folder: Path, run: str, document: Document, sites: list[str]) -> bool | None:
+    """Whether `document` is the configuration with which the site in `folder` joined the run of these `sites`; None if
+    the site cannot tell: it joined with plug-ins, or before journals had fingerprints.
+
+    What a run may change, such as its rounds, is in no fingerprint (`requests.pin`).
+    """
+    joined = next((note for note in read(journal_path(folder, run)).notes if note["note"] == "joined"), {})
+    plugged = next(files_in(document), None) is not None
+    if plugged or not {"pin", *versions({})} <= joined.keys():
+        return None
+    releases = {name: str(joined[name]) for name in versions({})}
+    return bool(joined["pin"] == pin(document, sites, releases))
 
 
 def _in_rounds(ledger: pa.Table, names: set[str]) -> list[dict[str, Any]]:

@@ -198,9 +198,9 @@ def check_versions(theirs: dict[str, str], document: Document) -> None:
         )
 
 
-def pin(document: Document, sites: list[str]) -> str:
-    """A fingerprint of a run's sites, of the versions and plug-ins here and of all settings that a run keeps for as
-    long as it lasts (`runs.resuming.may_change`)."""
+def pin(document: Document, sites: list[str], releases: dict[str, str] | None = None) -> str:
+    """A fingerprint of a run's sites, of the versions and plug-ins here, or of the `releases` given, and of all
+    settings that a run keeps for as long as it lasts (`runs.resuming.may_change`)."""
     kept = {key: value for key, value in flat(document).items() if not may_change(key)}
-    told = json.dumps([kept, sites, versions(document)], sort_keys=True)
+    told = json.dumps([kept, sites, versions(document) if releases is None else releases], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()

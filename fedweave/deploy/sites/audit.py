@@ -20,13 +20,16 @@ def audit(
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write a page to print.")] = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Compare with the ledger of a run as whoever started it has it."),
+        typer.Option(
+            metavar="RUN",
+            help="Compare with a run as whoever started it has it, or with a member's copy of its statement.",
+        ),
     ] = None,
 ) -> None:
     """Show a site's owner what was asked, what left to whom, what it cost in ε, and what was refused.
 
-    With --against, only whether the site's own journal and the ledger of a run agree on what left the site; exit code
-    1 if they do not.
+    With --against, only whether the site's own journal and a run agree on what left the site and on the configuration;
+    exit code 1 if they do not.
     """
     from fedweave.deploy.flare.audit import audit as read
 
@@ -96,10 +99,29 @@ def _compare(directory: Path, run: Path) -> None:
         typer.echo(
             f"{counted(damaged, 'damaged line')} of the journal: what is said there to have left is not compared"
         )
-    if more or less or damaged:
+    same = _same_configuration(directory, run, number)
+    if more or less or damaged or same is False:
         raise typer.Exit(1)
     typer.echo(f"the journal of {directory} and the ledger of {run} agree on what left the site")
     typer.echo("in the algorithm's steps; what it sent to join and for predictions is in the journal alone")
+
+
+def _same_configuration(directory: Path, run: Path, number: str) -> bool | None:
+    """Whether the run's configuration is the one that the site joined with, None if that cannot be told; say so."""
+    from fedweave.config import load_saved
+    from fedweave.deploy.flare.audit import agreed
+    from fedweave.deploy.sites.running import sites_of
+    from fedweave.runs.files import CONFIG
+
+    sites = sites_of(run)
+    same = agreed(directory, number, load_saved(run / CONFIG), sites) if sites else None
+    if same:
+        typer.echo(f"{run / CONFIG} is the configuration that the site joined with (but for what a run may change)")
+    elif same is None:
+        typer.echo(f"{run / CONFIG} is not compared: the run has plug-ins, or is of an earlier version of fedweave")
+    else:
+        typer.echo(f"{run / CONFIG} is another configuration, or of other sites, than the site joined with")
+    return same
 
 
 def _in_all(found: "Audit") -> str:

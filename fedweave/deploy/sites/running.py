@@ -93,7 +93,7 @@ def run(
         if resume or overwrite:
             _end_earlier(admin, directory, told)
         with replacing(directory) if overwrite else nullcontext():
-            number = _number(project, directory, resume)
+            number = _number(project, about, directory, resume)
             return _jobs(admin, config, about, number, project, directory, told, patience)
 
 
@@ -156,11 +156,11 @@ def _note(project: Path, now: dict[str, Any]) -> None:
     (project / ADMIN / STATUS).write_text(json.dumps({**told, "at": time.time()}))
 
 
-def _number(project: Path, directory: Path, resume: bool) -> str:
+def _number(project: Path, about: Project, directory: Path, resume: bool) -> str:
     if resume and (directory / RUN).exists():
         return number_of(directory)
     number = secrets.token_hex(8)
-    _keep(directory, {"run": number, "project": str(project.resolve())})
+    _keep(directory, {"run": number, "sites": list(about.sites), "project": str(project.resolve())})
     return number
 
 
@@ -174,6 +174,18 @@ def number_of(directory: Path) -> str:
         return str(_kept(directory)["run"])
     except KeyError as error:
         raise damaged(directory / RUN, "it names no run") from error
+
+
+def sites_of(directory: Path) -> list[str]:
+    """The sites of the run in `directory`; [] if an earlier version of fedweave wrote its run.json.
+
+    Raises:
+        FedweaveError: that is damaged.
+    """
+    found = _kept(directory).get("sites", [])
+    if not isinstance(found, list) or not all(isinstance(site, str) for site in found):
+        raise damaged(directory / RUN, "its sites are no names")
+    return found
 
 
 def _kept(directory: Path) -> dict[str, Any]:
@@ -216,7 +228,7 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
     saved(directory, config)  # with the plug-ins that made it
-    number = _number(project, directory, resume=True)
+    number = _number(project, about, directory, resume=True)
     with administer(project) as admin, locked(directory):
         _end_earlier(admin, directory, told)
         here = set(admin.wait_for(about.sites, patience))

@@ -1,0 +1,133 @@
+"""Checks of a statement of account against its seal: by whoever has the run, or by a member with its own part alone."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.config import Document, load_saved
+from fedweave.core.purposes import TRAINING
+from fedweave.errors import UserError
+from fedweave.incentives.dues import check_pay
+from fedweave.incentives.statement import Terms
+from fedweave.incentives.statement_digest import Digest, check, of_member
+from fedweave.report.accounts import account, config_hash, ledger_hash, run_hash, terms_of
+from fedweave.report.reading import Run
+from fedweave.runs.files import CONFIG, LEDGER, read, read_table
+
+SEAL = "statement.json"
+
+
+class Seal(NamedTuple):
+    """What a statement says but for its lines (`accounts.Account.seal`)."""
+
+    terms: Terms
+    digest: Digest
+    config: str
+    ledgers: dict[str, str]
+    run: str
+    sums: dict[int, float]
+
+
+def read_seal(folder: Path) -> Seal:
+    """The seal of the statement in `folder`.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    if not (folder / SEAL).is_file():
+        raise UserError(
+            f"{folder} holds no statement: it has no {SEAL}. Name the folder that `fedweave statement` wrote."
+        )
+    try:
+        return _read(json.loads(read(folder / SEAL)))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"the seal {folder / SEAL} is damaged ({type(error).__name__} {error}); ask for the statement again."
+        ) from error
+
+
+def _read(seal: dict[str, Any]) -> Seal:
+    whole = Digest(seal["start"], tuple(seal["lines"]), seal["digest"])
+    for word in (whole.start, whole.digest, *whole.lines):
+        bytes.fromhex(word)
+    sums = {int(number): float(total) for number, total in seal.get("sums", {}).items()}  # older seals have none
+    terms = Terms(seal["budget"], seal["currency"])
+    return Seal(terms, whole, str(seal["config"]), dict(seal["ledgers"]), str(seal["run"]), sums)
+
+
+def check_in_run(own: pa.Table, seal: Seal, member: str, run: Run) -> None:
+    """Check a member's lines of a statement against its seal, that against the configuration and the member's ledger,
+    and what is paid against the payoffs, all of which stand in `run`.
+
+    Raises:
+        UserError: a line was changed or left out, or the statement is about another run; says which part does not
+            agree.
+    """
+    _check_sealed(own, seal, member, (run.config, run.ledger), run.directory)
+    due = of_member(account(run).table, member)
+    _same_pay(own, due, member, run.directory)
+
+
+def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> list[str]:
+    """Check a member's lines with nothing but its copy in `folder` (`member_copy`): against the seal, that against the
+    configuration and the member's ledger, and what is paid against the values in the lines; return what is left open.
+
+    Raises:
+        UserError: see `check_in_run`; or the member sent an update in a round without a line.
+    """
+    ledger = read_table(folder, LEDGER)
+    ledger = ledger.filter(pc.equal(pc.cast(ledger["client"], pa.string()), member))
+    _check_sealed(own, seal, member, (load_saved(folder / CONFIG), ledger), folder)
+    _check_none_left_out(own, seal, member, ledger)
+    unknown = check_pay(own, seal.sums, seal.terms)
+    return [f"the pay of {_rounds(unknown)} does not follow from values: only RUN shows it"] if unknown else []
+
+
+def _check_sealed(own: pa.Table, seal: Seal, member: str, of_run: tuple[Document, pa.Table], directory: Path) -> None:
+    config, ledger = of_run
+    if seal.config != config_hash(config):
+        raise UserError(
+            f"the statement is about another configuration than {directory / CONFIG}. If the run went on after the "
+            "statement was written, ask for a new one; the number of rounds is of the configuration, too."
+        )
+    if seal.ledgers.get(member) != ledger_hash(ledger, member):
+        raise UserError(
+            f"the statement does not know the ledger of {member} in {directory}: it is about another run, or what was "
+            "exchanged was changed afterwards."
+        )
+    if seal.run != run_hash(seal.config, seal.ledgers):
+        raise UserError("the run's hash is not that of the ledgers in the seal; ask for the statement again.")
+    if seal.terms != terms_of(config, directory):
+        raise UserError("budget or currency are not those of the configuration; ask for the statement again.")
+    check(own, member, seal.digest, seal.terms, seal.run, seal.sums)
+
+
+def _same_pay(own: pa.Table, paid: pa.Table, member: str, directory: Path) -> None:
+    """Refuse lines whose rounds or amounts are not those of the run: who writes a statement can seal anything."""
+    told, due = ({row["round"]: row["pay"] for row in table.to_pylist()} for table in (own, paid))
+    for number in sorted(told.keys() | due.keys()):
+        if told.get(number) != due.get(number):
+            said = "leaves it out" if number not in told else f"says {told[number]}"
+            raise UserError(
+                f"in round {number} {directory} has {due.get(number, 'nothing')} for {member}, and the statement "
+                f"{said}; ask for the statement again."
+            )
+
+
+def _check_none_left_out(own: pa.Table, seal: Seal, member: str, ledger: pa.Table) -> None:
+    sent = ledger.filter(pc.and_(pc.equal(ledger["direction"], "up"), pc.equal(ledger["purpose"], TRAINING)))
+    unpaid = {number for number, total in seal.sums.items() if not total}
+    if left_out := sorted({*sent["round"].to_pylist()} - {*own["round"].to_pylist()} - unpaid):
+        raise UserError(
+            f"{member} sent an update in {_rounds(left_out)}, and the statement has no line of it; ask for the "
+            "statement again."
+        )
+
+
+def _rounds(numbers: Iterable[int]) -> str:
+    told = list(numbers)
+    return f"round{'s' if len(told) > 1 else ''} {', '.join(map(str, told))}"
