@@ -82,7 +82,7 @@ def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path
     from fedweave.report.member_copy import check_free, write_copy
     from fedweave.report.reading import read_run
     from fedweave.report.sealed import SEAL
-    from fedweave.runs.files import write, write_csv, write_table
+    from fedweave.runs.files import plain_errors, write, write_csv, write_table
 
     run = read_run(directory)
     whole = account(run)
@@ -90,6 +90,8 @@ def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path
     about = f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}"
     if member:
         check_free(out, member)
+    with plain_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     words = (
         ["--member", member, "--check", out.name]
         if member

@@ -182,6 +182,7 @@ def check_copy(copy: Path, code: int = 0, member: str = "client-1") -> str:
 
 
 def test_a_member_checks_with_its_copy_alone(copied: Path, tmp_path: Path) -> None:
+    shutil.rmtree(copied / "statement")
     copy = own_copy(copied).rename(tmp_path / "mine")
     shutil.rmtree(copied)
     told = check_copy(copy)
