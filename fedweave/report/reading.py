@@ -71,8 +71,9 @@ class Run:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What the classes are called, in order; () where they are numbers."""
-        return tuple(self.summary.get("classes") or self.section("data").get("labels") or ())
+        """What the classes are called, in order; () where they are numbers. Between sites only they can say it."""
+        unfinished = () if self.between_sites else self.section("data").get("labels")
+        return tuple(self.summary.get("classes") or unfinished or ())
 
     def named(self, count: int) -> tuple[str, ...]:
         """What each of so many classes is called in a legend: its name, or "class 2"."""

@@ -14,9 +14,9 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.config import Config, resolve
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import encode
+from fedweave.deploy.flare.agreements import check_names
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.requests import pin
-from fedweave.deploy.flare.server import check_names
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.splitting import split

@@ -13,9 +13,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.core.ledger import Ledger
 from fedweave.datasets import load, npz
+from fedweave.deploy.flare.agreements import agreed, check_names, confirmed
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import describe, fingerprint, hold, own_graph, uncompared
-from fedweave.deploy.flare.server import agreed, check_names, mistaken
+from fedweave.deploy.flare.server import mistaken
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.findings import Found
@@ -152,6 +153,26 @@ def test_names_of_classes_and_groups_of_an_npz_are_those_of_the_data(project: Pa
     for odd in (replace(about, classes=None, labels=("yes", "no")), replace(about, classes=3)):
         with pytest.raises(DataError, match=r"label_names are no, yes, and site.toml says other labels or classes"):
             own_graph(odd, folder)
+
+
+class Told(dict[str, dict[str, int]]):
+    """What sites say of their names when they join."""
+
+    clients = property(lambda self: tuple(self))
+
+
+def test_names_in_an_experiment_are_taken_where_every_site_has_them() -> None:
+    named = {"names": fingerprint(("no", "yes")), "groups": fingerprint(("f", "m"))}
+    alike = Told(dict.fromkeys(SITES, named))
+    nothing: dict[str, Any] = {"labels": (), "groups": ()}
+    assert confirmed(alike, {}) == (nothing, [])
+    told = {"labels": ["no", "yes"], "groups": None}
+    assert confirmed(alike, told) == (nothing | {"labels": ("no", "yes")}, [])
+    assert confirmed(alike, told | {"groups": ["f", "m"]})[0] == {"labels": ("no", "yes"), "groups": ("f", "m")}
+    for odd in ({"names": 0}, {"names": -1}, {"names": fingerprint(("yes", "no"))}):  # numbers, kept back, others
+        names, [note] = confirmed(Told(alike | {SITES[1]: named | odd}), told)
+        assert names == nothing
+        assert note.startswith("the experiment calls the classes no, yes, and not every site does")
 
 
 def test_another_number_of_columns_is_told_with_those_that_differ(project: Path) -> None:

@@ -19,10 +19,11 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party
+from fedweave.deploy.flare.agreements import check_names
 from fedweave.deploy.flare.alignment import meet
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.inspection import Inspector
-from fedweave.deploy.flare.server import Server, check_names
+from fedweave.deploy.flare.server import Server
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.splitting import split
 from fedweave.errors import ClientsMissing, FedweaveError, UserError

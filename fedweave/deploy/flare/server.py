@@ -20,6 +20,7 @@ from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.admission import check_of_sites
+from fedweave.deploy.flare.agreements import agreed, check_names, confirmed
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN
 from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
@@ -176,9 +177,10 @@ class Server:
         if not needs.vertical:
             check_alike(root, fed.held, features, fed.classes)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
-        data = SimpleNamespace(name=config.data.name, labels=(), features=features, classes=fed.classes)
+        names, unsure = confirmed(replies, config.data.values)
+        data = SimpleNamespace(name=config.data.name, features=features, classes=fed.classes, **names)
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
-        return Joined(algorithm, fed, replies, data, uncompared(named))
+        return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
 
 
 def backend(build: Callable[[Config], Joined], stop: Stop) -> RunBackend:
@@ -218,44 +220,6 @@ def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop)
     if isinstance(data, dict) and data.get("stop"):
         stop.signal = signal.SIGTERM
     return progress.plain()
-
-
-def agreed(replies: Any, key: str) -> int:
-    """The number that all sites say.
-
-    Raises:
-        UserError: they say different ones, or one keeps it back; names each.
-    """
-    found = {site: replies[site][key] for site in replies.clients}
-    if silent := [site for site, value in found.items() if value == -1]:
-        raise UserError(
-            f"{', '.join(silent)} keeps back the number of {key} (see [policy] in site.toml), without which no model "
-            "can be built."
-        )
-    if len(set(found.values())) > 1:
-        each = ", ".join(f"{site}: {value}" for site, value in found.items())
-        raise UserError(
-            f"the sites hold data with different numbers of {key} ({each}); they must agree (see site.toml)."
-        )
-    return int(next(iter(found.values())))
-
-
-def check_names(replies: Any) -> None:
-    """Refuse sites whose classes, features, or nodes' and edges' kinds, have names, but not the same in the same order:
-    class 0 would be another at each."""
-    for key, what, remedy in (
-        ("names", "classes", "write the same labels = [...] into every site.toml"),
-        ("kinds", "categories, or labels of nodes and edges", "write the same lists into every site.toml"),
-        ("groups", "groups of sens", "write the same groups = [...] into every site.toml, group_names into an .npz"),
-        ("columns", "features", "give all data the same columns in the same order"),  # categories are among them
-    ):
-        names = {site: replies[site][key] for site in replies.clients if replies[site][key] > 0}
-        first = next(iter(names), "")
-        if odd := [site for site in names if names[site] != names[first]]:
-            raise UserError(
-                f"the {what} of {', '.join(odd)} have other names, or another order of them, than those of {first}; "
-                f"{remedy}."
-            )
 
 
 def _held(built: Joined) -> dict[str, Any]:
