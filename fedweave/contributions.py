@@ -124,8 +124,8 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     if config.engine.name != "simulation":
         raise UserError(
             f"{directory} was trained between sites, whose single updates nobody keeps; contributions are measured by "
-            "training again in one process, where all members' data are: fedweave run CONFIG.toml. Where they may not be "
-            "in one place, the algorithm itself has to value members, as fairgraphfl and cgsv do."
+            "training again in one process, where all members' data are: fedweave run CONFIG.toml. Where they may not "
+            "be in one place, the algorithm itself has to value members, as fairgraphfl and cgsv do."
         )
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
