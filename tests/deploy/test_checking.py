@@ -346,6 +346,7 @@ def test_status_answers_in_time_without_a_server_and_says_how_far_the_run_was(pr
     assert time.monotonic() - began < 2.0
     assert said.exit_code == 0
     assert "run runs/x: running, 12 of 40 rounds done, waiting for bank-a" in said.output
+    assert "? server: the server takes no connection" in said.output
     assert "? bank-b: the server takes no connection" in said.output
     assert "not in the run: it is gone" in said.output
 
@@ -359,12 +360,13 @@ def test_status_does_not_wait_for_a_server_that_says_nothing(project: Path, monk
         began = time.monotonic()
         lights = status.ask(project, about, 0.3)
     assert time.monotonic() - began < 1.0
-    assert lights.of("bank-a")[0] == status.UNKNOWN
+    assert lights.of("bank-a")[0] == lights.server[0] == status.UNKNOWN
 
 
 def test_lights_tell_who_is_there() -> None:
     lights = status.Lights({"a", "b"}, {"a"})
     assert [lights.of(site)[0] for site in "abc"] == [status.THERE, status.AWAY, status.AWAY]
+    assert lights.server == (status.THERE, "answers")
 
 
 def test_a_process_that_ends_at_once_is_named_with_its_cause(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

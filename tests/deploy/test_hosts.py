@@ -119,7 +119,7 @@ def test_hosts_that_reach_the_server_alone_give_the_simulations_numbers(federati
     (admin / f"{algorithm}.toml").write_text(dumps(config.plain()))
     assert "unreachable" in federation.on("bank-a", "ip", "route", "get", "198.18.3.2").stderr
     away = "its folder is not on this machine"
-    wanted, said = {f"server: {away}", *(f"● {site}: connected; {away}" for site in SITES)}, set[str]()
+    wanted, said = {f"● server: answers; {away}", *(f"● {site}: connected; {away}" for site in SITES)}, set[str]()
     for _ in range(10):  # a site that has just started may not have answered the server yet
         said = set(federation.fedweave("admin", "sites", "status", "bank").splitlines())
         if wanted <= said:

@@ -575,5 +575,7 @@ def test_under_a_cap_on_epsilon_a_site_keeps_back_counts_that_nothing_bounds(pro
     deny(project, 'epsilon = 1.0\nunbounded = ["nodes", "update", "n", "own", "trained"]')
     replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(experiment().plain(), "r1", -1)
     assert (replies["bank-b"]["nodes"] > 0, replies["bank-b"]["edges"]) == (True, -1)
+    noted = {line.key: line.reveals for entry in entries(project / "bank-b/ledgers/r1.jsonl") for line in entry.keys}
+    assert (noted["nodes"], noted["edges"]) == ("how many nodes the site holds", "nothing: kept back")
     assert [len(replies["bank-b"][key]) for key in ("split", "labels")] == [0, 0]
     assert replies["bank-b"]["features"] == replies["bank-a"]["features"]

@@ -13,9 +13,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.core.ledger import Ledger
 from fedweave.datasets import load, npz
-from fedweave.deploy.flare.agreements import agreed, check_names, confirmed
+from fedweave.deploy.flare.agreements import agreed, check_names, confirmed, uncompared
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import describe, fingerprint, hold, own_graph, uncompared
+from fedweave.deploy.flare.holdings import hold, own_graph
+from fedweave.deploy.flare.joining import describe, fingerprint
 from fedweave.deploy.flare.server import mistaken
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.sites.checking import examine

@@ -15,7 +15,8 @@ from fedweave.core.purposes import FRAMING
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import NORMALISE, OVER_NODES
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import FORM, marks
+from fedweave.deploy.flare.holdings import marks
+from fedweave.deploy.flare.joining import FORM
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.errors import ClientsMissing, UserError

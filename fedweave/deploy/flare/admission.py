@@ -1,13 +1,15 @@
 """Which configurations a site takes from a server: what it names is judged before any of it is looked up."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedweave import outside
 from fedweave.config import Choice, Config, Document, own_parameters, resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.policy import PolicyViolation
+from fedweave.deploy.flare.requests import RESERVED
 from fedweave.deploy.flare.sitefile import Rules
-from fedweave.errors import UserError
+from fedweave.errors import CallRefused, UserError
 
 
 def admitted(rules: Rules, document: Document) -> Config:
@@ -21,6 +23,19 @@ def admitted(rules: Rules, document: Document) -> Config:
     config = resolve(document)
     check_algorithm(rules, config.algorithm)
     return config
+
+
+def check_sites(name: str, sites: Sequence[str]) -> None:
+    """Refuse the sites that a server names for a run, as the site `name` hears them.
+
+    Raises:
+        CallRefused: they are not this one and others, each once; or one of them is no site but has a certificate, with
+            which it could be in a secure sum.
+    """
+    if name not in sites or len(set(sites)) < len(sites):
+        raise CallRefused("the sites that the server names are not this one and others, each once")
+    if own := sorted(RESERVED & set(sites)):
+        raise CallRefused(f"the server names {', '.join(own)} as a site, which is no member of any project")
 
 
 def check_of_sites(algorithm: Choice) -> None:

@@ -1,9 +1,13 @@
 """What all sites of a federation have to say alike when they join."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from fedweave.deploy.flare.holdings import fingerprint
+from fedweave.core.graph import SPLITS
+from fedweave.core.replies import Replies
+from fedweave.core.text import counted
+from fedweave.deploy.flare.joining import fingerprint
 from fedweave.errors import UserError
 
 _NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")}  # of an experiment's [data]
@@ -63,3 +67,43 @@ def confirmed(replies: Any, told: Mapping[str, Any]) -> tuple[dict[str, tuple[st
                 f"the experiment calls the {what} {', '.join(names)}, and not every site does; results number them"
             )
     return found, notes
+
+
+def uncompared(named: Mapping[str, Any]) -> str:
+    """A note on the sites without names of columns, which others have; "" where there is none.
+
+    named: {site: whether it says what its columns are called}.
+    """
+    without = [site for site, has in named.items() if not has]
+    if len(without) in (0, len(named)):
+        return ""
+    return (
+        f"the columns of {', '.join(without)} could not be compared with the others', for they come without names "
+        "(an .npz says them as feature_names): see to it that they are the same, in the same order"
+    )
+
+
+def misshapen(replies: Replies) -> dict[str, str]:
+    """{site: what is wrong} of those that do not say of three splits, or of each class, how many examples they have."""
+    told = {site: replies[site] for site in replies.clients if "split" in replies[site]}  # not where models predict
+    forms = {site: (len(own["split"]), len(own["labels"])) for site, own in told.items()}
+    return {
+        site: f"it tells of {splits} splits and {classes} classes"
+        for site, (splits, classes) in forms.items()
+        if splits not in (0, len(SPLITS)) or classes not in (0, told[site]["classes"])
+    }
+
+
+def unlike(replies: Replies, wanted: float) -> dict[str, str]:
+    """{site: what it said} of those whose numbers of features and classes are not most others'; empty where no most
+    agree, or fewer than `wanted`."""
+    forms = {site: (replies[site]["features"], replies[site]["classes"]) for site in replies.clients}
+    (form, votes), *_ = Counter(forms.values()).most_common(1)
+    if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
+        return {}
+    said = f"most others' {form[0]} and {form[1]}"
+    return {
+        site: f"its data has {counted(own[0], 'feature')} and {counted(own[1], 'class')}, {said}"
+        for site, own in forms.items()
+        if own != form
+    }

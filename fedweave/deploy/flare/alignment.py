@@ -15,7 +15,7 @@ from torch import Tensor
 from fedweave.core.federation import Declaration, Sends, StepInfo
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
-from fedweave.deploy.flare.holdings import WIDTH
+from fedweave.deploy.flare.joining import WIDTH
 from fedweave.deploy.flare.masking import data, tensor
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.privacy.intersection import WIDTH as POINT

@@ -15,11 +15,12 @@ from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.deploy.flare.agreements import misshapen, unlike
 from fedweave.deploy.flare.alignment import BLINDING, MEETING, TOLD, meet
 from fedweave.deploy.flare.answers import Link, encoded
 from fedweave.deploy.flare.faults import Faults
-from fedweave.deploy.flare.holdings import JOINING, misshapen, unlike
 from fedweave.deploy.flare.inspection import Inspector
+from fedweave.deploy.flare.joining import JOINING
 from fedweave.deploy.flare.lengths import longest, without
 from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults
 from fedweave.deploy.flare.requests import pin, versions

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,8 @@ import torch
 
 from fedweave.build import graph_of
 from fedweave.config import Config
-from fedweave.core import random
-from fedweave.core.federation import Declaration, Sends
-from fedweave.core.graph import SPLITS, TEST, Graph, make_graph
-from fedweave.core.ranges import Whole
-from fedweave.core.replies import Replies
+from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.text import counted
-from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import first, refuse
@@ -29,32 +22,8 @@ from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.datasets.sensitive import without_sens
-from fedweave.deploy.flare.lengths import SIZES, TELLS
-from fedweave.deploy.flare.sitefile import Rules, SiteData
+from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError
-
-WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back
-JOINING: Declaration = {
-    "features": Sends("how many features the data has", within=WIDTH),
-    "classes": Sends("how many classes the data has", within=WIDTH),
-    "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
-    "columns": "a fingerprint of the features' names in their order; 0 if they are numbers",
-    "kinds": "a fingerprint of the names of categories, and of nodes' and edges' labels; 0 if there are none",
-    "groups": "a fingerprint of the names of the sensitive groups in their order; 0 if they are numbers",
-    "nodes": Sends("how many nodes the site holds", within=Whole(-1)),
-    "edges": Sends("how many edges the site holds", within=Whole(-1)),
-    "split": Sends("how many examples it trains, validates and tests on", within=Whole()),
-    "labels": Sends("how many examples of each class it has", within=Whole()),
-    SIZES: TELLS,
-}
-FORM = (
-    "features",
-    "classes",
-    "names",
-    "columns",
-    "kinds",
-    "groups",
-)  # says what the data is like, and nothing of a record in it
 
 
 @dataclass(frozen=True)
@@ -155,11 +124,6 @@ def marks(data: Dataset, scaling: str) -> dict[str, Any]:
     }
 
 
-def fingerprint(labels: Sequence[str]) -> int:
-    """A number that other names, or the same in another order, hardly share; 0 for numbered classes."""
-    return random.word(json.dumps(list(labels))) if labels else 0
-
-
 def read_graph(path: Path, site: SiteData) -> Dataset:
     """The graph, or the small graphs, in an .npz file or a folder of tables.
 
@@ -219,78 +183,3 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
     return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of)
-
-
-def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
-    """What the site says of its data when it joins: counts (`JOINING`), -1 or empty for those that it keeps back."""
-    data, masks = holdings.data, holdings.graph.masks
-    told = {
-        "features": data.features,
-        "classes": data.classes,
-        "names": fingerprint(data.labels),
-        "columns": fingerprint(data.columns),
-        "kinds": fingerprint(holdings.kinds),
-        "groups": fingerprint(data.groups),
-        "nodes": data.nodes,
-        "edges": data.edges.shape[1] // 2,
-        "split": masks.sum(1),
-        "labels": torch.bincount(holdings.graph.y[holdings.graph.y >= 0], minlength=data.classes),
-    }
-    return kept_back(told, deny)
-
-
-def withheld(rules: Rules) -> tuple[str, ...]:
-    """The keys that a site with these rules keeps back when it joins: what it denies and, under a cap on ε, counts."""
-    counts = [key for key in JOINING if key not in (*FORM, *rules.unbounded)] if rules.epsilon is not None else []
-    return tuple(dict.fromkeys((*rules.deny, *counts)))
-
-
-def kept_back(told: Tree, deny: Sequence[str]) -> Tree:
-    """`told` with -1 or nothing for the keys that the site's policy denies."""
-    return {key: _hidden(leaf) if key in deny else leaf for key, leaf in told.items()}
-
-
-def _hidden(leaf: Any) -> Any:
-    if isinstance(leaf, dict):
-        return {key: _hidden(below) for key, below in leaf.items()}
-    return leaf[:0] if isinstance(leaf, torch.Tensor) else -1
-
-
-def uncompared(named: Mapping[str, Any]) -> str:
-    """A note on the sites without names of columns, which others have; "" where there is none.
-
-    named: {site: whether it says what its columns are called}.
-    """
-    without = [site for site, has in named.items() if not has]
-    if len(without) in (0, len(named)):
-        return ""
-    return (
-        f"the columns of {', '.join(without)} could not be compared with the others', for they come without names "
-        "(an .npz says them as feature_names): see to it that they are the same, in the same order"
-    )
-
-
-def misshapen(replies: Replies) -> dict[str, str]:
-    """{site: what is wrong} of those that do not say of three splits, or of each class, how many examples they have."""
-    told = {site: replies[site] for site in replies.clients if "split" in replies[site]}  # not where models predict
-    forms = {site: (len(own["split"]), len(own["labels"])) for site, own in told.items()}
-    return {
-        site: f"it tells of {splits} splits and {classes} classes"
-        for site, (splits, classes) in forms.items()
-        if splits not in (0, len(SPLITS)) or classes not in (0, told[site]["classes"])
-    }
-
-
-def unlike(replies: Replies, wanted: float) -> dict[str, str]:
-    """{site: what it said} of those whose numbers of features and classes are not most others'; empty where no most
-    agree, or fewer than `wanted`."""
-    forms = {site: (replies[site]["features"], replies[site]["classes"]) for site in replies.clients}
-    (form, votes), *_ = Counter(forms.values()).most_common(1)
-    if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
-        return {}
-    said = f"most others' {form[0]} and {form[1]}"
-    return {
-        site: f"its data has {counted(own[0], 'feature')} and {counted(own[1], 'class')}, {said}"
-        for site, own in forms.items()
-        if own != form
-    }

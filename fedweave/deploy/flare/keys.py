@@ -9,7 +9,7 @@ from fedweave.config import registry
 from fedweave.config.names import check_name, nearest
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.deploy.flare.alignment import MEETING
-from fedweave.deploy.flare.holdings import JOINING
+from fedweave.deploy.flare.joining import JOINING
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_site_file
 from fedweave.deploy.flare.spelled import of_packages, spelled
 from fedweave.errors import ConfigError

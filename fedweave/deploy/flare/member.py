@@ -17,11 +17,12 @@ from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
 from fedweave.core.tree import Tree, check, decode, encode
 from fedweave.deploy.flare.accounts import note_refusal
-from fedweave.deploy.flare.admission import admitted
+from fedweave.deploy.flare.admission import admitted, check_sites
 from fedweave.deploy.flare.alignment import BLINDING, MEETING
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
-from fedweave.deploy.flare.holdings import FORM, JOINING, Holdings, describe, hold, kept_back, marks, withheld
+from fedweave.deploy.flare.holdings import Holdings, hold, marks
+from fedweave.deploy.flare.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.lengths import said
 from fedweave.deploy.flare.participation import Participation
@@ -31,7 +32,6 @@ from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_c
 from fedweave.deploy.flare.predicted import leave
 from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.requests import (
-    RESERVED,
     Agree,
     Align,
     Blind,
@@ -145,10 +145,7 @@ class Member:
         check_versions(asked.versions, asked.document)  # files that the policy allows to be read
         if config.engine.name != "flare":
             raise CallRefused("the server names another engine than that of sites")
-        if self._name not in asked.sites or len(set(asked.sites)) < len(asked.sites):
-            raise CallRefused("the sites that the server names are not this one and others, each once")
-        if own := sorted(RESERVED & set(asked.sites)):  # they have certificates, too, and could be in a secure sum
-            raise CallRefused(f"the server names {', '.join(own)} as a site, which is no member of any project")
+        check_sites(self._name, asked.sites)
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
@@ -167,9 +164,8 @@ class Member:
             job.check_marks(marks(found.data, data.normalise))
             job.begin(found, found.features, data.normalise)
             told = describe(found, withheld(rules)) | kept_back(said(job.needed), withheld(rules))
-            told = (
-                {key: told[key] for key in FORM} if asked.predict else told
-            )  # how many new records there are is its own
+            if asked.predict:  # how many new records there are is the site's own affair
+                told = {key: told[key] for key in FORM}
             return self._tell(asked.round, JOIN, told, JOINING)
         return self._tell(asked.round, JOIN, kept_back(found.greeting(), withheld(rules)), MEETING)
 
@@ -219,8 +215,9 @@ class Member:
         if self._job is None:
             raise CallRefused("nothing may leave before the site has joined a job")
         self._job.ledger.purpose = PREDICTION if self._job.asked.predict else SETUP
-        free = self._job.rules.freed((*FORM, "signed", "signature", *withheld(self._job.rules)))
-        return self._send(round, name, told, StepInfo.of(sends, ragged=True), free)
+        kept = withheld(self._job.rules)
+        free = self._job.rules.freed((*FORM, "signed", "signature", *kept))
+        return self._send(round, name, told, StepInfo.of(as_kept_back(sends, kept), ragged=True), free)
 
     def _step(self, asked: Call, told: Tree) -> tuple[bytes, str]:
         """The reply to the server, and the note that goes with it."""

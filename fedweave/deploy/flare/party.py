@@ -17,8 +17,8 @@ from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.alignment import no_opening, opening_tree
-from fedweave.deploy.flare.holdings import WIDTH as COLUMNS
 from fedweave.deploy.flare.holdings import Holdings, check_meant, check_split, marks, numbered, require, tables
+from fedweave.deploy.flare.joining import WIDTH as COLUMNS
 from fedweave.deploy.flare.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.errors import FedweaveError
 from fedweave.privacy.aggregation import read_identity

@@ -20,12 +20,11 @@ from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.admission import check_of_sites
-from fedweave.deploy.flare.agreements import agreed, check_names, confirmed
+from fedweave.deploy.flare.agreements import agreed, check_names, confirmed, uncompared
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN
 from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import uncompared
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.logs import log_to

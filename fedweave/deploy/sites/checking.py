@@ -14,10 +14,10 @@ from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.ledger import Ledger
 from fedweave.core.text import counted
 from fedweave.deploy.flare.admission import check_of_sites
+from fedweave.deploy.flare.agreements import uncompared
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import uncompared
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.sites.certificates import certificate

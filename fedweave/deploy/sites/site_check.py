@@ -15,7 +15,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.demands import check_people
 from fedweave.deploy.flare.admission import check_algorithm, check_files
 from fedweave.deploy.flare.foretold import refusals
-from fedweave.deploy.flare.holdings import fingerprint, global_test, own_graph, withheld
+from fedweave.deploy.flare.holdings import global_test, own_graph
+from fedweave.deploy.flare.joining import fingerprint, withheld
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.participation import suited

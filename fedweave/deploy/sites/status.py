@@ -19,6 +19,7 @@ from fedweave.errors import FedweaveError, UserError
 SECONDS = 5.0  # that the server has to answer, of which its login takes more than one
 UNHEARD = 60.0  # seconds after which a run that was last heard of as running is followed by nobody any more
 THERE, AWAY, UNKNOWN = "●", "○", "?"
+_SILENT = f"the server has not said within {SECONDS:g} s"
 
 
 @dataclass
@@ -32,10 +33,15 @@ class Lights:
     mistake: UserError | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def server(self) -> tuple[str, str]:
+        """A light and words, of the server itself."""
+        return (THERE, "answers") if self.listed is not None else (UNKNOWN, self.why or _SILENT)
+
     def of(self, site: str) -> tuple[str, str]:
         """A light and words."""
         if self.listed is None:
-            return UNKNOWN, self.why or f"the server has not said within {SECONDS:g} s"
+            return UNKNOWN, self.why or _SILENT
         if site not in self.listed:
             return AWAY, "not connected"
         if self.answering is None:
@@ -77,11 +83,12 @@ def lines(directory: Path, project: Project) -> Iterator[str]:
         UserError: after all lines, where the server cannot be asked before a mistake here is put right.
     """
     here = {member.folder.name: member.pid() for member in found(directory)}
-    yield f"server: {_here(here, 'server')}"
-    now = watched(directory)
+    now, lights = watched(directory), ask(directory, project)
+    light, words = lights.server
+    yield f"{light} server: {words}; {_here(here, 'server')}"
     if now:
         yield progress(now)
-    lights, lost = ask(directory, project), (now or {}).get("lost") or {}
+    lost = (now or {}).get("lost") or {}
     for site in project.sites:
         light, words = lights.of(site)
         missing = f"; not in the run: {printable(str(lost[site]))}" if site in lost else ""
