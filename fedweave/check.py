@@ -87,6 +87,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
 
     from fedweave.core.algorithm import capabilities
     from fedweave.core.graph import SPLITS, TRAIN
+    from fedweave.datasets.odd_features import odd_features
     from fedweave.partition.base import client_ids
 
     parts, y = built.partition.parts, built.data.y
@@ -117,6 +118,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             f"classes of fewer than {FEW} examples: {', '.join(rare[:5])}; if a name is misspelt, correct it. With "
             "data.labels = […], all classes in order, any other name is refused"
         )
+    yield from odd_features(built.data)
     yield from _in_no_epsilon(config, built)
     trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
     for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
