@@ -86,10 +86,13 @@ def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], nam
 
 
 def _warnings(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
-    """Unfinished runs, what must not be overlooked in metrics, missing clients, and trainings that differ."""
+    """Unfinished runs, what must not be overlooked in metrics, missing clients, what could not be compared between
+    sites, and trainings that differ."""
     unfinished = [f"{run.directory}: {tables.rounds(run)}." for run in runs if not run.finished]
     missing = [f"{run.directory}: {said}" for run in runs if (said := absent(run.metrics))]
-    return [*unfinished, *(said for group in groups for said in _noted(group, notes)), *missing, *unlike(groups)]
+    joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
+    in_metrics = [said for group in groups for said in _noted(group, notes)]
+    return [*unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
 
 
 def _noted(group: Group, notes: Callable[[dict[str, Any]], dict[str, str]]) -> list[str]:

@@ -44,6 +44,7 @@ _IN_SUMMARY = {
     "classes": list,
     "groups": list,
     "privacy": list,
+    "note": str,
 }
 _PAGE = b"<!doctype html"
 READABLE = "It must be a file that this user may read (chmod u+r)"

@@ -223,6 +223,7 @@ def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
         "dataset": built.data.name,
         **({"classes": list(built.data.labels)} if built.data.labels else {}),
         **({"groups": list(groups)} if (groups := getattr(built.data, "groups", ())) else {}),
+        **({"note": note} if (note := getattr(built, "note", "")) else {}),  # of what sites hold
         "features": built.data.features,
         "class_count": built.data.classes,
         "clients": len(built.fed.clients),

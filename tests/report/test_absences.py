@@ -2,12 +2,14 @@
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from fedweave.config import resolve
+from fedweave.build import build
+from fedweave.config import Config, resolve
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.report.absences import absent, faults
 from fedweave.report.html import render
@@ -15,7 +17,7 @@ from fedweave.report.notes import notes, of_fairest
 from fedweave.report.reading import read_run
 from fedweave.report.terminal import Terminal, screen, show_result
 from fedweave.runs.files import METRICS
-from fedweave.runs.run import run
+from fedweave.runs.run import RunBackend, run
 from tests.report.test_live import DOCUMENT
 from tests.report.test_terminal import SUMMARY
 
@@ -77,6 +79,15 @@ def test_the_page_names_them(tmp_path: Path) -> None:
     path = tmp_path / "run" / METRICS
     pq.write_table(pa.concat_tables([pq.read_table(path), rows((3, "client-1", "missing", 1))]), path)
     assert "/run: replies are missing of client-1 in 1 round:" in render([read_run(tmp_path / "run")])
+
+
+def test_the_page_says_what_could_not_be_compared_between_sites(tmp_path: Path) -> None:
+    def noted(config: Config) -> SimpleNamespace:
+        return SimpleNamespace(**vars(build(config)), note="the columns of bank-c could not be compared")
+
+    summary = run(resolve(DOCUMENT), tmp_path / "run", Terminal(screen(quiet=True)), here=RunBackend(noted))
+    assert summary["note"] == "the columns of bank-c could not be compared"
+    assert "/run: the columns of bank-c could not be compared." in render([read_run(tmp_path / "run")])
 
 
 def test_a_result_on_the_terminal_names_them(tmp_path: Path) -> None:
