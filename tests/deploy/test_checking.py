@@ -200,6 +200,20 @@ def test_a_label_beyond_the_classes_is_named_by_its_row(project: Path) -> None:
     assert [f"data.npz: y, row {row}: label " in what for whose, what in told.faults if whose == "bank-b"] == [True]
 
 
+def test_a_site_that_trains_on_one_class_alone_is_noted(project: Path) -> None:
+    tables(project.parent / "data")
+    bring(project, project.parent / "data")
+    assert not [what for _, what in examine(project, read_project(project)).notes if "of class" in what]
+    nodes = project / "bank-a/data/nodes.csv"
+    head, *rows = (line.split(",") for line in nodes.read_text().splitlines())
+    for row in rows:
+        if row[head.index("split")] == "train":
+            row[head.index("label")] = "c1"
+    nodes.write_text("\n".join(",".join(row) for row in (head, *rows)))
+    noted = [(whose, what) for whose, what in examine(project, read_project(project)).notes if "of class" in what]
+    assert noted == [("bank-a", "every train node is of class c1, so that a model learns that alone")]
+
+
 def test_gaps_need_two_classes(project: Path) -> None:
     config = experiment("f2gnn")
     hand_out(*split(config, SITES), project, SITES)

@@ -86,6 +86,10 @@ def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
             told.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
         if count == 0:
             told.notes.append((name, f"no {split} {own.example}s"))
+    trained = np.unique(own.y[np.asarray(own.public)[0] & (own.y >= 0)])
+    if len(trained) == 1:
+        label = own.labels[trained[0]] if own.labels else trained[0]
+        told.notes.append((name, f"every train {own.example} is of class {label}, so that a model learns that alone"))
 
 
 def _get_on(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: int, told: Found) -> None:
