@@ -84,7 +84,8 @@ class Calls:
     round:      in each round. A client may be left out of some of them, but none comes earlier or more often.
     evaluation: after a round.
     prediction: with a finished run's models (`predict` or `deploy`).
-    labelled:   those of them that are not called at clients without labels.
+    labelled:   those of them that are not called at clients without labels. Secure sums do not hold a server to calling
+                those that are told nothing, so a term must not be known to it where one was left out.
     """
 
     setup: tuple[Step, ...] = ()

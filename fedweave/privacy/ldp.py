@@ -46,13 +46,13 @@ def kept_probability(epsilon: float, classes: int) -> float:
     return 1 / (1 + (classes - 1) * math.exp(-epsilon))
 
 
-def randomised_response(y: Tensor, classes: int, epsilon: float, key: Tensor) -> Tensor:
-    """Each label of y int64 [n] with `kept_probability`, else any other, all alike; −1 stays.
+def randomised_response(y: Tensor, classes: int, epsilon: float, words: Tensor) -> Tensor:
+    """Each label of y int64 [n] with `kept_probability`, else any other, all alike; −1 stays. words: int64 [2n].
 
-    No output is more than e^ε times as likely for one label as for another. What a label becomes depends on its place,
-    on the key and on the label alone, so that it is the same again.
+    No output is more than e^ε times as likely for one label as for another. What a label becomes depends on its words
+    and on the label alone, so that with the same words it is the same again.
     """
-    stays, other = uniform(random.bits(key, 2 * len(y))).view(-1, 2).unbind(1)
+    stays, other = uniform(words).view(-1, 2).unbind(1)
     moved = (y + 1 + (other * (classes - 1)).long()) % classes
     return torch.where((y < 0) | (stays < kept_probability(epsilon, classes)), y, moved)
 

@@ -47,7 +47,10 @@ def test_randomised_response_is_epsilon_private(epsilon: float, classes: int) ->
     found = np.stack(
         [
             np.bincount(
-                randomised_response(torch.full((count,), label), classes, epsilon, random.key(label)), minlength=classes
+                randomised_response(
+                    torch.full((count,), label), classes, epsilon, random.bits(random.key(label), 2 * count)
+                ),
+                minlength=classes,
             )
             for label in range(classes)
         ]
@@ -60,10 +63,12 @@ def test_randomised_response_is_epsilon_private(epsilon: float, classes: int) ->
 
 def test_what_was_drawn_is_drawn_once_and_what_is_unknown_stays() -> None:
     y = torch.tensor([-1, 0, 1, 2, -1, 2, 1])
-    one = randomised_response(y, 3, 0.1, random.key(1))
-    assert one.tolist() == randomised_response(y, 3, 0.1, random.key(1)).tolist()
+    one = randomised_response(y, 3, 0.1, random.bits(random.key(1), 2 * len(y)))
+    assert one.tolist() == randomised_response(y, 3, 0.1, random.bits(random.key(1), 2 * len(y))).tolist()
     assert (one[y < 0] == -1).all()
-    assert randomised_response(y[:4], 3, 0.1, random.key(1)).tolist() == one[:4].tolist()  # padding changes nothing
+    assert (
+        randomised_response(y[:4], 3, 0.1, random.bits(random.key(1), 8)).tolist() == one[:4].tolist()
+    )  # padding changes nothing
 
 
 # --- in GLASU

@@ -38,6 +38,19 @@ def test_a_term_depends_on_every_message_that_changed_the_state(tmp_path: Path) 
     assert call(first, ONE, ALL) == call(second, ONE, ALL) != call(third, ONE, ALL)
 
 
+def test_a_step_of_labelled_sites_that_is_told_nothing_leaves_others_behind_in_nothing(tmp_path: Path) -> None:
+    """What another step is told nothing in, or such a step is told something in, all have to hear."""
+    first, second, third = (chained(tmp_path / name) for name in "abc")
+    for memory in (first, second, third):
+        memory.labelled = frozenset({"draw"})
+        call(memory, ONE)
+    drawn = first.heard("draw", {}, PLAIN)
+    first.keep({"w": torch.ones(2), "key": torch.ones(1)}, drawn, PLAIN)
+    third.keep({"w": torch.zeros(2)}, third.heard("train", {}, PLAIN), PLAIN)
+    assert call(first, OTHER, ALL) == call(second, OTHER, ALL) != call(third, OTHER, ALL)
+    assert first.heard("draw", ONE, PLAIN) != second.heard("draw", {}, PLAIN)
+
+
 def test_it_outlasts_the_process_and_goes_back_with_the_state(tmp_path: Path) -> None:
     memory = chained(tmp_path)
     memory.enter(1, -1)

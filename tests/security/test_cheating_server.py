@@ -611,6 +611,21 @@ def test_a_server_lowers_a_learning_rate_as_agreed_and_turns_none_around(
         assert f"lr is {float(rate):g} in the message, and may be" in answer.refusal
 
 
+def test_where_labels_are_drawn_no_party_has_a_sum_of_gradients_for_others(tmp_path: Path) -> None:
+    """Parties that a server has left out of drawing would add zeros, and the sum would be one party's own gradient."""
+    drawn = {"exchanges": 1, "batch": 0, "lr": 0.5, "secure_sum": True}
+    for epsilon, refused in ((2.0, True), (None, False)):
+        config = agreed("glasu", algorithm_settings=drawn | ({} if epsilon is None else {"label_epsilon": epsilon}))
+        server = Cheat(make_sites(tmp_path / f"{epsilon}", "glasu"), config)
+        reply(server.join())
+        found = server.member._job.found  # type: ignore[union-attr]
+        about = {"kind": "align", "pin": pin(config.plain(), [*SITES]), "round": -1}
+        reply(server.say(json.dumps(about), {"width": found.data.features, "common": torch.arange(found.data.nodes)}))
+        reply(server.call("GLASU.begin", 0, {"clients": 3, "share": torch.tensor(1 / 3), "tail": random.key(7)}))
+        said = server.call("GLASU.pull_sum", 1, {"h": torch.zeros(1)}).refusal
+        assert ("out of the algorithm's order" in said) == refused, said
+
+
 def test_a_job_that_predicts_leaves_what_training_goes_on_from(project: Path) -> None:
     """Also one of an earlier round, whose server says that it has saved that; it would delete what came after."""
     set_policy(project, "max_change = 9.0")

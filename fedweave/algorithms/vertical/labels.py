@@ -37,8 +37,9 @@ class LabelRelease:
         return {"drawn": torch.tensor(1)}
 
     def kept(self, client: Client) -> Tree:
-        """What the client keeps of the draw; {} before it."""
-        return {DRAWN: client.state[DRAWN]} if DRAWN in client.state else {}
+        """The words of the draw, two for each node, which a secret key gives outside of `torch.func` alone; {} before
+        it."""
+        return {DRAWN: random.bits(client.state[DRAWN], 2 * len(client.graph.y))} if DRAWN in client.state else {}
 
     def seen(self, y: Tensor, classes: int, kept: Tree) -> Tensor:
         """The labels that training sees of y int64 [n], −1 where there is none, and everywhere before the draw."""

@@ -12,6 +12,7 @@ from fedweave.deploy.flare.store import Store
 from fedweave.engines.summing import fingerprint
 
 _PAST = "past"
+_NOTHING = hashlib.sha256(b"").hexdigest()  # before the first message
 
 
 class Memory:
@@ -19,10 +20,12 @@ class Memory:
 
     folder: of the run at the site. lasting: what calls make of it outlasts the job; it does not where a run's models
     predict, from the state after some round, which leaves all that training goes on from. chained: the run has secure
-    sums whose terms depend on the state, and so on what it was made of.
+    sums whose terms depend on the state, and so on what it was made of. labelled: the steps that are not called at
+    clients without labels (`core.algorithm.Calls`).
     """
 
     chained = False
+    labelled: frozenset[str] = frozenset()
 
     def __init__(self, folder: Path, lasting: bool) -> None:
         self._state = Store(folder, lasting=lasting)
@@ -34,12 +37,15 @@ class Memory:
 
     def heard(self, step: str, message: Tree, info: StepInfo) -> str:
         """The fingerprint of what a step makes its reply and state of besides the site's own data: the message and,
-        unless it `forgets`, those that made the state; "" where no secure sum needs it."""
+        unless it `forgets`, those that made the state; "" where no secure sum needs it. One of `labelled` that is told
+        nothing adds nothing: sites without labels have no such call, and all must have heard the same."""
         if info.forgets:
             return fingerprint(message)
         if not self.chained:
             return ""
-        past = bytes(self._told.tree[_PAST].tolist()).hex() if self._told.tree else ""
+        past = bytes(self._told.tree[_PAST].tolist()).hex() if self._told.tree else _NOTHING
+        if step in self.labelled and next(iter(leaves(message)), None) is None:
+            return past
         return hashlib.sha256(f"{past} {step} {fingerprint(message)}".encode()).hexdigest()
 
     def keep(self, state: Tree, heard: str, info: StepInfo) -> None:

@@ -12,7 +12,7 @@ from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities, check_rounds
 from fedweave.core.edge_list import MotifTable
-from fedweave.core.federation import StepInfo, step_info
+from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
@@ -198,6 +198,7 @@ class Participation:
             check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
         self.memory.chained = any(info.sums and not info.forgets for info in map(step_info, calls.all))
+        self.memory.labelled = frozenset(map(step_name, calls.labelled))
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found
         known = getattr(self.algorithm, "vocabulary", None)
