@@ -46,15 +46,17 @@ class CallRefused(FedweaveError):
 
 
 class ClientsMissing(FedweaveError):
-    """Fewer clients replied than the call's quorum asks for; `missing` maps each absent client to its reason."""
+    """Fewer clients replied than the call's quorum asks for; `missing` maps each absent client to its reason. fixed:
+    whether no setting could lower the quorum."""
 
-    def __init__(self, step: str, missing: dict[str, str], wanted: int, called: int) -> None:
+    def __init__(self, step: str, missing: dict[str, str], wanted: int, called: int, fixed: bool = False) -> None:
         self.step, self.missing = step, dict(missing)
         named = "; ".join(f"{client}: {reason.removesuffix('.')}" for client, reason in missing.items())
+        lower = "them back, put right what they refuse or, if the algorithm can do without them, lower [engine] quorum."
+        remedy = "them back, or put right what they refuse: this algorithm needs everyone." if fixed else lower
         super().__init__(
             f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. "
-            f"Missing: {named}. Bring them back, put right what they refuse or, if the algorithm can do without them, "
-            "lower [engine] quorum."
+            f"Missing: {named}. Bring {remedy}"
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedweave.core.text import counted
 from fedweave.errors import DataError, UserError
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
@@ -139,15 +140,31 @@ def _on(config: Any, data: Path) -> Any:
 
 def _same_parties(before: Any, now: Any, data: Path) -> Any:
     """`now`, if the run's models fit it."""
-    for what, of in (
-        ("classes", lambda built: built.data.classes),
-        ("parties", lambda built: ", ".join(built.fed.clients)),
-        ("features per party", lambda built: [len(part.columns) for part in built.partition.parts]),
-        ("feature columns", lambda built: [", ".join(party.names) for party in built.data.parties or ()]),
-    ):
-        if of(before) != of(now):
-            raise UserError(
-                f"{data} has other {what} than the run: {of(now)} for {of(before)}. Give the run's parties and "
-                "columns; set [data] labels or classes in the run's configuration where new nodes have no labels."
-            )
+    if odd := _unlike(before, now):
+        raise UserError(f"{data} does not fit the run: {odd}.")
     return now
+
+
+def _unlike(before: Any, now: Any) -> str:
+    """What of data the run's models do not fit, and what to do."""
+    if before.data.labels and (new := [name for name in now.data.labels if name not in before.data.labels]):
+        known = ", ".join(before.data.labels)
+        return f"the run has no label {', '.join(new)}, only {known}. Correct it, or leave it empty"
+    if before.data.classes != now.data.classes:
+        counts = f"it has {counted(now.data.classes, 'class')}, and the run {before.data.classes}"
+        return f"{counts}. Where nodes have not all labels, set [data] labels or classes in the run's configuration"
+    if before.fed.clients != now.fed.clients:
+        return f"its parties are {', '.join(now.fed.clients)}, and the run's {', '.join(before.fed.clients)}"
+    for client, old, new in zip(before.fed.clients, *map(_columns, (before, now)), strict=True):
+        if old != new:
+            lacking, more = ([name for name in one if name not in other] for one, other in ((old, new), (new, old)))
+            parts = (f"lacks {', '.join(lacking)}" if lacking else "", f"has {', '.join(more)} besides" if more else "")
+            how = " and ".join(filter(None, parts)) or f"has its columns in the order {', '.join(new)}"
+            return f"party {client} {how}. Give it the run's columns, in their order: {', '.join(old)}"
+    return ""
+
+
+def _columns(built: Any) -> list[list[str]]:
+    """What each party's features are called, or their numbers."""
+    parts = built.data.parties or built.partition.parts
+    return [list(getattr(own, "names", ())) or [f"column {at}" for at in range(len(own.columns))] for own in parts]

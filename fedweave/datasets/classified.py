@@ -91,6 +91,7 @@ class Classified:
             if pc.all(whole).as_py():
                 return self._numbered(table)
             table.refuse_gaps("label", "labels")
+            table.refuse_blanks("label", "labels")
         if self.classes is not None:
             table.whole("label", empty="unlabelled")  # says which label is no number
         if self.labels is None:

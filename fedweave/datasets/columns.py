@@ -55,9 +55,10 @@ def ids_of(nodes: Table) -> pa.Array:
     """The nodes' ids as text, each once.
 
     Raises:
-        DataError: an id is empty or repeated; names file and row.
+        DataError: an id is empty or repeated, or has a blank at an end; names file and row.
     """
     ids = nodes.filled("id")
+    nodes.refuse_blanks("id")
     seen = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
     refuse_rows(
         nodes,
@@ -121,6 +122,7 @@ def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray |
         return None
     if groups is None:
         nodes.refuse_gaps("sens", "groups")
+        nodes.refuse_blanks("sens", "groups")
     named = group_names(nodes, groups)
     return nodes.kinds("sens", named, "groups") if named else nodes.whole("sens", empty="unknown")
 
@@ -143,9 +145,7 @@ def owners_of(table: Table, column: str) -> tuple[str, ...]:
             a member of its own.
     """
     names = table.filled(column).to_pylist()
-    blank = np.array([name != name.strip() for name in names], bool)
-    remedy = "Write each member's name the same way in every row."
-    refuse_rows(table, blank, lambda row: f"{column} is {names[row]!r}, with a blank at an end", remedy)
+    table.refuse_blanks(column)
     table.refuse_gaps(column)
     return tuple(sorted(set(names)))
 

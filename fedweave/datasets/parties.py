@@ -252,9 +252,26 @@ def _report(given: list[_Given], rows: list[np.ndarray]) -> None:
         if common < len(party.ids):
             rest = len(party.ids) - common
             dropped.append(f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {lost:,} of {edges:,} edges")
+    dropped += [_written_unlike(given, common)] if dropped else []
     level = logging.WARNING if dropped else logging.INFO
-    told = "; ".join(dropped) or "none is dropped"
+    told = "; ".join(filter(None, dropped)) or "none is dropped"
     _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{common:,}", len(given), told)
+
+
+def _written_unlike(given: list[_Given], common: int) -> str:
+    """How many more nodes would be common if case and leading zeros of ids did not count; "" if none."""
+    forms = [{_plain(name): name for name in party.ids.to_pylist()} for party in given]
+    alike = set.intersection(*map(set, forms))
+    if len(alike) <= common:
+        return ""
+    written = ([form[plain] for form in forms] for plain in sorted(alike))
+    example = next(names for names in written if len(set(names)) > 1)
+    told = ", ".join(f"{party.name} has {name!r}" for party, name in zip(given, example, strict=True))
+    return f"{len(alike) - common:,} more would be common but for case or leading zeros ({told})"
+
+
+def _plain(name: str) -> str:
+    return name.casefold().lstrip("0") or "0"
 
 
 def _joined(

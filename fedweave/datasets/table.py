@@ -127,6 +127,14 @@ class Table:
         written = _bools(pc.is_in(pc.utf8_lower(cells), pa.array(GAPS), skip_nulls=True))
         refuse_rows(self, written, lambda row: f"{column} is {cells[row].as_py()!r}", remedy)
 
+    def refuse_blanks(self, column: str, key: str = "") -> None:
+        """Refuse text with a blank at an end, which would be another name than without; [data] `key` could list it."""
+        cells = self.texts(column)
+        padded = _bools(pc.fill_null(pc.not_equal(cells, pc.utf8_trim_whitespace(cells)), False))
+        said = f", or list all names in data.{key}, if they are meant so" if key else ""
+        remedy = f"Write it without, in all tables{said}."
+        refuse_rows(self, padded, lambda row: f"{column} is {cells[row].as_py()!r}, with a blank at an end", remedy)
+
     def kinds(self, column: str, names: tuple[str, ...], key: str = "") -> np.ndarray:
         """int64 [rows], the places of text in `names`, which `key` in [data] lists, -1 where empty; other text is
         refused."""

@@ -101,15 +101,16 @@ def receivers(step: str, clients: Sequence[str] | None, received: Sent | None) -
     return received.clients if clients is None else clients
 
 
-def check_quorum(step: str, quorum: float, count: int, missing: dict[str, str]) -> None:
-    """Refuse to go on when fewer than the share `quorum` of the `count` called clients reply.
+def check_quorum(step: str, quorum: float, count: int, missing: dict[str, str], fixed: bool = False) -> None:
+    """Refuse to go on when fewer than the share `quorum` of the `count` called clients reply; fixed: no setting lowers
+    it.
 
     Raises:
         ClientsMissing: names the `missing` ones with their reasons.
     """
     needed = max(1, -(-int(quorum * count * 10**9) // 10**9))
     if count - len(missing) < needed:
-        raise ClientsMissing(step, missing, needed, count)
+        raise ClientsMissing(step, missing, needed, count, fixed)
 
 
 def check_summed(step: str, info: StepInfo, count: int, known: Sequence[str], missing: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """`fedweave predict`: a run on a folder of parties, then the same and new nodes."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.errors import DataError, UserError
-from fedweave.predict import predictions
+from fedweave.predict import _unlike, predictions
 
 CONFIG = """
 seed = 1
@@ -101,10 +102,12 @@ def test_what_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
     table = other / "bank" / "nodes.csv"
     header, *lines = table.read_text().splitlines()
     table.write_text("\n".join([f"{header},more", *(f"{line},1" for line in lines)]))
-    with pytest.raises(UserError, match=r"other features per party than the run: \[3, 2\] for \[2, 2\]"):
+    with pytest.raises(
+        UserError, match=r"party bank has more besides. Give it the run's columns, in their order: a0, b0"
+    ):
         predictions(out, other)
     table.write_text("\n".join([header.replace("a0,b0", "b0,a0"), *lines]))
-    with pytest.raises(UserError, match=r"other feature columns than the run: \['b0, a0', 'a1, b1'\] for"):
+    with pytest.raises(UserError, match=r"party bank has its columns in the order b0, a0. Give it"):
         predictions(out, other)
     table.write_text(
         "\n".join([header.replace("label,", ""), *(line.replace(",0,", ",").replace(",1,", ",") for line in lines)])
@@ -112,6 +115,15 @@ def test_what_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
     (other / "shop" / "nodes.csv").unlink()
     with pytest.raises(DataError, match="new nodes beside the old, whose labels stay"):
         predictions(out, other)
+
+
+def test_labels_that_the_run_has_not_are_named() -> None:
+    before, more, numbered = (
+        SimpleNamespace(data=SimpleNamespace(labels=labels, classes=classes))
+        for labels, classes in ((("claim", "ok"), 2), (("claim", "fraud", "ok"), 3), ((), 3))
+    )
+    assert _unlike(before, more).startswith("the run has no label fraud, only claim, ok. Correct it")
+    assert _unlike(before, numbered).startswith("it has 3 classes, and the run 2. Where nodes have not all labels, set")
 
 
 def test_only_who_has_labels_predicts_and_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -153,6 +153,9 @@ BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
     "label of None": ("id,label,f\n1,late,2\n2,None,2\n", "nodes.csv: row 3: label is 'None'", "data.labels"),
     "sens of None": ("id,label,sens,f\n1,0,None,2\n", "nodes.csv: row 2: sens is 'None'", "data.groups"),
     "sens gap": ("id,label,sens,f\n1,0,NULL,2\n", "nodes.csv: row 2: sens is 'NULL'", "data.groups"),
+    "blank at id": ("id,label,f\n1,0,2\n2 ,0,2\n", "nodes.csv: row 3: id is '2 ', with a blank at an end", "without"),
+    "blank at label": ("id,label,f\n1,cat,2\n2,cat ,2\n", "nodes.csv: row 3: label is 'cat ', with", "data.labels"),
+    "blank at sens": ("id,label,sens,f\n1,0,f,2\n2,0,\tf,2\n", "row 3: sens is '\\tf', with a blank", "data.groups"),
     "no labels": ("id,label,f\n1,,2\n2,,2\n", "nodes.csv: column label is empty in every row", "at least one"),
     "sens fraction": ("id,label,sens,f\n1,0,0.5,2\n", "nodes.csv: row 2: sens is '0.5'", "whole numbers from 0"),
     "sens negative": ("id,label,sens,f\n1,0,-1,2\n", "nodes.csv: row 2: sens is -1, below 0", "whole numbers from 0"),
@@ -301,6 +304,12 @@ def test_missing_and_ambiguous_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "edges.parquet").write_bytes(b"")
     with pytest.raises(DataError, match=r"both edges\.parquet and edges\.csv"):
         load("folder", str(tmp_path))
+
+
+def test_names_with_blanks_are_classes_where_they_are_listed(tmp_path: Path) -> None:
+    nodes = "id,label,f\n1,cat,2\n2,cat ,2\n"
+    data = load("folder", str(folder(tmp_path, nodes, "source,target\n1,2\n")), labels=("cat ", "cat"))
+    assert data.y.tolist() == [1, 0]
 
 
 def test_labels_outside_the_given_ones_are_refused(tmp_path: Path) -> None:

@@ -66,6 +66,14 @@ def test_what_is_dropped_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert (told.levelno, told.getMessage()[-15:]) == (logging.INFO, "none is dropped")
 
 
+def test_ids_that_differ_in_case_or_leading_zeros_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loaded(two(tmp_path, BANK.replace("ben", "BEN").replace("dora,", "00,"), bank_edges="source,target\nanna,BEN\n"))
+    (warned,) = caplog.records
+    assert warned.getMessage().endswith(
+        "1 more would be common but for case or leading zeros (bank has 'BEN', shop has 'ben')"
+    )
+
+
 def test_parquet_equals_csv_and_hidden_folders_are_no_parties(tmp_path: Path) -> None:
     first = loaded(two(tmp_path))
     (tmp_path / ".cache").mkdir()

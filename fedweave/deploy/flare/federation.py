@@ -55,7 +55,7 @@ class Flare:
         dtype: torch.dtype = torch.float32,
         test: Graph | None = None,
         held: Mapping[str, Graph] | None = None,
-        quorum: float = 1.0,
+        quorum: float | None = None,
         limit: int = 512_000_000,
         root: Any = None,
         resend: bool = True,
@@ -63,7 +63,8 @@ class Flare:
         self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
         self.held = with_test(held or {}, test)
         self.pairs: Mapping[str, Tensor] = {}
-        self._link, self._quorum, self._inspector = link, quorum, Inspector(limit)
+        self._link, self._fixed, self._inspector = link, quorum is None, Inspector(limit)
+        self._quorum = 1.0 if quorum is None else quorum
         self._keys, self._last = Keys(seed), LastSent(resend)
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
@@ -123,7 +124,7 @@ class Flare:
         replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
         if tells is JOINING:
             replies = self._left_out(replies, misshapen(replies))
-        check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing)
+        check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing, self._fixed)
         return replies
 
     def _left_out(self, replies: Replies, odd: Mapping[str, str]) -> Replies:
@@ -190,7 +191,7 @@ class Flare:
         if received is not None:
             for site, note in notes.items():
                 self._faults.update(read_faults(note, received.sources[site]).items())
-        check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing)
+        check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing, self._fixed)
         if info.sums:
             replies = self._sums.opened(name, info, request, replies, messages.common(), notes)
         return replies, notes
@@ -227,7 +228,7 @@ class Flare:
                 continue
             good.append(site)
             self._note(receipt, (self.round, call, name, site), request["to"][site], info)
-        check_quorum(name, min(quorum, self._quorum), len(chosen), missing)
+        check_quorum(name, min(quorum, self._quorum), len(chosen), missing, self._fixed)
         ordered = {site: missing[site] for site in chosen if site in missing}
         return Relayed(name, tuple(good), ordered, found, request["again"])
 

@@ -162,7 +162,7 @@ class Server:
             dtype=dtype,
             test=server_test(root, dtype),
             held=server_graphs(root, dtype),
-            quorum=1.0 if needs.vertical else values["quorum"],  # no party can do without the others' columns
+            quorum=None if needs.vertical else values["quorum"],  # no party can do without the others' columns
             limit=int(values["reply_mb"] * 1e6),
             root=read_root(root / STARTUP),
             resend=values["resend"],

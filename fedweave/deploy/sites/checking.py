@@ -21,7 +21,7 @@ from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.sites.certificates import certificate
-from fedweave.deploy.sites.findings import Found, compare
+from fedweave.deploy.sites.findings import Found, compare, compare_splits
 from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
 from fedweave.deploy.sites.ports import check_port
 from fedweave.deploy.sites.processes import SiteProcess, found
@@ -56,6 +56,7 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
     if note := uncompared(named):
         told.notes.append((", ".join(name for name, has in named.items() if not has), note))
     compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
+    compare_splits(told)
     return told
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedweave.core.text import counted
 from fedweave.datasets.check import Refused
 from fedweave.errors import FedweaveError
 
@@ -51,6 +52,23 @@ def compare(told: Found, vertical: bool) -> None:
         for name, value in values.items():
             if value != most and not (key == "columns" and _count(told, name) != _count(told, same)):  # said above
                 told.faults.append((name, f"{key}: {_differ(told.forms, key, name, same)}. {remedy}."))
+
+
+def compare_splits(told: Found) -> None:
+    """Note parties of which nodes that all have are in another split than at most."""
+    splits = {name: form["splits"] for name, form in told.forms.items() if form.get("splits")}
+    common = sorted(set.intersection(*map(set, splits.values()))) if splits else []
+    odd: dict[str, list[str]] = {}
+    for node in common:
+        said = [own[node] for own in splits.values()]
+        most = max(said, key=said.count)
+        for name, own in splits.items():
+            if own[node] != most:
+                odd.setdefault(name, []).append(f"{node!r} is in {own[node]}, and elsewhere in {most}")
+    for name, nodes in odd.items():
+        shown = "; ".join(nodes[:3]) + (f"; and {len(nodes) - 3:,} more" if len(nodes) > 3 else "")
+        what = f"the split of {len(nodes):,} of {counted(len(common), 'common node')} is another than at the others"
+        told.faults.append((name, f"{what}: {shown}. Give all parties the same split."))
 
 
 def _differ(forms: dict[str, dict[str, Any]], key: str, name: str, same: str) -> str:

@@ -45,6 +45,8 @@ def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: in
     own = read_own(data, folder, "check", (name,), name).data
     told.forms[name] |= {"classes": own.classes, "class names": fingerprint(own.labels) or None}
     told.facts.append((name, f"{counted(own.nodes, 'node')}, {counted(own.features, 'feature')} of its own"))
+    in_split = np.concatenate([np.asarray(own.public), np.ones((1, own.nodes), bool)]).argmax(0)
+    told.forms[name]["splits"] = {node: (*SPLITS, "none")[at] for node, at in zip(own.ids, in_split, strict=False)}
     if own.nodes < rules.min_nodes:
         why = f"{counted(own.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
         told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
