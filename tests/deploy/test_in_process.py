@@ -108,6 +108,32 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monk
         assert distance(here, there) <= 1e-5
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("dp_fedavg", {}),
+        ("fedavg", {"parts": ["uniform", {"name": "dp_examples", "sigma": 1.0}]}),
+        ("fedego", {"sigma": 0.1}),
+        ("fedsage_plus", {}),
+        ("fairgfl", {}),
+        ("glasu", {"sigma": 0.1, "clip": 1.0}),
+        ("glasu", {"label_epsilon": 2.0}),
+        ("glasu", {"label_epsilon": 2.0, "backward": "exchanged", "steps": 1, "batch": 0}),
+    ],
+)
+def test_every_kind_of_noise_can_be_drawn_from_a_sites_secret(
+    project: Path, name: str, settings: dict[str, Any]
+) -> None:
+    """No simulation has keys of that kind, which give words outside of PyTorch's transforms alone."""
+    first = {"labels": "first"} if "label_epsilon" in settings else {}
+    model = {"model": {"name": "mlp", "hidden": 16}} if "parts" in settings else {}
+    config = resolve(experiment(name, rounds=2, algorithm_settings=settings, partition=first).plain() | model)
+    fed, algorithm, _ = joined(cut_again(project, config), config)
+    *_, last = train(algorithm, fed, 2)
+    assert 0 <= last.summary["global/accuracy"] <= 1
+    assert any(row["mechanism"] not in ("", "none") for row in fed.ledger.table().to_pylist())
+
+
 def test_sites_without_a_sensitive_attribute_take_no_part_where_one_is_needed(project: Path) -> None:
     """They refuse as they join, before anything leaves, and say why in their own journals alone."""
     with pytest.raises(ClientsMissing, match=r"step 'join': 0 of 3 .*bank-a: its data or settings were refused"):
