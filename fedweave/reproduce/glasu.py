@@ -25,12 +25,21 @@ UPDATES = 2000
 LOOK = 80  # updates between two evaluations where the time to an accuracy is read (Q > 1): 5 rounds of Q = 16
 SELDOM = 400  # and elsewhere
 DELAY = 0.05  # seconds, of a network between distant places
-# Learning rates by dataset, method and backbone; the longest key that fits is taken.
-RATES: dict[tuple[str, ...], float] = {(): 0.5, ("PubMed",): 0.1, ("PubMed", "GLASU-1"): 0.5, ("PubMed", "Sim."): 0.5}
+# Learning rates by dataset, method, backbone and number of clients; the longest key that fits is taken.
+RATES: dict[tuple[str, ...], float] = {
+    (): 0.5,
+    ("PubMed",): 0.1,
+    ("PubMed", "GLASU-1"): 0.5,
+    ("PubMed", "Sim."): 0.5,
+    ("PubMed", "GLASU-4", "GAT"): 0.05,
+    ("PubMed", "GLASU-4", "GCNII", "M=5"): 0.2,
+    ("PubMed", "GLASU-4", "GCNII", "M=7"): 0.5,
+}
 CHOSEN = (
     "chosen on validation nodes with seed 0: Cora's and CiteSeer's for GLASU-4 among 0.2, 0.5 and 0.8, PubMed's after "
-    "1,000 updates for GLASU-4 and GLASU-1 among 0.05, 0.1, 0.2 and 0.5, for Cent. and StAl. between 0.1 and 0.5; Sim. "
-    "has GLASU-1's, all other cells their data set's"
+    "1,000 updates for GLASU-4 and GLASU-1 among 0.05, 0.1, 0.2 and 0.5, for Cent. and StAl. between 0.1 and 0.5, "
+    "after 2,000 for GCN among 0.05, 0.1 and 0.2, for GAT among 0.01, 0.02, 0.05 and 0.1, for M=5 and M=7 among 0.1, "
+    "0.2 and 0.5; Sim. has GLASU-1's, all other cells their data set's"
 )
 
 DATA: dict[str, Document] = {
@@ -52,8 +61,8 @@ def experiment(
 ) -> Document:
     """The document of `method` on the paper's `dataset`; K `exchanges` and Q `steps` are GLASU's alone."""
     own = {"exchanges": exchanges, "steps": steps, "aggregation": "mean"} if method == "GLASU" else {}
-    key = (dataset, f"GLASU-{steps}" if method == "GLASU" else method, backbone)
-    rate = next(RATES[key[:length]] for length in (3, 2, 1, 0) if key[:length] in RATES)
+    key = (dataset, f"GLASU-{steps}" if method == "GLASU" else method, backbone, f"M={clients}")
+    rate = next(RATES[key[:length]] for length in (4, 3, 2, 1, 0) if key[:length] in RATES)
     return {
         "rounds": UPDATES // steps,
         "eval_every": LOOK // steps if steps > 1 else SELDOM,

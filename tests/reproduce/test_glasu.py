@@ -193,14 +193,15 @@ def test_the_best_round_and_one_client_alone_by_hand(tmp_path: Path) -> None:
     assert shown(row, heads)[heads.index("best round, chosen on test")] == "70.0"
 
 
-def test_a_rate_of_its_own_is_used_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(glasu.RATES, ("PubMed", "GLASU-4", "GAT"), 0.05)
+def test_a_rate_of_its_own_is_used_and_told() -> None:
     assert experiment("PubMed", "GLASU", steps=4, backbone="GAT")["algorithm"]["lr"] == 0.05
     assert experiment("PubMed", "GLASU", steps=8, backbone="GAT")["algorithm"]["lr"] == glasu.RATES["PubMed",]
     assert experiment("Cora", "GLASU", steps=4, backbone="GAT")["algorithm"]["lr"] == 0.5
     assert experiment("PubMed", "GLASU", steps=4, backbone="GCN")["algorithm"]["lr"] == glasu.RATES["PubMed",]
-    rates = "Learning rates: 0.5, PubMed 0.1, PubMed GLASU-1 0.5, PubMed Sim. 0.5, PubMed GLASU-4 GAT 0.05; chosen on"
-    assert rates in glasu._backbones().notes[0]
+    rates = [experiment("PubMed", "GLASU", clients, steps=4)["algorithm"]["lr"] for clients in (3, 5, 7)]
+    assert rates == [0.1, 0.2, 0.5]
+    told = "Learning rates: 0.5, PubMed 0.1, PubMed GLASU-1 0.5, PubMed Sim. 0.5, PubMed GLASU-4 GAT 0.05, PubMed "
+    assert told in glasu._backbones().notes[0]
 
 
 def ledger(rows: Sequence[tuple[int, int, str, float]]) -> pa.Table:
