@@ -35,6 +35,7 @@ from fedweave.core.federation import Federation, Sends
 from fedweave.core.tree import Tree, leaves, nest, ravel, unravel
 from fedweave.incentives import values
 from fedweave.incentives.payoffs import payoffs
+from fedweave.incentives.statement import Terms
 from fedweave.incentives.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
@@ -187,8 +188,7 @@ class Payoff(Part):
     requires = ("value",)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.budget < float("inf"):
-            raise ValueError(f"budget is {self.budget}; it must be at least 0")
+        Terms(self.budget, self.currency)  # refuses a budget that no statement could divide into cents
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nobody was paid yet."""

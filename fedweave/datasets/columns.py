@@ -64,7 +64,7 @@ def ids_of(nodes: Table) -> pa.Array:
         nodes,
         seen != np.arange(nodes.rows),
         lambda row: f"id {ids[row].as_py()!r} is already in row {nodes.place(seen[row])[1]}",
-        "Give every node an id of its own.",
+        "Give every row an id of its own.",
     )
     return ids
 

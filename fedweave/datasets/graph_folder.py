@@ -254,5 +254,5 @@ def _kinds(table: Table, names: tuple[str, ...] | None, key: str) -> np.ndarray:
     unknown = first(places.is_null().to_numpy(False) & cells.is_valid().to_numpy(False))
     if unknown is not None:
         what = f"label {cells[unknown].as_py()!r} is none of {', '.join(known.to_pylist())}"
-        table.refuse_at(unknown, what, "Correct it; labels in [data] may name more, before a model is trained.")
+        table.refuse_at(unknown, what, f"Correct it; {key} in [data] may name more, before a model is trained.")
     return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -2,9 +2,8 @@
 
 Line k of n has a hash h_k = SHA-256 of a canonical encoding of the line. The chain starts with c_0, the hash of the
 terms, the run and what pay is divided by (`dues.sums`), and goes on with c_k = SHA-256(c_{k-1} h_k); c_n is the
-statement's digest. Whoever holds some of the lines, the other lines' hashes and the digest can work it out again;
-whoever kept the digest of earlier rounds sees whether these were rewritten. A line's hash does not show its content,
-but confirms a guess of the whole line.
+statement's digest. Whoever holds some of the lines, the other lines' hashes and the digest can work it out again. A
+line's hash does not show its content, but confirms a guess of the whole line.
 """
 
 import hashlib

@@ -20,14 +20,15 @@ _OF_RUN = ("run", "sites")  # of run.json; the rest is about the machine that st
 
 
 def check_free(out: Path, member: str) -> None:
-    """Refuse to write a copy where another member's, or a run, is.
+    """Refuse to write a member's copy, or the whole statement for `member` "", where something else is.
 
     Raises:
-        UserError: one is there.
+        UserError: a run, files of another use, or another member's copy are there.
     """
-    if (out / LEDGER).exists() and not (out / SEAL).exists():
-        raise UserError(f"{out} is the directory of a run; choose another folder with --out.")
-    if others := sorted(path.stem for path in out.glob("statement*.csv") if path.stem != f"statement-{member}"):
+    if taken := [name for name in (CONFIG, LEDGER) if (out / name).exists() and not (out / SEAL).exists()]:
+        raise UserError(f"{out} holds a {taken[0]} of a run or of something else; choose another folder with --out.")
+    own = f"statement-{member}" if member else "statement"
+    if others := sorted(path.stem for path in out.glob("statement*.csv") if path.stem != own):
         raise UserError(f"{out} holds {others[0]}.csv: give every member a folder of its own with --out.")
 
 

@@ -1,6 +1,7 @@
 """Checks of a statement of account against its seal: by whoever has the run, or by a member with its own part alone."""
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from fedweave.report.accounts import account, config_hash, ledger_hash, run_hash
 from fedweave.report.reading import Run
 from fedweave.runs.files import CONFIG, LEDGER, read, read_table
 
-SEAL = "statement.json"
+SEAL, LEAVE_ONE_OUT = "statement.json", "leave_one_out"  # the latter only once contributions were measured
 
 
 class Seal(NamedTuple):
@@ -55,6 +56,8 @@ def _read(seal: dict[str, Any]) -> Seal:
     for word in (whole.start, whole.digest, *whole.lines):
         bytes.fromhex(word)
     sums = {int(number): float(total) for number, total in seal.get("sums", {}).items()}  # older seals have none
+    if not all(0 <= total < math.inf for total in sums.values()):
+        raise ValueError("a sum is none")
     terms = Terms(seal["budget"], seal["currency"])
     return Seal(terms, whole, str(seal["config"]), dict(seal["ledgers"]), str(seal["run"]), sums)
 
@@ -70,21 +73,31 @@ def check_in_run(own: pa.Table, seal: Seal, member: str, run: Run) -> None:
     _check_sealed(own, seal, member, (run.config, run.ledger), run.directory)
     due = of_member(account(run).table, member)
     _same_pay(own, due, member, run.directory)
+    same = [name for name in due.column_names if name != LEAVE_ONE_OUT or own[name].null_count < len(own)]
+    if own.select(same).to_pylist() != due.select(same).to_pylist():
+        raise UserError(
+            f"the lines of {member} say other values or reasons than {run.directory}, though they pay the same; ask "
+            "for the statement again."
+        )
 
 
-def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> list[str]:
+def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> None:
     """Check a member's lines with nothing but its copy in `folder` (`member_copy`): against the seal, that against the
-    configuration and the member's ledger, and what is paid against the values in the lines; return what is left open.
+    configuration and the member's ledger, and what is paid against the values in the lines.
 
     Raises:
-        UserError: see `check_in_run`; or the member sent an update in a round without a line.
+        UserError: see `check_in_run`; a line is of a round in which the member sent no update, or there is none of one
+            in which it did; or what the copy holds cannot show that an amount is right.
     """
     ledger = read_table(folder, LEDGER)
     ledger = ledger.filter(pc.equal(pc.cast(ledger["client"], pa.string()), member))
     _check_sealed(own, seal, member, (load_saved(folder / CONFIG), ledger), folder)
-    _check_none_left_out(own, seal, member, ledger)
-    unknown = check_pay(own, seal.sums, seal.terms)
-    return [f"the pay of {_rounds(unknown)} does not follow from values: only RUN shows it"] if unknown else []
+    _check_rounds(own, member, ledger)
+    if unknown := check_pay(own, seal.sums, seal.terms):
+        raise UserError(
+            f"nothing in {folder} shows that the pay of {_rounds(unknown)} is right: lines have no value, or the seal "
+            f"has no sum. Whoever holds the run can check it: fedweave statement RUN --member {member} --check …"
+        )
 
 
 def _check_sealed(own: pa.Table, seal: Seal, member: str, of_run: tuple[Document, pa.Table], directory: Path) -> None:
@@ -108,6 +121,7 @@ def _check_sealed(own: pa.Table, seal: Seal, member: str, of_run: tuple[Document
 
 def _same_pay(own: pa.Table, paid: pa.Table, member: str, directory: Path) -> None:
     """Refuse lines whose rounds or amounts are not those of the run: who writes a statement can seal anything."""
+    _check_once(own, member)
     told, due = ({row["round"]: row["pay"] for row in table.to_pylist()} for table in (own, paid))
     for number in sorted(told.keys() | due.keys()):
         if told.get(number) != due.get(number):
@@ -118,14 +132,24 @@ def _same_pay(own: pa.Table, paid: pa.Table, member: str, directory: Path) -> No
             )
 
 
-def _check_none_left_out(own: pa.Table, seal: Seal, member: str, ledger: pa.Table) -> None:
+def _check_rounds(own: pa.Table, member: str, ledger: pa.Table) -> None:
+    """Whether lines are of the rounds in which the member sent an update, whatever the seal says of them."""
+    _check_once(own, member)
     sent = ledger.filter(pc.and_(pc.equal(ledger["direction"], "up"), pc.equal(ledger["purpose"], TRAINING)))
-    unpaid = {number for number, total in seal.sums.items() if not total}
-    if left_out := sorted({*sent["round"].to_pylist()} - {*own["round"].to_pylist()} - unpaid):
+    trained, told = ({*table["round"].to_pylist()} for table in (sent, own))
+    if left_out := sorted(trained - told):
         raise UserError(
             f"{member} sent an update in {_rounds(left_out)}, and the statement has no line of it; ask for the "
-            "statement again."
+            "statement again. If nobody was paid then, only the run itself shows that."
         )
+    if more := sorted(told - trained):
+        raise UserError(f"the statement has {_rounds(more)}, in which {member} sent no update; ask for it again.")
+
+
+def _check_once(own: pa.Table, member: str) -> None:
+    numbers = own["round"].to_pylist()
+    if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
+        raise UserError(f"{member} has several lines of {_rounds(twice)}; ask for the statement again.")
 
 
 def _rounds(numbers: Iterable[int]) -> str:

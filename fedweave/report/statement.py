@@ -88,8 +88,7 @@ def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path
     whole = account(run)
     table = of_member(whole.table, member) if member else whole.table
     about = f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}"
-    if member:
-        check_free(out, member)
+    check_free(out, member)
     with plain_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     words = (
@@ -107,7 +106,7 @@ def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path
 
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
-    """What was checked, and what is left open."""
+    """What was checked."""
     from fedweave.incentives.statement_digest import of_member
     from fedweave.report.reading import read_run
     from fedweave.report.sealed import check_copy, check_in_run, read_seal
@@ -127,15 +126,15 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     }
     if not tables:
         raise UserError(f"{folder} has no {stem}.parquet or {whole}.parquet, which holds the lines; ask for it.")
-    run, left_open = None if directory is None else read_run(directory), list[str]()
+    run = None if directory is None else read_run(directory)
     for table in tables.values():
         own = of_member(table, member)
         if run is None:
-            left_open = check_copy(own, seal, member, folder)
+            check_copy(own, seal, member, folder)
         else:
             check_in_run(own, seal, member, run)
     _check_spreadsheets(folder, {stem: of_member(next(iter(tables.values())), member)} | tables)
-    told = [f"the statement in {folder} agrees with the ledger of {member} in {directory or folder}", *left_open]
+    told = [f"the statement in {folder} agrees with the ledger of {member} in {directory or folder}"]
     if (folder / RUN).exists() and directory is None:
         told.append(f"whether that is what left the site: fedweave audit SITE --against {folder}")
     return [*told, "checked are its Parquet and CSV files; the page (.html) is a copy to read"]

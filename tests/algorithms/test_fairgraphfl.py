@@ -282,11 +282,13 @@ def test_parts_refuse_what_cannot_be() -> None:
         (ValueReward, {"beta": 0.0}),
         (ValueReward, {"base": "during"}),
         (Payoff, {"budget": -1.0}),
+        (Payoff, {"budget": 1000.005}),  # no amount in cents
+        (Payoff, {"budget": float("inf")}),
         (MotifPrototypes, {"lam": -1.0}),
         (MotifPrototypes, {"distance": "far"}),
         (MotifPrototypes, {"keep": 0.0}),
     ]:
-        with pytest.raises(ValueError, match=next(iter(values))):
+        with pytest.raises((ValueError, ConfigError), match=next(iter(values))):
             part(**values)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="other motifs"):
         ALGORITHMS["fedavg"](gin(), parts=(AgentValue(max_ring=5), Payoff(), MotifPrototypes(max_ring=6)))

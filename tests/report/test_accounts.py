@@ -209,7 +209,12 @@ def test_a_copy_needs_a_folder_of_its_own(copied: Path) -> None:
     assert "holds statement-client-1.csv: give every member a folder of its own" in " ".join(told.split())
     before = (copied / "ledger.parquet").read_bytes()
     told = fedweave("statement", copied, "--member", "client-0", "--out", copied, code=2)
-    assert "is the directory of a run" in " ".join(told.split())
+    assert "holds a config.toml of a run or of something else" in " ".join(told.split())
+    told = fedweave("statement", copied, "--out", copy, code=2)  # everybody's lines beside what is handed to one
+    assert "holds statement-client-1.csv" in " ".join(told.split())
+    assert "holds a config.toml" in " ".join(
+        fedweave("statement", copied, "--out", copied.parent / "run", code=2).split()
+    )
     assert (copied / "ledger.parquet").read_bytes() == before
     fedweave("statement", copied)
     whole = fedweave("statement", "--member", "client-0", "--check", copied / "statement", code=2)
@@ -223,9 +228,8 @@ def sealed_again(copy: Path, lines: Callable[[pa.Table], pa.Table], **values: An
     before = pq.read_table(path)
     after = lines(before)
     seal = json.loads((copy / "statement.json").read_text())
-    old, new = hashes(before), dict(zip(after["round"].to_pylist(), hashes(after), strict=True))
-    swapped = {line: new.get(number) for line, number in zip(old, before["round"].to_pylist(), strict=True)}
-    kept = [line for each in seal["lines"] if (line := swapped.get(each, each)) is not None]
+    others = [line for line in seal["lines"] if line not in hashes(before)]
+    kept = [*others, *hashes(after)]
     seal |= {"lines": kept, **values}
     start = digest(after, Terms(seal["budget"], seal["currency"]), seal["run"], as_numbers(seal["sums"])).start
     seal |= {"start": start, "digest": chained(start, kept)}
@@ -247,9 +251,41 @@ def test_a_copy_that_pays_less_than_follows_from_its_values_is_refused(copied: P
 
 
 def test_a_copy_that_lacks_a_round_in_which_the_member_trained_is_refused(copied: Path) -> None:
+    """Also where the seal says that nobody was paid then."""
     copy = own_copy(copied)
     sealed_again(copy, lambda lines: lines.slice(1))
     assert "client-1 sent an update in round 1, and the statement has no line of it" in check_copy(copy, code=2)
+    sums = json.loads((copy / "statement.json").read_text())["sums"]
+    sealed_again(copy, lambda lines: lines, sums=sums | {"1": 0.0})
+    assert "client-1 sent an update in round 1, and the statement has no line of it" in check_copy(copy, code=2)
+
+
+def with_line(table: pa.Table, **values: Any) -> pa.Table:
+    """One more line in front: the first with other values."""
+    return pa.concat_tables([pa.Table.from_pylist([table.slice(0, 1).to_pylist()[0] | values], table.schema), table])
+
+
+def test_a_copy_with_lines_of_a_round_twice_or_of_none_is_refused(copied: Path) -> None:
+    copy = own_copy(copied)
+    honest = pq.read_table(copy / "statement-client-1.parquet")
+    sealed_again(copy, lambda lines: with_line(lines, reason="fined", pay=Decimal("-900.00")))
+    assert "client-1 has several lines of round 1" in check_copy(copy, code=2)
+    against = ("statement", copied, "--member", "client-1", "--check", copy)
+    assert "client-1 has several lines of round 1" in " ".join(fedweave(*against, code=2).split())
+    sealed_again(copy, lambda lines: with_line(honest, round=ROUNDS + 1))
+    assert f"the statement has round {ROUNDS + 1}, in which client-1 sent no update" in check_copy(copy, code=2)
+
+
+def test_lines_that_pay_the_same_for_other_reasons_are_refused_against_the_run(copied: Path) -> None:
+    copy = own_copy(copied)
+
+    def of_pity(lines: pa.Table) -> pa.Table:
+        at = lines.column_names.index("reason")
+        return lines.set_column(at, lines.schema.field("reason"), pa.array(["pity"] * len(lines)))
+
+    sealed_again(copy, of_pity)
+    told = fedweave("statement", copied, "--member", "client-1", "--check", copy, code=2)
+    assert "say other values or reasons than" in " ".join(told.split())
 
 
 def test_what_pay_is_divided_by_is_sealed(copied: Path) -> None:
@@ -261,7 +297,12 @@ def test_what_pay_is_divided_by_is_sealed(copied: Path) -> None:
     (copy / "statement.json").write_text(json.dumps(seal))
     first = min(seal["sums"])
     sealed_again(copy, lambda lines: lines, sums={n: total for n, total in seal["sums"].items() if n != first})
-    assert "the pay of round 1 does not follow from values: only RUN shows it" in check_copy(copy)
+    assert "shows that the pay of round 1 is right" in check_copy(copy, code=2)
+    for odd in ("Infinity", "NaN", "-1.0"):
+        text = json.dumps(seal | {"sums": seal["sums"] | {first: "?"}}).replace('"?"', odd)
+        (copy / "statement.json").write_text(text)
+        assert "is damaged" in check_copy(copy, code=2)
+    (copy / "statement.json").write_text(json.dumps(seal))
     sealed_again(copy, lambda lines: lines, sums=larger)  # the digest is another than other members have
     assert "from its values follow" in check_copy(copy, code=2)
 

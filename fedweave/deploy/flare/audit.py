@@ -98,13 +98,16 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     run: the run's number. ledger: `core.ledger.SCHEMA`, as whoever started the run has it.
 
     Raises:
-        UserError: the site has no journal of the run.
+        UserError: the site has no journal of the run, or the ledger is of another member alone.
     """
     path = journal_path(folder, run)
     if not path.exists():
         raise UserError(f"{folder} has taken no part in the run {run}: there is no {path}.")
     own = _table([read(path)])
     names = {*own["client"].to_pylist()} or {folder.resolve().name}  # of a site that sent nothing, or lost its journal
+    stated_of = {*ledger["client"].to_pylist()}
+    if len(stated_of) == 1 and not stated_of & names:
+        raise UserError(f"that ledger is of {stated_of.pop()} alone: it is another member's copy. Ask for your own.")
     sent, stated = (Counter(map(_message, _in_rounds(table, names))) for table in (own, ledger))
     return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
 
