@@ -34,7 +34,7 @@ from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.tree import Tree, leaves, nest, ravel, unravel
 from fedweave.incentives import values
-from fedweave.incentives.payoffs import payoffs
+from fedweave.incentives.payoffs import payoffs, unscaled
 from fedweave.incentives.statement import Terms
 from fedweave.incentives.vocabulary import Vocabulary
 
@@ -202,7 +202,7 @@ class Payoff(Part):
         before = torch.where(past > 0, state["sum"][at] / past.clamp(min=1), r)  # no compensation in the first round
         nothing = torch.zeros_like(state["sum"])
         pay = late = torch.zeros_like(r)
-        if (r + (r - before).relu().where(r >= 0, 0.0)).sum() > 0:
+        if unscaled(r, before).pay.sum() > 0:
             pay, late = payoffs(r, before, self.budget)
         else:
             _log.warning("the values of the agents that replied do not sum to more than 0, so that nobody is paid")

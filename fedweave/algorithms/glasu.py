@@ -226,7 +226,7 @@ class GLASU:
         last = self.party.split.last
         forward = (self.sample,) * len(self.party.sampling) + (self.infer,) * last
         backward = (self.back,) * last if self.backward == "exchanged" else (self.update,)
-        # Where labels are drawn, one client alone has them; sums of zeros and its gradient would give that away.
+        # Where labels are drawn, one client alone has them: a sum of its gradient and the others' zeros hides nothing.
         pull = (self.pull, self.pull_sum) if self.secure_sum and self.label_epsilon is None else (self.pull,)
         looks = (self.infer_full,) * last
         judged, predicted = (*looks, self.score), (*looks, self.predict_proba)

@@ -84,8 +84,8 @@ class Calls:
     round:      in each round. A client may be left out of some of them, but none comes earlier or more often.
     evaluation: after a round.
     prediction: with a finished run's models (`predict` or `deploy`).
-    labelled:   those of them that are not called at clients without labels. Secure sums do not hold a server to calling
-                those that are told nothing, so a term must not be known to it where one was left out.
+    labelled:   those of them that are not called at clients without labels. A secure sum does not find out that a
+                server left out one that is told nothing; no later term may be one that the server can then foresee.
     """
 
     setup: tuple[Step, ...] = ()

@@ -252,9 +252,10 @@ def _report(given: list[_Given], rows: list[np.ndarray]) -> None:
         if common < len(party.ids):
             rest = len(party.ids) - common
             dropped.append(f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {lost:,} of {edges:,} edges")
-    dropped += [_written_unlike(given, common)] if dropped else []
+    if dropped and (more := _written_unlike(given, common)):
+        dropped.append(more)
     level = logging.WARNING if dropped else logging.INFO
-    told = "; ".join(filter(None, dropped)) or "none is dropped"
+    told = "; ".join(dropped) or "none is dropped"
     _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{common:,}", len(given), told)
 
 

@@ -1,16 +1,18 @@
 """What a member's pay follows from, for a member that works it out again from its own lines of a statement alone.
 
-FairGraphFL pays in proportion to r_i + μ_i (`payoffs.payoffs`), and a member's lines have all its r_i. What they lack
+FairGraphFL pays in proportion to r_i + μ_i (`payoffs.unscaled`), and a member's lines have all its r_i. What they lack
 is the sum over all members, one number a round.
 """
 
 from collections.abc import Mapping
-from statistics import fmean
+from itertools import takewhile
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from fedweave.errors import UserError
+from fedweave.incentives.payoffs import unscaled
 from fedweave.incentives.statement import Terms
 
 _CENT = 1 + 1e-6  # how far from its exact part a largest remainder can put an amount, and rounding of floats
@@ -18,16 +20,11 @@ _CENT = 1 + 1e-6  # how far from its exact part a largest remainder can put an a
 
 def dues(own: pa.Table) -> dict[int, float]:
     """{round: r + μ} of the lines of one member, up to the first line without a value, which later means would lack."""
-    found: dict[int, float] = {}
-    earlier: list[float] = []
-    for line in own.sort_by("round").to_pylist():
-        r = line["value"]
-        if r is None:
-            break
-        late = max(r - fmean(earlier), 0.0) if earlier and r >= 0 else 0.0
-        found[line["round"]] = r + late
-        earlier.append(r)
-    return found
+    lines = list(takewhile(lambda line: line["value"] is not None, own.sort_by("round").to_pylist()))
+    r = torch.tensor([line["value"] for line in lines], dtype=torch.float64)
+    means = r.cumsum(0) / torch.arange(1, len(r) + 1)
+    raw = unscaled(r, torch.cat([r[:1], means[:-1]])).pay  # no compensation in the first round
+    return dict(zip([line["round"] for line in lines], raw.tolist(), strict=True))
 
 
 def sums(table: pa.Table, terms: Terms) -> dict[int, float]:

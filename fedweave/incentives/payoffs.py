@@ -21,6 +21,13 @@ class Payoffs(NamedTuple):
     compensation: Tensor
 
 
+def unscaled(r: Tensor, before: Tensor) -> Payoffs:
+    """Pay before it is scaled to a budget (Eqs. 5 and 6): r_i < 0, or r_i + μ_i with μ_i = max(r_i - before_i, 0), and
+    the μ_i in it; r, before: float64 [N]."""
+    late = torch.where(r < 0, 0.0, (r - before).relu())
+    return Payoffs(r + late, late)
+
+
 def payoffs(r: Tensor, before: Tensor | None = None, budget: float = 1.0) -> Payoffs:
     """FairGraphFL's payoffs of a round (Eqs. 5 to 7).
 
@@ -37,12 +44,11 @@ def payoffs(r: Tensor, before: Tensor | None = None, budget: float = 1.0) -> Pay
     if not 0 <= budget < float("inf"):
         raise UserError(f"the budget is {budget}; it must be at least 0.")
     r = r.double()
-    late = torch.zeros_like(r) if before is None else (r - before.double()).relu()
-    late = torch.where(r < 0, 0.0, late)
-    total = (r + late).sum()
+    raw, late = unscaled(r, r if before is None else before.double())
+    total = raw.sum()
     if not total > 0:
         raise UserError(f"values {r.tolist()} sum to {float(total)}; a budget can be divided by a positive sum only.")
-    return Payoffs((r + late) / total * budget, late / total * budget)
+    return Payoffs(raw / total * budget, late / total * budget)
 
 
 def data_volume(sizes: Tensor) -> Value:

@@ -146,9 +146,14 @@ def config_hash(config: Document) -> str:
     return hashlib.sha256(dumps(config).encode()).hexdigest()
 
 
+def of_client(ledger: pa.Table, name: str) -> pa.Table:
+    """A client's rows of a ledger, in their order."""
+    return ledger.filter(pc.equal(pc.cast(ledger["client"], pa.string()), name))
+
+
 def ledger_hash(ledger: pa.Table, member: str) -> str:
     """SHA-256 of a member's rows of a ledger, in their order, without the seconds that they took."""
-    rows = ledger.filter(pc.equal(pc.cast(ledger["client"], pa.string()), member)).select(_OF_LEDGER)
+    rows = of_client(ledger, member).select(_OF_LEDGER)
     lines = (json.dumps(list(row.values()), ensure_ascii=True, separators=(",", ":")) for row in rows.to_pylist())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fedweave.config import dumps
 from fedweave.errors import UserError
+from fedweave.report.accounts import of_client
 from fedweave.report.reading import Run
 from fedweave.report.sealed import SEAL
 from fedweave.runs.files import CONFIG, LEDGER, RUN, damaged, read, write, write_table
@@ -38,7 +38,7 @@ def write_copy(run: Run, member: str, out: Path) -> list[Path]:
     Raises:
         FedweaveError: the run's run.json is damaged.
     """
-    own = _alone(run.ledger.filter(pc.equal(pc.cast(run.ledger["client"], pa.string()), member)))
+    own = _alone(of_client(run.ledger, member))
     write(out / CONFIG, lambda file: file.write(dumps(run.config).encode()))
     write_table(out / LEDGER, own)
     return [out / CONFIG, out / LEDGER, *_number(run.directory / RUN, out)]

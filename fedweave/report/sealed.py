@@ -15,7 +15,7 @@ from fedweave.errors import UserError
 from fedweave.incentives.dues import check_pay
 from fedweave.incentives.statement import Terms
 from fedweave.incentives.statement_digest import Digest, check, of_member
-from fedweave.report.accounts import account, config_hash, ledger_hash, run_hash, terms_of
+from fedweave.report.accounts import account, config_hash, ledger_hash, of_client, run_hash, terms_of
 from fedweave.report.reading import Run
 from fedweave.runs.files import CONFIG, LEDGER, read, read_table
 
@@ -90,9 +90,8 @@ def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> None:
             in which it did; or what the copy holds cannot show that an amount is right.
     """
     ledger = read_table(folder, LEDGER)
-    ledger = ledger.filter(pc.equal(pc.cast(ledger["client"], pa.string()), member))
     _check_sealed(own, seal, member, (load_saved(folder / CONFIG), ledger), folder)
-    _check_rounds(own, member, ledger)
+    _check_rounds(own, member, of_client(ledger, member))
     if unknown := check_pay(own, seal.sums, seal.terms):
         raise UserError(
             f"nothing in {folder} shows that the pay of {_rounds(unknown)} is right: lines have no value, or the seal "
@@ -133,7 +132,8 @@ def _same_pay(own: pa.Table, paid: pa.Table, member: str, directory: Path) -> No
 
 
 def _check_rounds(own: pa.Table, member: str, ledger: pa.Table) -> None:
-    """Whether lines are of the rounds in which the member sent an update, whatever the seal says of them."""
+    """Refuse lines of other rounds than those in which the member, whose ledger this is, sent an update; whatever the
+    seal says of them."""
     _check_once(own, member)
     sent = ledger.filter(pc.and_(pc.equal(ledger["direction"], "up"), pc.equal(ledger["purpose"], TRAINING)))
     trained, told = ({*table["round"].to_pylist()} for table in (sent, own))

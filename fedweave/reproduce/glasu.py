@@ -62,7 +62,7 @@ def experiment(
     """The document of `method` on the paper's `dataset`; K `exchanges` and Q `steps` are GLASU's alone."""
     own = {"exchanges": exchanges, "steps": steps, "aggregation": "mean"} if method == "GLASU" else {}
     key = (dataset, f"GLASU-{steps}" if method == "GLASU" else method, backbone, f"M={clients}")
-    rate = next(RATES[key[:length]] for length in (4, 3, 2, 1, 0) if key[:length] in RATES)
+    rate = next(RATES[key[:length]] for length in range(len(key), -1, -1) if key[:length] in RATES)
     return {
         "rounds": UPDATES // steps,
         "eval_every": LOOK // steps if steps > 1 else SELDOM,

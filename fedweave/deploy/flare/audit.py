@@ -112,15 +112,14 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
 
 
-def agreed(folder: Path, run: str, document: Document, sites: list[str]) -> bool | None:
+def joined_with(folder: Path, run: str, document: Document, sites: list[str]) -> bool | None:
     """Whether `document` is the configuration with which the site in `folder` joined the run of these `sites`; None if
     the site cannot tell: it joined with plug-ins, or before journals had fingerprints.
 
     What a run may change, such as its rounds, is in no fingerprint (`requests.pin`).
     """
     joined = next((note for note in read(journal_path(folder, run)).notes if note["note"] == "joined"), {})
-    plugged = next(files_in(document), None) is not None
-    if plugged or not {"pin", *versions({})} <= joined.keys():
+    if any(files_in(document)) or not {"pin", *versions({})} <= joined.keys():
         return None
     releases = {name: str(joined[name]) for name in versions({})}
     return bool(joined["pin"] == pin(document, sites, releases))

@@ -41,8 +41,9 @@ class Flare:
     """Every client is a site with a process, a graph and a private state of its own.
 
     clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
-    where the algorithm asks for more. ledger: keeps what really happened, also over restarts. root: the authority's
-    certificate, see `sums.Sums`. resend: send again what sites have from the message before.
+    where the algorithm asks for more; None: all are needed, and no setting changes that. ledger: keeps what really
+    happened, also over restarts. root: the authority's certificate, see `sums.Sums`. resend: send again what sites have
+    from the message before.
     """
 
     def __init__(

@@ -29,14 +29,8 @@ JOINING: Declaration = {
     "labels": Sends("how many examples of each class it has", within=Whole()),
     SIZES: TELLS,
 }
-FORM = (
-    "features",
-    "classes",
-    "names",
-    "columns",
-    "kinds",
-    "groups",
-)  # says what the data is like, and nothing of a record in it
+# What says how the data is made up, and nothing of a record in it.
+FORM = ("features", "classes", "names", "columns", "kinds", "groups")
 
 
 def fingerprint(labels: Sequence[str]) -> int:

@@ -44,7 +44,7 @@ class Memory:
         if not self.chained:
             return ""
         past = bytes(self._told.tree[_PAST].tolist()).hex() if self._told.tree else _NOTHING
-        if step in self.labelled and next(iter(leaves(message)), None) is None:
+        if step in self.labelled and not any(leaves(message)):
             return past
         return hashlib.sha256(f"{past} {step} {fingerprint(message)}".encode()).hexdigest()
 

@@ -109,12 +109,12 @@ def _compare(directory: Path, run: Path) -> None:
 def _same_configuration(directory: Path, run: Path, number: str) -> bool | None:
     """Whether the run's configuration is the one that the site joined with, None if that cannot be told; say so."""
     from fedweave.config import load_saved
-    from fedweave.deploy.flare.audit import agreed
+    from fedweave.deploy.flare.audit import joined_with
     from fedweave.deploy.sites.running import sites_of
     from fedweave.runs.files import CONFIG
 
     sites = sites_of(run)
-    same = agreed(directory, number, load_saved(run / CONFIG), sites) if sites else None
+    same = joined_with(directory, number, load_saved(run / CONFIG), sites) if sites else None
     if same:
         typer.echo(f"{run / CONFIG} is the configuration that the site joined with (but for what a run may change)")
     elif same is None:

@@ -55,7 +55,7 @@ def compare(told: Found, vertical: bool) -> None:
 
 
 def compare_splits(told: Found) -> None:
-    """Note parties of which nodes that all have are in another split than at most."""
+    """Note parties that have some of the common nodes in another split than most parties have them."""
     splits = {name: form["splits"] for name, form in told.forms.items() if form.get("splits")}
     common = sorted(set.intersection(*map(set, splits.values()))) if splits else []
     odd: dict[str, list[str]] = {}
