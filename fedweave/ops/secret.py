@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.errors import UserError
+
 BYTES = 32
 
 
@@ -27,14 +29,28 @@ def derived(parent: Tensor, part: int | str | Tensor) -> Tensor:
     """A key for the purpose `part`, uint8 [32]. Where `part` is int64 [...] of at least one dimension: a word for each
     of its numbers, int64 [...], the same for the same number."""
     if isinstance(part, Tensor) and part.dim():
-        return _words(bytes(parent.numpy()), part)
+        return _words(_content(parent), part)
     said = f"{type(part).__name__} {int(part) if isinstance(part, Tensor) else part}"
-    return _tensor(hashlib.blake2b(said.encode(), key=bytes(parent.numpy()), digest_size=BYTES).digest(), np.uint8)
+    return _tensor(hashlib.blake2b(said.encode(), key=_content(parent), digest_size=BYTES).digest(), np.uint8)
 
 
 def bits(source: Tensor, count: int) -> Tensor:
     """`count` words of the key `source`: int64 [count]. The first words of a longer draw are those of a shorter one."""
-    return _tensor(hashlib.shake_256(b"bits" + bytes(source.numpy())).digest(8 * count), np.int64)
+    return _tensor(hashlib.shake_256(b"bits" + _content(source)).digest(8 * count), np.int64)
+
+
+def _content(key: Tensor) -> bytes:
+    """The bytes of a key.
+
+    Raises:
+        UserError: it is read inside a transform of PyTorch, which hides them.
+    """
+    try:
+        return bytes(key.numpy())
+    except RuntimeError as error:
+        raise UserError(
+            "a secret key cannot be read inside torch.func's grad or vmap; draw from it before, and pass that in."
+        ) from error
 
 
 def _words(key: bytes, numbers: Tensor) -> Tensor:

@@ -131,6 +131,7 @@ def run(
 
     Raises:
         UserError: `directory` holds something else or is being written; nothing has been written then.
+        Exception: whatever a step raises; if no round was saved before, the run's files are removed.
         Interrupted: SIGINT or SIGTERM came; the round was finished and saved, unless the signal came twice.
     """
     recover(directory)
@@ -152,7 +153,7 @@ def run(
                 last = _train(config, built, files, start, stop, watch, here)
             except KeyboardInterrupt as error:
                 raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds) from error
-            except UserError:  # what was refused before anything was done leaves the place free
+            except Exception:  # a run that failed before it saved anything has nothing to resume: the place stays free
                 if not (files.saved or overwrite) and config.engine.name == "simulation":
                     remove_run(directory)
                 raise

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.random import fold
+from fedweave.errors import UserError
 from fedweave.ops import hashing, secret
 from fedweave.privacy.gaussian import noise
 from fedweave.privacy.ldp import noisy_links
@@ -102,3 +103,10 @@ def test_a_pair_of_nodes_draws_the_same_bit_again() -> None:
     assert torch.equal(both_ways(noisy_links(none[:4, :4], some, 1.0, KEY)), flipped[some][:, some])
     share = float(flipped.triu(1).sum()) / (300 * 299 / 2)
     assert share == pytest.approx(1 / (1 + np.e), abs=0.01)
+
+
+def test_a_key_read_inside_a_transform_is_refused_with_what_to_do() -> None:
+    """A simulation's keys are numbers, which can be read there, so an author learns of it at a site at the earliest."""
+    key = secret.from_bytes(b"a site's")
+    with pytest.raises(UserError, match=r"cannot be read inside torch\.func"):
+        torch.func.grad(lambda w: (w * secret.bits(key, 2)[0]).sum())(torch.ones(2))

@@ -287,6 +287,12 @@ def test_what_is_refused_before_a_round_leaves_the_place_free(tmp_path: Path) ->
     assert runs.run(resolved(rounds=1), tmp_path / "run", Quiet())["rounds"] == 1
 
 
+def test_a_run_that_fails_in_its_first_round_leaves_the_place_free(tmp_path: Path) -> None:
+    with pytest.raises(FedweaveError, match="training diverged"):
+        runs.run(resolved(algorithm={"lr": 1e38}), tmp_path / "run", Quiet())
+    assert runs.run(resolved(rounds=1), tmp_path / "run", Quiet())["rounds"] == 1
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with locked(tmp_path / "run"), pytest.raises(UserError, match=f"process {os.getpid()} is writing"):
         runs.run(resolved(), tmp_path / "run", Quiet())
