@@ -4,6 +4,8 @@ from pathlib import Path
 
 _NO_MEMORY = ("can't allocate memory", "out of memory")  # how PyTorch says it, which raises a RuntimeError
 _CARRIERS = ("core", "engines", "ops")  # of steps that others wrote
+NOT_FINITE = "holds numbers that are not finite"
+_CALMER = "Lower algorithm.lr, or bound the updates (algorithm.parts = [{name = 'clip', norm = 1.0}])."
 
 
 class FedweaveError(Exception):
@@ -52,8 +54,11 @@ class ClientsMissing(FedweaveError):
     def __init__(self, step: str, missing: dict[str, str], wanted: int, called: int, fixed: bool = False) -> None:
         self.step, self.missing = step, dict(missing)
         named = "; ".join(f"{client}: {reason.removesuffix('.')}" for client, reason in missing.items())
+        if len(missing) == called and all(NOT_FINITE in reason for reason in missing.values()):
+            super().__init__(f"step {step!r}: training diverged at every client. {named}. {_CALMER}")
+            return
         lower = "them back, put right what they refuse or, if the algorithm can do without them, lower [engine] quorum."
-        remedy = "them back, or put right what they refuse: this algorithm needs everyone." if fixed else lower
+        remedy = "them back, or put right what they refuse; no setting lowers how many are needed." if fixed else lower
         super().__init__(
             f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. "
             f"Missing: {named}. Bring {remedy}"
@@ -85,7 +90,4 @@ def out_of_memory(error: BaseException) -> bool:
 
 def told_diverged(what: str) -> str:
     """The message where `what` holds numbers that are not finite."""
-    return (
-        f"training diverged: {what} holds numbers that are not finite. Lower algorithm.lr, or bound the updates "
-        "(algorithm.parts = [{name = 'clip', norm = 1.0}])."
-    )
+    return f"training diverged: {what} {NOT_FINITE}. {_CALMER}"

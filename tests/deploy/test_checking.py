@@ -242,6 +242,16 @@ def test_gaps_need_two_classes(project: Path) -> None:
     assert {whose for whose, _ in faults} == {"bank-b"}
 
 
+def test_names_of_groups_that_joining_would_refuse_are_found_before(project: Path) -> None:
+    config = experiment("f2gnn")
+    hand_out(*split(config, SITES), project, SITES)
+    for site, names in zip(SITES, (("f", "m"), ("m", "f"), ()), strict=True):
+        own = npz.read(project / site / "data.npz", "data")
+        npz.write(replace(own, groups=names), project / site / "data.npz")
+    [(whose, fault)] = examine(project, read_project(project), config).faults
+    assert (whose, "group names: not those of bank-a. Write the same groups" in fault) == ("bank-b", True)
+
+
 def test_an_algorithm_of_small_graphs_is_none_for_sites_with_nodes(project: Path) -> None:
     document = experiment().plain()
     model = {"name": "gin", "pool": "sum"}

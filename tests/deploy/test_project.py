@@ -391,6 +391,31 @@ def test_each_folder_says_how_its_process_is_started(tmp_path: Path) -> None:
         assert "start.sh" not in told
 
 
+def test_a_run_whose_first_round_failed_leaves_the_place_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Here:
+        """A server with its sites."""
+
+        def listed(self) -> list[str]:
+            return ["a", "b"]
+
+        def wait_for(self, sites: Any, seconds: float) -> list[str]:
+            return ["a", "b"]
+
+    def failing(*given: Any) -> dict[str, Any]:
+        given[5].joinpath("partition.parquet").write_bytes(b"of this run")
+        return {"status": "failed", "error": "training diverged.", "mistake": False, "round": 0, "lost": {}}
+
+    monkeypatch.setattr(running_module, "administer", lambda project: nullcontext(Here()))
+    monkeypatch.setattr(running_module, "_job", failing)
+    project, out = tmp_path / "project", tmp_path / "run"
+    (project / "admin").mkdir(parents=True)
+    Project(("a", "b"), "localhost", 1).save(project)
+    for _ in range(2):
+        with pytest.raises(FedweaveError, match="diverged"):
+            run(for_sites({"data": {"name": "digits"}}), project, out, False, lambda now: None)
+        assert [path.name for path in out.iterdir()] == [".lock"]
+
+
 def test_a_run_is_there_again_if_the_one_that_was_to_replace_it_reached_no_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

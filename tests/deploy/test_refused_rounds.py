@@ -216,3 +216,10 @@ def test_only_a_round_whose_checkpoint_there_is_counts_as_saved(tmp_path: Path) 
     assert not _reached({"round": 3}, tmp_path)
     Checkpoint(round=2).save(tmp_path / CHECKPOINT)
     assert "What round 2 reached is saved" in _reached({"round": 3}, tmp_path)
+
+
+def test_training_that_diverges_at_every_site_is_told_as_in_a_simulation(project: Path, tmp_path: Path) -> None:
+    """All did reply, so "bring them back" and a lower quorum would not help."""
+    with pytest.raises(ClientsMissing, match=r"training diverged at every client.*holds.*Lower algorithm\.lr") as error:
+        job(project, tmp_path / "run", experiment("fedavg", algorithm_settings={"lr": 1e38}))
+    assert "quorum" not in str(error.value)

@@ -200,6 +200,9 @@ def test_a_rate_of_its_own_is_used_and_told() -> None:
     assert experiment("PubMed", "GLASU", steps=4, backbone="GCN")["algorithm"]["lr"] == glasu.RATES["PubMed",]
     rates = [experiment("PubMed", "GLASU", clients, steps=4)["algorithm"]["lr"] for clients in (3, 5, 7)]
     assert rates == [0.1, 0.2, 0.5]
+    rates = [experiment("CiteSeer", "GLASU", clients, steps=4)["algorithm"]["lr"] for clients in (3, 5, 7)]
+    assert rates == [0.5, 0.5, 0.8]
+    assert experiment("CiteSeer", "StAl.", 5)["algorithm"]["lr"] == 0.2
     told = "Learning rates: 0.5, PubMed 0.1, PubMed GLASU-1 0.5, PubMed Sim. 0.5, PubMed GLASU-4 GAT 0.05, PubMed "
     assert told in glasu._backbones().notes[0]
 

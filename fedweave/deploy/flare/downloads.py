@@ -9,7 +9,7 @@ from torch import Tensor
 from fedweave.core.tree import Tree, leaves, not_finite
 from fedweave.deploy.flare.policy import PolicyViolation
 from fedweave.deploy.flare.store import Store
-from fedweave.errors import CallRefused
+from fedweave.errors import NOT_FINITE, CallRefused
 from fedweave.ops.touched import materialize
 
 # Of the store: names in JSON, and the numbers by place among the paths.
@@ -37,7 +37,7 @@ class Downloads:
             CallRefused: names the leaf. PolicyViolation: names the bound.
         """
         if path := not_finite(message):
-            raise CallRefused(f"{path} of what {step} is sent holds numbers that are not finite")
+            raise CallRefused(f"{path} of what {step} is sent {NOT_FINITE}")
         if self._store is None or self._bound is None:
             return
         steps, last = self._kept(self._store.tree)

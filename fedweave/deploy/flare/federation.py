@@ -107,6 +107,7 @@ class Flare:
         more = {"round": after, "predict": predict}
         sites, here = list(self.clients), self._open(self.clients)
         self.ledger.purpose = PREDICTION if predict else SETUP
+        self._fixed |= predict  # a finished run's settings stay as they are
         about = {"sites": sites, "versions": versions(document), "data": data or {}} | more
         request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run

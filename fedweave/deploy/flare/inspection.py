@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, decode, leaves, not_finite, numbers
 from fedweave.engines.calls import check_declared
-from fedweave.errors import ReplyRefused
+from fedweave.errors import NOT_FINITE, ReplyRefused
 from fedweave.ops.sparsified import Sparsified
 
 Structure = tuple[tuple[str, str], ...]
@@ -74,7 +74,7 @@ class Inspector:
         tree = decode(blob, self._limit)
         check_declared(step, info, tree)
         if path := not_finite(tree):
-            raise ReplyRefused(f"{path} holds numbers that are not finite")
+            raise ReplyRefused(f"{path} {NOT_FINITE}")
         return tree
 
     def _settle(self, step: str, forms: Mapping[str, Structure]) -> Structure | None:

@@ -42,6 +42,7 @@ def compare(told: Found, vertical: bool) -> None:
     }
     keys |= {
         "class names": "Write the same labels = […] into every site.toml",
+        "group names": "Write the same groups = […], in the same order, into every site.toml; an .npz has group_names",
         "authority": "Take startup of one project",
     }
     keys |= {"key of ids": "Copy one ids.key to all sites"} if vertical else {}
@@ -82,7 +83,7 @@ def _differ(forms: dict[str, dict[str, Any]], key: str, name: str, same: str) ->
         parts = [f"lacks {', '.join(gone)}" if (gone := [one for one in theirs if one not in mine][:5]) else ""]
         parts += [f"has {', '.join(more)} besides" if (more := [one for one in mine if one not in theirs][:5]) else ""]
         return f"{counts}; it {' and '.join(filter(None, parts))}"
-    if key in ("class names", "key of ids", "authority"):
+    if key in ("class names", "group names", "key of ids", "authority"):
         return f"not those of {same}"
     return counts
 

@@ -33,6 +33,7 @@ from fedweave.runs.files import (
     damaged,
     locked,
     read_summary,
+    remove_run,
     write,
 )
 from fedweave.runs.replacing import recover, replacing
@@ -133,6 +134,8 @@ def _jobs(
             return read_summary(directory / SUMMARY)
         if last["status"] != "stopped":
             said = (last["error"] or "the job was ended") + _reached(last, directory)
+            if not (directory / CHECKPOINT).exists():  # nothing to resume: the place stays free
+                remove_run(directory)
             raise (UserError if last["mistake"] else FedweaveError)(said)
         lost = set(last["lost"] or {})
 

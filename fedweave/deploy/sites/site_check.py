@@ -70,6 +70,7 @@ def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, s
         "columns": list(own.columns) or None,
         "classes": own.classes,
         "class names": fingerprint(own.labels) or None,
+        "group names": fingerprint(own.groups) or None,
     }
     if data.test is not None:
         test = told.attempt(name, partial(global_test, folder / data.test, data, torch.float32))
