@@ -29,8 +29,11 @@ _DRAWING.filters |= {"panel": lambda it: Markup(svg.panel(it)), "symbol": lambda
 _FIGURES = _DRAWING.from_string(FIGURE)
 
 
-def render(runs: Sequence[Run]) -> str:
-    """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation."""
+def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
+    """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation.
+
+    more: further warnings, such as of runs that failed.
+    """
     groups = grouped(runs)
     owners = [(group, run) for group in groups for run in group.runs]
     accuracies = [[run.clients("accuracy") for run in group.runs] for group in groups]
@@ -41,7 +44,7 @@ def render(runs: Sequence[Run]) -> str:
     return environment.from_string(PAGE).render(
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [*gain.sentences(gained), *prices],
-        warnings=_warnings(groups, [run for _, run in owners]),
+        warnings=[*more, *_warnings(groups, [run for _, run in owners])],
         style=STYLE,
         version=version("fedweave"),
         facts=tables.facts(groups),

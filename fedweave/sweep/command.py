@@ -44,7 +44,7 @@ def sweep(
     from fedweave.reproduce.workers import Stopped
     from fedweave.runs.files import write
     from fedweave.sweep.plan import check_unchanged, planned
-    from fedweave.sweep.table import NOTES, markdown, results
+    from fedweave.sweep.table import NOTES, lost, markdown, results
 
     folder, console = out or Path("sweeps") / config.stem, screen()
     runs, notes = planned(config, folder, seeds, algorithms, settings or [], grid or [])
@@ -64,12 +64,13 @@ def sweep(
     show_cells(console, found)
     for note in (*NOTES, *unlike(grouped(read))):
         console.print(note, highlight=False, markup=False)
-    page = render(read)
+    gone = lost(runs, failed, grid or [])
+    page = render(read, gone)
     write(folder / "report.html", lambda file: file.write(page.encode()))
-    write(folder / "sweep.md", lambda file: file.write(markdown(found).encode()))
+    write(folder / "sweep.md", lambda file: file.write(markdown(found, gone).encode()))
     console.print(f"files: {folder}/sweep.md, {folder}/report.html", highlight=False, soft_wrap=True, markup=False)
     if failed:
-        raise FedweaveError("; ".join(f"{name} failed: {why}" for name, why in failed.items()))
+        raise FedweaveError("; ".join(gone))
 
 
 def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dict[str, str]:

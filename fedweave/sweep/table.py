@@ -1,9 +1,12 @@
 """What a sweep found: a row per combination of settings, means over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from fedweave.core.text import counted
 from fedweave.report.cells import Cell, Table, measured, number
 from fedweave.report.reading import Group
+from fedweave.reproduce.grid import PlannedRun
 from fedweave.reproduce.table import piped
 
 COLUMNS = {
@@ -31,8 +34,31 @@ def results(groups: Sequence[Group]) -> Table:
     return Table(("run", "seeds", *(COLUMNS[name] for name in shown)), tuple(rows))
 
 
-def markdown(found: Table) -> str:
-    """The table as Markdown, its notes below."""
+def lost(runs: Sequence[PlannedRun], failed: Mapping[str, str], grid: Sequence[str]) -> list[str]:
+    """A sentence for each run that failed, with its values of the grid's keys: the table has no row of it.
+
+    failed: {name of the run: why}. grid: "section.key=value,value,…".
+    """
+    keys = [text.partition("=")[0].strip() for text in grid]
+    return [f"{run.name}{_values(run, keys)} failed: {failed[run.name]}" for run in runs if run.name in failed]
+
+
+def _values(run: PlannedRun, keys: Sequence[str]) -> str:
+    """ " (key = value, …)" of those keys that a run has, or ""."""
+    known = ((key, _at(run.config.plain(), key.split("."))) for key in keys)
+    shown = ", ".join(f"{key} = {value}" for key, value in known if value is not None)
+    return f" ({shown})" if shown else ""
+
+
+def _at(document: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def markdown(found: Table, lost: Sequence[str]) -> str:
+    """The table as Markdown; its notes and the runs that are not in it below."""
     rule = ["---" if at < found.words else "---:" for at in range(len(found.head))]
     rows = ([cell.text for cell in row] for row in found.rows)
-    return "\n\n".join([piped(found.head, rule, *rows), *NOTES]) + "\n"
+    without = [f"Not in the table: {counted(len(lost), 'failed run')}."] if lost else []
+    return "\n\n".join([piped(found.head, rule, *rows), *NOTES, *without, *(f"- {said}" for said in lost)]) + "\n"

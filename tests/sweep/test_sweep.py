@@ -13,6 +13,7 @@ from fedweave.reproduce import session
 from fedweave.reproduce.grid import PlannedRun
 from fedweave.runs import run as runs
 from fedweave.sweep.plan import planned
+from fedweave.sweep.table import lost
 
 SMALL = """
 rounds = 2
@@ -115,7 +116,18 @@ def test_a_sweep_ends_in_one_table_and_one_page_and_goes_on_where_it_was(
     [line] = [line for line in lines if line.startswith("| fedavg")]
     assert line.split(" | ")[1] == "2"
     assert f"{mean:.4f} ± " in line
-    assert 'id="differences"' in (tmp_path / "out/report.html").read_text()
+    page = (tmp_path / "out/report.html").read_text()
+    assert 'id="differences"' in page
+    assert [line for line in lines if line.startswith("- ditto-") and line.endswith("failed: out of luck")]
+    assert "Not in the table: 2 failed runs." in lines
+    assert page.count("failed: out of luck") == 2
+
+
+def test_a_run_that_failed_is_told_with_its_values_of_the_grid(config: Path) -> None:
+    grid = ["algorithm.lr=1e30,0.1", "model.hidden=8"]
+    made, _ = planned(config, config.parent, "0", "", [], grid)
+    [said] = lost(made, {made[0].name: "training diverged."}, grid)
+    assert said == f"{made[0].name} (algorithm.lr = 1e+30, model.hidden = 8) failed: training diverged."
 
 
 def test_runs_of_tables_that_have_changed_are_not_mixed_with_new_ones(
