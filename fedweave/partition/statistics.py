@@ -60,8 +60,8 @@ def totals(data: Dataset, partition: Partition) -> dict[str, int]:
     nodes, edges (undirected), graphs (if these are the examples): the dataset's; held: examples with at least one
     client; global_test: examples of the global test set; edges_kept: undirected edges that at least one client sees;
     edges_lost: those that no client does.
-    Where the data has a sensitive attribute, without_sp: clients that have no test example of some group, so that
-    statistical parity is not defined there; without_eo: no test example of class 1 of some group (equal opportunity).
+    Where the data has a sensitive attribute, without_sp: clients that have no test example of one of the first two
+    groups, so that statistical parity is not defined there; without_eo: none of class 1 of one (equal opportunity).
     """
     parts = partition.parts
     holders = _holders([part.nodes for part in parts], data.nodes)
@@ -97,7 +97,7 @@ def _groups(data: Dataset, partition: Partition) -> dict[str, list[list[int]]]:
 
 def _without(columns: dict[str, list[list[int]]]) -> dict[str, int]:
     names = {"without_sp": "test_groups", "without_eo": "test_groups_class1"}
-    return {name: sum(min(counts) == 0 for counts in columns[of]) for name, of in names.items()}
+    return {name: sum(min(counts[:2]) == 0 for counts in columns[of]) for name, of in names.items()}
 
 
 def _holders(held: list[np.ndarray], count: int) -> sp.csr_matrix:

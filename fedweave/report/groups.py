@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fedweave.report.cells import Cell, Table, marked, measured, number, signed
+from fedweave.report.notes import compared_people
 from fedweave.report.reading import Group, spread
 from fedweave.report.tables import comparable, heads
 
@@ -40,11 +41,7 @@ def favourable(groups: Sequence[Group]) -> str:
 
 def named_groups(groups: Sequence[Group]) -> str:
     """A sentence on which group of people is 0 and which 1; "" where they are numbers or runs have different ones."""
-    if not (names := _of_people(groups)):
-        return ""
-    told = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names[:2]))
-    left = f" Gaps compare these two: people of {', '.join(f'“{name}”' for name in names[2:])} are in none."
-    return f"{told[0].upper()}{told[1:]}.{left if names[2:] else ''}"
+    return compared_people(_of_people(groups))
 
 
 def between_groups(groups: Sequence[Group]) -> Table:

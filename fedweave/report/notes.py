@@ -1,7 +1,7 @@
 """What must not be overlooked in a result: a model that is no better than a constant prediction, metrics of unlike
 clients, and a fairest round that is not one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _REFERENCES = {
     "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, that of always predicting the most frequent "
@@ -9,6 +9,13 @@ _REFERENCES = {
     "local": "the mean over clients{trained} of their test accuracies, {:.3f}, is below {:.3f}, that of each client "
     "always predicting the most frequent class of its own training examples.",
 }
+
+
+def compared_people(names: Sequence[str]) -> str:
+    """A sentence on which group of people is 0 and which 1, and on whom no gap compares; "" without names."""
+    told = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names[:2]))
+    left = f" Gaps compare these two: people of {', '.join(f'“{name}”' for name in names[2:])} are in none."
+    return f"{told[0].upper()}{told[1:]}.{left if names[2:] else ''}" if told else ""
 
 
 def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:

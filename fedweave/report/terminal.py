@@ -16,7 +16,7 @@ from fedweave.config import Config
 from fedweave.core.text import counted
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
-from fedweave.report.notes import fallen_back, notes, of_fairest
+from fedweave.report.notes import compared_people, fallen_back, notes, of_fairest
 from fedweave.runs.files import METRICS, read_table
 
 # Where the output is not a terminal:
@@ -134,6 +134,8 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
         console.print(_between_groups(metrics))
+        if people := compared_people(summary.get("groups") or ()):
+            console.print(people, highlight=False, soft_wrap=True, markup=False)
     each = f"{summary['seconds_per_round']:.3g} s each"
     cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s ({each})"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"

@@ -123,6 +123,8 @@ def test_statistics_count_groups_by_hand() -> None:
     assert totals(data, cut)["without_eo"] == 1
     data.sens[[0, 2]] = 0  # type: ignore[index]
     assert totals(data, cut)["without_sp"] == 1
+    data.sens[[0, 1, 2]] = [2, 0, 1]  # type: ignore[index]
+    assert totals(data, cut)["without_sp"] == 0, "gaps compare groups 0 and 1 alone"
 
 
 def test_impossible_cuts_and_bad_parameters_name_the_remedy() -> None:

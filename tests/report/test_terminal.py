@@ -84,3 +84,14 @@ def test_what_was_for_evaluation_is_said() -> None:
     told = SUMMARY | {"bytes_evaluation": 900_000, "bytes_peer": 2_000}
     terminal.show_result(Console(width=120, file=shown), told, Path("runs/one"))
     assert "sent 2.0 kB to each other (900.0 kB of all three for evaluation)" in shown.getvalue()
+
+
+def test_gaps_say_which_groups_they_compare_and_whom_they_leave_out() -> None:
+    shown = io.StringIO()
+    gaps = {"groups/global/sp": 0.38}
+    undefined = dict.fromkeys(("sp", "eo", "equalised_odds", "tradeoff_accuracy", "tradeoff_auc"), 2.0)
+    gaps |= {f"groups/median/{name}_undefined": count for name, count in undefined.items()}
+    told = SUMMARY | {"metrics": SUMMARY["metrics"] | gaps, "groups": ["North", "Other", "north"]}
+    terminal.show_result(Console(width=80, file=shown), told, Path("runs/one"))
+    said = "Group 0 is “North”, group 1 is “Other”. Gaps compare these two: people of “north” are in none."
+    assert said in shown.getvalue()
