@@ -97,7 +97,7 @@ def check_people(config: Config, data: Dataset, algorithm: Any) -> None:
             f"column `sens` to its table of {data.example}s (the array `sens` to an .npz), or choose published data "
             "that has one (`fedweave list datasets`), or an algorithm or parts that need none."
         )
-    check_groups(data.classes, data.sens, data.name)
+    check_groups(data.classes, data.sens, data.name, data.groups)
 
 
 def check_pooling(config: Config, data: Dataset, model: Model) -> None:

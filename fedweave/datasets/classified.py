@@ -85,7 +85,8 @@ class Classified:
         if len(present) == 0 and not labelled:
             return np.full(table.rows, -1), self.classes or len(self.labels or ())
         if len(present) == 0:
-            refuse(table.path, "column label is empty in every row", "Label at least one row.")
+            own = (self.columns or {}).get("label", "label")
+            refuse(table.path, f"column {own} is empty in every row", "Label at least one row.")
         whole = pc.match_substring_regex(present, WHOLE)
         if self.labels is None:
             if pc.all(whole).as_py():

@@ -179,8 +179,10 @@ def remedy_of(column: str, texts: list[str], whole: bool = True) -> str:
     names = sorted(set(texts))
     shown = ", ".join(json.dumps(name, ensure_ascii=False) for name in names[:10]) + (", …" if names[10:] else "")
     declare = f"[data] categories = {{{column} = [{shown}]}}"
+    own = json.dumps(column, ensure_ascii=False)
     return (
-        f"{FEATURE} Text becomes one column per value if you declare all values (empty cells are in none): {declare}."
+        f"{FEATURE} Text becomes one column per value if you declare all values (empty cells are in none): {declare}. "
+        f"Otherwise leave it out, [data] ignore = [{own}]; if it says people's group, columns = {{sens = {own}}}."
     )
 
 

@@ -97,7 +97,7 @@ def terms_of(config: Document, directory: Path) -> Terms:
         if "currency" in table:
             return Terms(_amount(table["budget"]), table["currency"])
     name = algorithm.get("name")
-    add = "choose fairgraphfl, or add the parts 'agent_value' and 'payoff'"
+    add = "choose fairgraphfl or add the parts 'agent_value' and 'payoff' (small graphs), or 'size_value' and 'payoff'"
     remedy = add if "parts" in algorithm else "choose one that does"
     raise UserError(f"the algorithm {name!r} of {directory} pays nobody, so that there is nothing to state; {remedy}.")
 

@@ -189,3 +189,5 @@ def test_what_is_no_binary_question_is_refused() -> None:
     ):
         with pytest.raises(DataError, match=why):
             check_groups(classes, sens, "odd")
+    with pytest.raises(DataError, match=r"groups north, Other, other; .* correct misspelt names"):
+        check_groups(2, np.array([0, 1, 2]), "odd", ("north", "Other", "other"))
