@@ -131,7 +131,7 @@ def run(
 
     Raises:
         UserError: `directory` holds something else or is being written; nothing has been written then.
-        Exception: whatever a step raises; if no round was saved before, the run's files are removed.
+        Exception: whatever a step raises; a simulation that has saved no round then leaves no files.
         Interrupted: SIGINT or SIGTERM came; the round was finished and saved, unless the signal came twice.
     """
     recover(directory)

@@ -1,8 +1,8 @@
 """What a sweep found: a row per combination of settings, means over seeds."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from fedweave.config import flat
 from fedweave.core.text import counted
 from fedweave.report.cells import Cell, Table, measured, number
 from fedweave.report.reading import Group
@@ -45,15 +45,9 @@ def lost(runs: Sequence[PlannedRun], failed: Mapping[str, str], grid: Sequence[s
 
 def _values(run: PlannedRun, keys: Sequence[str]) -> str:
     """ " (key = value, …)" of those keys that a run has, or ""."""
-    known = ((key, _at(run.config.plain(), key.split("."))) for key in keys)
-    shown = ", ".join(f"{key} = {value}" for key, value in known if value is not None)
+    known = flat(run.config.plain())
+    shown = ", ".join(f"{key} = {known[key]}" for key in keys if key in known)
     return f" ({shown})" if shown else ""
-
-
-def _at(document: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        document = document.get(key) if isinstance(document, dict) else None
-    return document
 
 
 def markdown(found: Table, lost: Sequence[str]) -> str:

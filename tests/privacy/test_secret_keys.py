@@ -106,7 +106,7 @@ def test_a_pair_of_nodes_draws_the_same_bit_again() -> None:
 
 
 def test_a_key_read_inside_a_transform_is_refused_with_what_to_do() -> None:
-    """A simulation's keys are numbers, which can be read there, so an author learns of it at a site at the earliest."""
+    """A simulation does not show the mistake: its keys are numbers, which can be read there."""
     key = secret.from_bytes(b"a site's")
     with pytest.raises(UserError, match=r"cannot be read inside torch\.func"):
         torch.func.grad(lambda w: (w * secret.bits(key, 2)[0]).sum())(torch.ones(2))
