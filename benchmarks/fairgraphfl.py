@@ -83,7 +83,7 @@ class Loop:
     """The federation as a loop."""
 
     def __init__(self, built: Built) -> None:
-        graphs = built.fed._graphs
+        graphs = built.fed.graphs
         self.agents = [Agent(graph, built.fed.classes) for graph in graphs.values()]
         for agent in self.agents[1:]:
             agent.net.load_state_dict(self.agents[0].net.state_dict())
@@ -163,7 +163,7 @@ def alone(path: Path, seeds: list[int], rounds: int) -> None:
         own["algorithm"] |= {"local_steps": 1, "optimizer": "adam", "lr": 1e-3, "weight_decay": 5e-4}
         own["partition"].pop("split_seed", None)
         built = build(config.resolve(own))
-        curves = np.array([_alone(graph, built.fed.classes, rounds, seed) for graph in built.fed._graphs.values()])
+        curves = np.array([_alone(graph, built.fed.classes, rounds, seed) for graph in built.fed.graphs.values()])
         *_, last = train(built.algorithm, built.fed, rounds, eval_every=0)
         ours = last.summary["local/accuracy"]
         print(f"seed {seed}: PyG {curves[:, -1].mean():.3f} (best {curves.max(1).mean():.3f}), fedweave {ours:.3f}")

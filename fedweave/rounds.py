@@ -4,20 +4,19 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakSet
 
 import pyarrow as pa
 import torch
 
 from fedweave.core import purposes
 from fedweave.core.algorithm import Algorithm, capabilities, check_rounds
+from fedweave.core.engine import Engine
 from fedweave.core.tree import Tree, check, leaves
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure
 
 SERVER = "server"
-_TRAINED: WeakSet[Any] = WeakSet()  # federations on which a training has begun
 
 
 class Summary(dict[str, float]):
@@ -73,7 +72,7 @@ class RoundResult:
 
 def train(
     algorithm: Algorithm,
-    fed: Any,
+    fed: Engine,
     rounds: int,
     eval_every: int = 1,
     resume: tuple[int, Tree] | None = None,
@@ -95,12 +94,12 @@ def train(
         )
     check_rounds(algorithm, rounds)
     done, state = resume or (0, None)
-    if state is None and fed in _TRAINED:
+    if state is None and fed.trained:
         raise UserError(
             "this federation has trained before: its clients would start with what they learnt there, and its ledger "
             "would go on. Make a new one (fedweave.federation), or give `resume` the rounds done and the last state."
         )
-    _TRAINED.add(fed)
+    fed.trained = True
     if state is None:
         fed.ledger.purpose = purposes.SETUP
         fed.begin(0)
@@ -128,7 +127,7 @@ def evaluated(number: int, rounds: int, eval_every: int) -> bool:
     return number == rounds or (eval_every > 0 and number % eval_every == 0)
 
 
-def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Any) -> pa.Table | None:
+def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.Table | None:
     """Rows of what the server knows of each client after a round; None if there is nothing."""
     if not capabilities(algorithm).measures or not (found := algorithm.measures(state, fed)):  # type: ignore[attr-defined]
         return None

@@ -440,7 +440,7 @@ def going(graphs: dict[str, Graph], rounds: Sequence[Any], optimiser: Optimiser,
 
 def partly(fed: Simulation) -> set[str]:
     """Paths under "optimizer" that are partly stored for some clients."""
-    flat = [item for _, stack in fed._states._stacks.values() for item in leaves(stack)]
+    flat = [item for _, stack in fed.executor._states._stacks.values() for item in leaves(stack)]
     return {path for path, leaf in flat if isinstance(leaf, TouchedRows) and path.startswith("optimizer")}
 
 

@@ -103,7 +103,7 @@ def test_every_clients_trained_model_is_judged_beside_the_global_one() -> None:
     assert set(trained) == took_part
     with torch.no_grad():
         for client in took_part:
-            graph, w = fed._graphs[client], fed.snapshot()[client]["w"]
+            graph, w = fed.graphs[client], fed.snapshot()[client]["w"]
             hits = models.apply(made.model, w, graph).argmax(-1) == graph.y
             assert trained[client] == pytest.approx(float(hits[graph.masks[TEST]].double().mean()))
     assert rows(last, "train", "trained/loss") != rows(last, "train", "loss")

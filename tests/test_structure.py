@@ -189,7 +189,7 @@ def test_the_package_never_uses(what: str) -> None:
     pattern = re.compile("|".join(FORBIDDEN[what]), re.MULTILINE)
     allowed = {
         "print": ("cli.py", "report/terminal.py"),
-        "a global generator": ("engines/vectorised.py",),  # looks whether a step draws from one
+        "a global generator": ("engines/batch_calls.py",),  # looks whether a step draws from one
         "pickle": (
             "export/command.py",
             "export/pyg.py",

@@ -1,9 +1,11 @@
 """The one primitive: `fed.map(step, …)` runs a named step on clients and returns their replies; `fed.send(step, …)`
 hands the replies to other clients instead, and `fed.replace_data(step, …)` has the clients change their own data."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -108,7 +110,7 @@ class StepInfo:
         return StepInfo.of(self.hears)
 
     @property
-    def way(self) -> str:
+    def way(self) -> "Way":
         """The function of a `Federation` that runs the step."""
         return "send" if self.peers else "replace_data" if self.replaces_data else "map"
 
@@ -130,7 +132,7 @@ class StepInfo:
         return {key: mechanism for key, mechanism in found if isinstance(mechanism, SecureSum)}
 
     @property
-    def forgets(self) -> bool:
+    def stateless(self) -> bool:
         """Whether the step begins with an empty state and replaces it: it adds to a sum that clients may be missing
         from, and a missing client would remember other messages than the rest. A server could choose messages that make
         the others' terms 0 or known; without a state a term depends only on the present message to all and the client's
@@ -218,8 +220,41 @@ class Sent:
     sources: Mapping[str, tuple[str, ...]]
 
 
-class Federation(Protocol):
-    """What an algorithm may do. An engine implements it; no algorithm knows which.
+Way: TypeAlias = Literal["map", "send", "replace_data"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What `map`, `send` and `replace_data` of a `Federation` all ask for: run a step on clients.
+
+    way:      which of them. shared, each: the message, `shared | each[client]`.
+    clients:  who is called; None: everybody, or those who sent what is `received`.
+    quorum:   the share of the called clients that must reply.
+    received: what `send` gave. to: {client: the peers that its reply goes to} of a `send`.
+    """
+
+    way: Way
+    step: Step
+    shared: Tree | None = None
+    each: Mapping[str, Tree] | Stacked | None = None
+    clients: Sequence[str] | None = None
+    quorum: float = 1.0
+    received: Sent | None = None
+    to: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The step's (see `step_name`)."""
+        return step_name(self.step)
+
+    @cached_property
+    def info(self) -> StepInfo:
+        """What the step declares."""
+        return step_info(self.step)
+
+
+class Federation(ABC):
+    """What an algorithm may do. An engine implements `answer` and `deliver`; no algorithm knows which engine it is.
 
     clients: ids in client order. classes: number of classes. dtype: of weights and features. test: the global test
     graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others such as
@@ -255,7 +290,7 @@ class Federation(Protocol):
             StepFailed: the step raised; names step and client.
             ReplyRefused: a reply is not a tree, or holds a key that the step does not declare.
         """
-        ...
+        return self.answer(Call("map", step, shared, each, clients, quorum, received))
 
     def send(
         self,
@@ -271,7 +306,7 @@ class Federation(Protocol):
         The step is declared for peers. Peers must be among those called, and each must have the same number of senders.
         Otherwise as `map`.
         """
-        ...
+        return self.deliver(Call("send", step, shared, each, list(to), quorum, None, to))
 
     def replace_data(
         self,
@@ -293,8 +328,16 @@ class Federation(Protocol):
         Raises:
             DataError: a graph is refused; names client and fault. Between organisations that site is missing instead.
         """
-        ...
+        return self.answer(Call("replace_data", step, shared, each, clients, quorum, received))
 
+    @abstractmethod
+    def answer(self, call: Call) -> Replies:
+        """Carry out a `map` or a `replace_data`."""
+
+    @abstractmethod
+    def deliver(self, call: Call) -> Sent:
+        """Carry out a `send`."""
+
+    @abstractmethod
     def key(self, purpose: str) -> Tensor:
         """The server's randomness in this round for `purpose`."""
-        ...

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fedweave.core.federation import UNDECLARED, StepInfo
+from fedweave.core.measure import Measured, measured
 from fedweave.core.mechanism import Applied
 from fedweave.core.purposes import EVALUATION, FRAMING, HELD
-from fedweave.core.tree import Tree, encoded_size, leaves
-from fedweave.ops.sparsified import Sparsified
+from fedweave.core.tree import Tree
 
 SCHEMA = pa.schema(
     [
@@ -109,7 +109,7 @@ class Ledger:
         step: str,
         clients: Sequence[str],
         direction: str,
-        message: Tree,
+        message: Tree | Measured,
         seconds: float = 0.0,
         info: StepInfo = UNDECLARED,
         to: Sequence[str] = (),
@@ -118,9 +118,9 @@ class Ledger:
 
         info: what is declared of it.
         """
-        size = encoded_size(message)
-        keys = tuple(line(path, *_measure(leaf), info) for path, leaf in leaves(message))
-        self.enter(Entry(round, call, step, tuple(clients), direction, keys, size, seconds, tuple(to)))
+        form = message if isinstance(message, Measured) else measured(message)
+        keys = tuple(line(*part, info) for part in form.parts)
+        self.enter(Entry(round, call, step, tuple(clients), direction, keys, form.size, seconds, tuple(to)))
 
     def enter(self, entry: Entry) -> None:
         """Note messages that were measured elsewhere and are sent now, for the present purpose."""
@@ -156,15 +156,6 @@ class Ledger:
         self.bytes_up = self.bytes_down = self.bytes_peer = self.bytes_evaluation = 0
         for row in table.group_by(["direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
             self._count(row["direction"], row["purpose"], row["bytes_sum"])
-
-
-def _measure(leaf: Any) -> tuple[str, int]:
-    if isinstance(leaf, Sparsified):
-        kind = str(leaf.dtype).removeprefix("torch.")
-        return f"{list(leaf.shape)} {kind}, sparse", leaf.count * (4 + leaf.dtype.itemsize)
-    if hasattr(leaf, "shape"):
-        return f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}", leaf.shape.numel() * leaf.dtype.itemsize
-    return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8
 
 
 def _rows(entries: list[Entry]) -> pa.Table:

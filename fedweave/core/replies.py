@@ -1,25 +1,88 @@
 """What clients answered, and sums of it that depend neither on order nor on grouping."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from fedweave.core.measure import Measured, measured
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows, materialize_stacked
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Replies of some clients: `at` their positions among the repliers, `tree` with leaves stacked [len(at), …]
-    (numbers and strings as they are: equal for all of the batch)."""
+class Portion(Protocol):
+    """Replies of some clients, wherever they are: in this process, or with the executor that ran the step.
 
-    at: tuple[int, ...]
-    tree: Tree
+    at:       the clients' positions among all that were called. measured: the form of one client's reply.
+    """
+
+    @property
+    def at(self) -> tuple[int, ...]:
+        """The clients' positions."""
+        ...
+
+    @property
+    def measured(self) -> Measured:
+        """The form of one client's reply, by which the ledger counts each of them."""
+        ...
+
+    def one(self, row: int) -> Tree:
+        """The reply of the client at `at[row]`."""
+        ...
+
+    def stack(self, path: str) -> Tensor:
+        """A leaf of all its clients, [P, …]."""
+        ...
+
+    def weighted(self, path: str, weights: Tensor) -> Tensor:
+        """Σ_i weights[i] · leaf_i in float64; weights: float64 [P]."""
+        ...
+
+    def total(self, path: str) -> Tensor:
+        """Σ_i leaf_i of words, int64, modulo its size."""
+        ...
+
+    def dtype(self, path: str) -> torch.dtype:
+        """Of a leaf."""
+        ...
+
+
+class Batch:
+    """Replies that are in this process: `at` as in `Portion`, `tree` with leaves stacked [len(at), …] (numbers and
+    strings as they are: equal for all of the batch)."""
+
+    def __init__(self, at: tuple[int, ...], tree: Tree) -> None:
+        self.at, self.tree, self._flat = at, tree, dict(leaves(tree))
+
+    @cached_property
+    def measured(self) -> Measured:
+        """See `Portion`."""
+        return measured(self.one(0))
+
+    def one(self, row: int) -> Tree:
+        """See `Portion`."""
+        return nest({path: row_of(leaf, row) for path, leaf in self._flat.items()})
+
+    def stack(self, path: str) -> Tensor:
+        """See `Portion`."""
+        return _stacked(self._flat[path], len(self.at))
+
+    def weighted(self, path: str, weights: Tensor) -> Tensor:
+        """See `Portion`."""
+        return _weighted(self._flat[path], weights)
+
+    def total(self, path: str) -> Tensor:
+        """See `Portion`."""
+        return self.stack(path).sum(0, dtype=torch.int64)
+
+    def dtype(self, path: str) -> torch.dtype:
+        """See `Portion`."""
+        leaf = self._flat[path]
+        return leaf.dtype if hasattr(leaf, "dtype") else torch.float64 if isinstance(leaf, float) else torch.int64
 
 
 class Replies:
@@ -32,13 +95,15 @@ class Replies:
     def __init__(
         self,
         clients: Sequence[str],
-        batches: Sequence[Batch],
+        portions: Sequence[Portion],
         missing: Mapping[str, str],
         sums: Collection[str] = (),
     ) -> None:
         self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
-        self._batches = [(torch.tensor(batch.at), dict(leaves(batch.tree))) for batch in batches]
-        self._place = {self.clients[at]: (b, row) for b, batch in enumerate(batches) for row, at in enumerate(batch.at)}
+        self._portions = tuple(portions)
+        self._at = [torch.tensor(portion.at) for portion in portions]
+        self._place = {self.clients[at]: (p, row) for p, own in enumerate(portions) for row, at in enumerate(own.at)}
+        self._names = portions[0].measured.paths if portions else ()
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -54,9 +119,9 @@ class Replies:
         """
         if client not in self._place:
             raise FedweaveError(f"client {client!r} did not reply; these did: {', '.join(self.clients)}.")
-        batch, row = self._place[client]
-        shown = {path: leaf for path, leaf in self._batches[batch][1].items() if not self._hidden(path)}
-        return nest({path: row_of(leaf, row) for path, leaf in shown.items()})
+        portion, row = self._place[client]
+        tree = self._portions[portion].one(row)
+        return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)}) if self._sums else tree
 
     def stack(self, path: str) -> Tensor:
         """One leaf of all clients, [P, …] in client order.
@@ -69,11 +134,11 @@ class Replies:
                 f"{path!r} is a tree of {', '.join(below)}: stack one of these, or take its mean with "
                 f"`weighted_sum({path!r}, weights)`."
             )
-        parts = [_stacked(flat[path], len(at)) for at, flat in self._batches]
+        parts = [portion.stack(path) for portion in self._portions]
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = sorted({str(list(part.shape[1:])) for part in parts})
             raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
-        order = torch.cat([at for at, _ in self._batches]).argsort()
+        order = torch.cat(self._at).argsort()
         return torch.cat(parts)[order]
 
     def total(self, key: str) -> Any:
@@ -82,12 +147,11 @@ class Replies:
         Raises:
             FedweaveError: no reply has that key.
         """
-        found = {
-            path: sum(_stacked(flat[path], len(at)).sum(0, dtype=torch.int64) for at, flat in self._batches)
+        first, *others = self._portions
+        flat = {
+            path: sum((own.total(path) for own in others), first.total(path)).to(first.dtype(path))
             for path in self._paths(key, shown=False)
         }
-        like = self._batches[0][1]
-        flat = {path: total.to(like[path].dtype) for path, total in found.items() if isinstance(total, Tensor)}
         return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
 
     def matrix(self, key: str) -> Tensor:
@@ -107,21 +171,31 @@ class Replies:
         weights = weights.double()
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
-        flat = {path: _weighted([(b[path], weights[at]) for at, b in self._batches]) for path in self._paths(key)}
+        flat = {path: self._weighted(path, weights) for path in self._paths(key)}
         return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
+
+    def _weighted(self, path: str, weights: Tensor) -> Tensor:
+        first, *others = zip(self._portions, self._at, strict=True)
+        total = first[0].weighted(path, weights[first[1]])
+        for portion, at in others:
+            total += portion.weighted(path, weights[at])
+        # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where the
+        # last bit of the sum, hence the grouping, would decide. A nudge far below float32's resolution decides instead.
+        dtype = first[0].dtype(path)
+        if dtype == torch.float32:
+            total = total * (1 + 2.0**-40)
+        return total.to(dtype) if dtype.is_floating_point else total
 
     def _hidden(self, path: str) -> bool:
         return any(f"{path}/".startswith(f"{key}/") for key in self._sums)
 
     def _paths(self, key: str, shown: bool = True) -> list[str]:
         """The leaves at or under `key`."""
-        paths = [path for path in self._batches[0][1] if path == key or path.startswith(f"{key}/")]
+        paths = [path for path in self._names if path == key or path.startswith(f"{key}/")]
         if shown and any(map(self._hidden, paths)):
             raise FedweaveError(f"{key!r} is in a secure sum: no client's own is known, only their `total`.")
         if not paths:
-            raise FedweaveError(
-                f"the replies have no {key!r}; they have {', '.join(self._batches[0][1]) or 'nothing'}."
-            )
+            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self._names) or 'nothing'}.")
         return paths
 
 
@@ -129,22 +203,19 @@ class Replies:
 _PIECE = 1 << 17
 
 
-def _weighted(parts: list[tuple[Any, Tensor]]) -> Tensor:
-    like = parts[0][0]
-    total = torch.zeros(like.shape if isinstance(like, TouchedRows) else like.shape[1:], dtype=torch.float64)
-    for leaf, weights in parts:
-        if isinstance(leaf, TouchedRows):
-            _add_touched(total, leaf, weights)
-            continue
-        flat, out = leaf.reshape(len(weights), -1), total.reshape(-1)
-        width = max(1, _PIECE // len(weights))
-        for start in range(0, flat.shape[1], width):
-            out[start : start + width] += weights @ flat[:, start : start + width].double()
-    # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where the last
-    # bit of the sum, hence the grouping, would decide. A nudge far below float32's resolution decides instead.
-    if like.dtype == torch.float32:
-        total = total * (1 + 2.0**-40)
-    return total.to(like.dtype) if like.dtype.is_floating_point else total
+def _weighted(leaf: Any, weights: Tensor) -> Tensor:
+    """Σ_i w_i · leaf_i in float64."""
+    if not hasattr(leaf, "shape"):
+        leaf = _stacked(leaf, len(weights))
+    total = torch.zeros(leaf.shape if isinstance(leaf, TouchedRows) else leaf.shape[1:], dtype=torch.float64)
+    if isinstance(leaf, TouchedRows):
+        _add_touched(total, leaf, weights)
+        return total
+    flat, out = leaf.reshape(len(weights), -1), total.reshape(-1)
+    width = max(1, _PIECE // len(weights))
+    for start in range(0, flat.shape[1], width):
+        out[start : start + width] = weights @ flat[:, start : start + width].double()
+    return total
 
 
 def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:

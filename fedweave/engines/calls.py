@@ -1,6 +1,6 @@
 """What every engine does in the same way with a call: its randomness, who is called, and what a reply may hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -8,7 +8,7 @@ from fedweave.core import random
 from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import release_of
-from fedweave.core.tree import Tree, leaves
+from fedweave.core.tree import Tree
 from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused, UserError
 
 
@@ -148,13 +148,13 @@ def check_way(step: str, info: StepInfo, way: str) -> None:
         )
 
 
-def check_declared(step: str, info: StepInfo, reply: Tree) -> None:
-    """Refuse a reply with a leaf that its step does not declare.
+def check_declared(step: str, info: StepInfo, paths: Iterable[str]) -> None:
+    """Refuse a reply with a leaf, of these `paths`, that its step does not declare.
 
     Raises:
         ReplyRefused: names the leaves.
     """
-    if undeclared := [path for path, _ in leaves(reply) if info.covering(path) is None]:
+    if undeclared := [path for path in paths if info.covering(path) is None]:
         declared = ", ".join(info.sends) or "nothing"
         raise ReplyRefused(
             f"step {step} replies with {', '.join(undeclared[:5])}, but declares {declared}. "

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedweave.core.federation import Declaration, StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.core.replies import Batch
 from fedweave.core.tree import Tree, encode, leaves
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError, told_diverged
@@ -55,17 +54,16 @@ def check_alike(step: str, messages: Messages) -> None:
         raise FedweaveError(f"{step} replies in a secure sum, so all clients must be told the same; take no `each`.")
 
 
-def check_terms(info: StepInfo, here: Sequence[str], replies: Sequence[Batch]) -> None:
-    """Refuse what sites would not send: terms of a sum that are not finite. here: the clients that replied.
+def check_terms(info: StepInfo, clients: Sequence[str], replies: Tree) -> None:
+    """Refuse what sites would not send: terms of a sum that are not finite. replies: those of `clients`, stacked.
 
     Raises:
         FedweaveError: names leaf and client.
     """
-    for batch in replies:
-        for path, words in leaves(batch.tree):
-            if info.covering(path) in info.sums and isinstance(words, Tensor) and diverged(words):
-                odd = next(at for at, own in zip(batch.at, words, strict=True) if diverged(own))
-                raise FedweaveError(told_diverged(f"{path} of {here[odd]!r}"))
+    for path, words in leaves(replies):
+        if info.covering(path) in info.sums and isinstance(words, Tensor) and diverged(words):
+            odd = next(client for client, own in zip(clients, words, strict=True) if diverged(own))
+            raise FedweaveError(told_diverged(f"{path} of {odd!r}"))
 
 
 class SumMeter:

@@ -1,103 +1,119 @@
-"""The stacked inputs and outputs of a step that runs for a whole batch of clients."""
+"""The fast path: each step is called once for a whole batch of clients, and repeated steps are recorded."""
 
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
 
-import numpy as np
+import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedweave.core.federation import Client
+from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
-from fedweave.core.tree import Tree, check, leaves, nest
-from fedweave.engines.calls import check_permanent
-from fedweave.engines.invocation import Invocation
-from fedweave.engines.states import Group, States
-from fedweave.errors import StepFailed
-from fedweave.learn.narrow import share_again
-from fedweave.ops.csr import StackedCsr
-from fedweave.ops.recording import Form
-from fedweave.ops.sparse import Sparse
-from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.engines.batch_calls import batch_dims, matrix_of, remedy, run_batch, settled, stacked_states
+from fedweave.engines.batching import Batches
+from fedweave.engines.calls import of_client
+from fedweave.engines.executor import Ran, Work
+from fedweave.engines.loop import Loop
+from fedweave.engines.ownership import MemoryIsolation
+from fedweave.engines.states import Group, Readers
+from fedweave.engines.watching import Watched, refuse_changes
+from fedweave.errors import ConfigError, ReplyRefused, StepFailed, raised_at
+from fedweave.ops.recording import Recordings, When, traced
+from fedweave.ops.touched import TouchedRows
 
 
-def run_batch(call: Invocation, spec: Any, dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
-    """Replies and states of a batch, stacked; `operands` flattened ((graph, state, key, secret, own message), shared
-    message, test graph), `dims` where each has the clients' axis.
+class Vectorised(Loop):
+    """Clients of one process, those of one size together. Ragged steps, and messages that cannot be stacked, are
+    calls of single clients as in `Loop`.
 
-    Raises:
-        StepFailed: the step draws from NumPy's own generator. This is not called where a recording is played, so that
-            only steps computed as written pay for the look (0.1 ms).
+    chunk:  clients run at once; 0 chooses by memory.
+    record: when repeated steps are recorded, which changes no number: "auto" from the second time on, "always" from
+            the first, "never".
     """
-    form, before = Form(), _drawn()
 
-    def one(*flat: Any) -> tuple[Tensor, ...]:
-        (graph, state, key, secret, mine), shared, test = pytree.tree_unflatten(flat, spec)
-        view = Client(graph, state, key, secret, test)
-        reply = check(call.step(view, shared | mine), f"the reply of {call.name}")
-        kept = check(view.state, f"the state that {call.name} keeps")
-        check_permanent(call.name, call.info, reply, kept)
-        return form.flat((reply, kept))
+    def __init__(
+        self,
+        graphs: Mapping[str, Graph],
+        *,
+        classes: int,
+        test: Graph | None = None,
+        places: Mapping[str, Placement] | None = None,
+        chunk: int = 0,
+        record: When = "auto",
+    ) -> None:
+        if record not in get_args(When):
+            raise ConfigError(f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.")
+        super().__init__(graphs, classes=classes, test=test, places=places)
+        self._batches, self._readers = Batches(self.data.graphs, chunk), Readers()
+        self.recordings = Recordings(record)
 
-    found = form.whole(vmap(one, in_dims=dims)(*operands))
-    if _drawn() != before:
-        raise StepFailed(
-            f"step {call.name} draws from NumPy's own generator: in a batch that is one draw for all clients, and the "
-            "same again each time a recording is played. Draw from client.key, in a part ctx.client.key "
-            "(fedweave.core.random.uniform(key, shape), normal, …)."
-        )
-    return pytree.tree_map(_without_matrix, found, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
+    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
+        """See `Executor`."""
+        if work.info.ragged:
+            yield from super().run(work, clients)
+            return
+        place = {client: at for at, client in enumerate(clients)}
+        for batch in self._batches.plan(clients):
+            for group in self._states.split(batch):
+                if work.messages.ragged(group):
+                    for client in group:
+                        yield self._timed(self._alone, work, (client,), (place[client],))
+                else:
+                    with self.recordings.used():
+                        ran = self._timed(self._together, work, group, tuple(place[client] for client in group))
+                    yield ran
 
+    def _together(self, work: Work, group: Group) -> Tree:
+        """One call for all clients of a batch."""
+        messages = work.messages
+        ids = torch.stack([self._ids[client] for client in group])
+        graphs, mine = self._batches.graph(group), messages.stacked(group)
+        states: Tree = {}
+        if not work.info.stateless:
+            states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
+        keys = of_client(work.key, "client", ids), of_client(work.key, "secret", ids)
+        inputs = (graphs, states, *keys, mine)
+        operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test))
+        private = batch_dims(inputs)
+        dims = private + (None,) * (len(operands) - len(private))
+        named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
+        names = (*named, tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states)))
+        roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
+        before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
+        try:
+            reply, state = traced(lambda *flat: run_batch(work, spec, dims, flat), (work.step,), names, roots, operands)
+        except (ReplyRefused, StepFailed):
+            raise
+        except Exception as error:
+            self._find_culprit(work, group)
+            raise StepFailed(
+                f"step {work.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on "
+                f"any of them alone{raised_at(error)}: {type(error).__name__}: "
+                f"{str(error).rstrip('.')}. {remedy(error)}"
+            ) from error
+        refuse_changes(work.name, before, messages)
+        watched.refuse_changes(work.name, f"clients {group[0]!r} to {group[-1]!r}")
+        self._readers.note(work.step, states, held)
+        return self._kept(group, state, reply, graphs, [messages.shared, mine])
 
-def remedy(error: Exception) -> str:
-    """What to do about a step that failed for a batch alone, as far as PyTorch's message tells."""
-    if ".item()" in str(error) or "control flow" in str(error):
-        return (
-            "Leave out .item(), int(), float() and `if` on tensors (torch.where chooses between two values), mark a "
-            "step of your own @on_client(…, ragged=True), or set engine.mode = 'loop', which is slower."
-        )
-    return "Mark it @on_client(…, ragged=True) if its shapes depend on data, or set engine.mode = 'loop'."
+    def _kept(self, group: Group, state: Tree, reply: Tree, graphs: Graph, told: list[Tree]) -> Tree:
+        """Keep what the batch left, in memory of its own; its replies."""
+        own = MemoryIsolation([leaf for leaf in pytree.tree_leaves((graphs, *told)) if isinstance(leaf, Tensor)])
+        matrix = matrix_of(graphs)
+        kept, sent = ({path: own.copy(settled(leaf, matrix)) for path, leaf in leaves(t)} for t in (state, reply))
+        self._states.put(group, nest(kept))
+        return nest(sent)
 
+    def _find_culprit(self, work: Work, group: Group) -> None:
+        """Raise the loop's error, which names the one client at fault, if the loop fails too."""
+        kept = self._states
+        try:
+            for client in group:
+                self._states = kept.copy()
+                self._alone(work, (client,))
+        finally:
+            self._states = kept
 
-def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tree:
-    """The states of a batch, stacked; leaves that are `TouchedRows` refer to the batch's own matrix."""
-    states, known = kept.many(group, copy), (matrix_of(graphs), None)
-    stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for _, leaf in leaves(states))
-    if kept.together(group) and not stale:
-        return states
-    return share_again(nest({path: materialize_stacked(leaf) for path, leaf in leaves(states)}), graphs)
-
-
-def batch_dims(inputs: Any) -> tuple[int | None, ...]:
-    """`in_dims` of the leaves that each client has for itself: 0 for tensors, None for the rest."""
-
-    def dim(leaf: Any) -> Any:
-        return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
-
-    dims = pytree.tree_map(dim, inputs, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
-    return tuple(pytree.tree_leaves(dims))
-
-
-def matrix_of(graphs: Graph) -> StackedCsr | None:
-    """The features of a batch, if they are sparse."""
-    return graphs.x.blocks if isinstance(graphs.x, Sparse) else None
-
-
-def _drawn() -> Any:
-    """Something else after each draw from NumPy's own generator; nothing is drawn here."""
-    state = np.random.get_state()  # noqa: NPY002
-    return (state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else repr(state)
-
-
-def _without_matrix(leaf: Any) -> Any:
-    """Only whether there is a matrix, because a recording must not hold the matrix of the batch it was made with."""
-    if not isinstance(leaf, TouchedRows):
-        return leaf
-    return TouchedRows(leaf.rest, leaf.rows, leaf.values, leaf.matrix is not None)
-
-
-def settled(leaf: Any, matrix: StackedCsr | None) -> Any:
-    """`vmap` repeats what all clients share; keep it once, with the batch's own matrix."""
-    if not isinstance(leaf, TouchedRows):
-        return leaf
-    return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix else None)
+    def _renew(self, clients: Sequence[str]) -> None:
+        self._batches.renew(clients)

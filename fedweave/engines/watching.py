@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
+from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError, StepFailed
 from fedweave.ops.sparse import Sparse
 
@@ -44,3 +45,9 @@ def _of(role: str, found: Graph | Placement | None) -> Iterator[tuple[str, tuple
             yield f"{role}.{name}", (value,)
         elif isinstance(value, Sparse):
             yield f"{role}.{name}", value.blocks.values
+
+
+def refuse_changes(step: str, before: list[int], messages: Messages) -> None:
+    """Raise if a step wrote into its message, whose `versions` were these `before`."""
+    if messages.versions() != before:
+        raise StepFailed(f"step {step} changed its message in place; copy the tensor first.")

@@ -83,7 +83,7 @@ def paid(seed: int, lie: Lie | None = None, idle: bool = False, rounds: int = 4,
     built = prepared(seed)
     cheat = {"lie": lie, "idle": idle, "repeated": repeated, "rng": generator(seed, "adversary")}
     engine = type("Engine", (Dishonest,), cheat)
-    fed = engine(built.fed._graphs, classes=2, seed=seed)
+    fed = engine(built.fed.graphs, classes=2, seed=seed)
     total: Any = 0
     for step in train(built.algorithm, fed, rounds, eval_every=0):
         total = total + step.state["parts"]["Payoff"]["pay"]

@@ -96,7 +96,7 @@ def test_resumed_equals_uninterrupted() -> None:
 
 
 def features(fed: Simulation, client: str) -> Tensor:
-    x = graph_arrays(fed._graphs[client]).x
+    x = graph_arrays(fed.graphs[client]).x
     return torch.from_numpy(x if isinstance(x, np.ndarray) else x.toarray())
 
 
@@ -163,7 +163,7 @@ def test_pairs_of_nodes_are_known_by_how_often_they_changed(renew: bool, monkeyp
     assert len(drawn) == 3 * len(fed.clients)
     changed = 0
     for client, numbers in zip(fed.clients, drawn[-len(fed.clients) :], strict=True):
-        size = fed._graphs[client].nodes
+        size = fed.graphs[client].nodes
         versions = fed.snapshot()[client][PART]["version"] if renew else torch.zeros(size, dtype=torch.int64)
         assert torch.equal(numbers // size, versions[numbers % size])
         changed += int((numbers >= size).sum())

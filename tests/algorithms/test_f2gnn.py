@@ -427,7 +427,7 @@ def test_groups_show_only_in_what_is_declared_to_show_them() -> None:
         for key in allowed - {"update"}:
             assert "sensitive group" in made.composed.sends[key].reveals
         sent = [row for row in fed.ledger.table().to_pylist() if row["direction"] == "up"]
-        nodes = tuple(f"[{graph.nodes}" for graph in fed._graphs.values())
+        nodes = tuple(f"[{graph.nodes}" for graph in fed.graphs.values())
         assert sent
         assert not [row for row in sent if row["shape"].startswith(nodes)]
 

@@ -38,7 +38,7 @@ def one_round(algorithm: FedAvg, fed: Simulation, rounds: int = 1) -> tuple[Tree
 
 
 def gradient(w: Tree, client: str, fed: Simulation) -> Tree:
-    net, graph = model(dropout=0.0), fed._graphs[client]
+    net, graph = model(dropout=0.0), fed.graphs[client]
     return torch.func.grad(lambda w: CrossEntropy().loss(w, net, graph, torch.tensor(0), {}, {}))(w)
 
 
@@ -49,7 +49,7 @@ def test_one_step_of_sgd_is_a_step_along_the_weighted_mean_gradient(weigh: str) 
     before, after = one_round(
         FedAvg(model(0.0), local_steps=1, optimizer="sgd", lr=0.5, weight_decay=0.0, **parts), fed
     )
-    sizes = torch.stack([fed._graphs[client].masks[TRAIN].sum() for client in fed.clients]).double()
+    sizes = torch.stack([fed.graphs[client].masks[TRAIN].sum() for client in fed.clients]).double()
     weights = sizes / sizes.sum() if weigh == "size" else torch.full_like(sizes, 0.2)
     expected = before["w"]
     for client, weight in zip(fed.clients, weights, strict=True):

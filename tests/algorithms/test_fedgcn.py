@@ -51,7 +51,7 @@ def largest_gap(partition: dict[str, Any], hops: int) -> float:
     expected = models.apply(built.algorithm.model, w, whole)
     gaps = [
         (models.apply(built.algorithm.net, w, graph)[: len(part.nodes)] - expected[part.nodes]).abs().max()
-        for graph, part in zip(built.fed._graphs.values(), built.partition.parts, strict=True)
+        for graph, part in zip(built.fed.graphs.values(), built.partition.parts, strict=True)
     ]
     return float(max(gaps))
 
@@ -69,7 +69,7 @@ def test_one_hop_makes_one_convolution_exact() -> None:
     whole = make_graph(built.data.x, built.data.edges, built.data.y, masks, dtype=torch.float64)
     first, exact = (models.apply(net[:1], state["w"], graph) for net, graph in ((built.algorithm.model, whole),) * 2)
     assert torch.equal(first, exact)
-    for graph, part in zip(built.fed._graphs.values(), built.partition.parts, strict=True):
+    for graph, part in zip(built.fed.graphs.values(), built.partition.parts, strict=True):
         own = models.apply(built.algorithm.net[:1], state["w"], graph)
         assert (own[: len(part.nodes)] - exact[part.nodes]).abs().max() < 1e-12
 
@@ -93,7 +93,7 @@ def test_a_path_of_four_nodes_by_hand() -> None:
     fed, r6 = by_hand(), np.sqrt(6)
     rows = np.array([1 / 2 + 2 / r6, 1 / r6 + 2 / 3 + 4 / 3, 2 / 3 + 4 / 3 + 8 / r6, 4 / r6 + 8 / 2])
     for client, own, elsewhere in (("a", [0, 1], 2), ("b", [2, 3], 1)):
-        x, edges, y, masks, *_ = graph_arrays(fed._graphs[client])
+        x, edges, y, masks, *_ = graph_arrays(fed.graphs[client])
         assert np.abs(x[:3, 0] - rows[[*own, elsewhere]]).max() < 1e-12
         # the neighbour elsewhere has one more neighbour, that a node without features stands for
         assert x[3:].tolist() == [[0.0]]
@@ -114,7 +114,7 @@ def test_the_ledger_says_that_identities_and_sums_leave() -> None:
 def test_without_hops_nothing_is_exchanged() -> None:
     fed = by_hand(hops=0)
     assert not fed.ledger.table().num_rows
-    assert graph_arrays(fed._graphs["a"]).x.tolist() == [[1.0], [2.0]]
+    assert graph_arrays(fed.graphs["a"]).x.tolist() == [[1.0], [2.0]]
 
 
 def test_a_global_model_is_judged_on_the_test_graph_as_it_is() -> None:
@@ -135,7 +135,7 @@ def test_a_global_model_is_judged_on_the_test_graph_as_it_is() -> None:
 
 def test_it_needs_places_and_a_graph_convolution() -> None:
     fed = by_hand(hops=0)
-    lone = Simulation(fed._graphs, classes=2)
+    lone = Simulation(fed.graphs, classes=2)
     with pytest.raises(StepFailed, match="take the algorithm fedgcn"):
         FedAvg(model(), parts=(NeighbourSums(),)).init(lone)
     for name in ("sage", "gat"):  # another matrix, and attention over the entries of the same

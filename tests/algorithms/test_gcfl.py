@@ -148,7 +148,7 @@ def test_the_gradients_norm_is_what_one_step_moves(mode: str) -> None:
     *_, last = train(made, fed, 1)
     step = FedAvg(model(0.0), local_steps=1, optimizer="sgd", lr=1.0, weight_decay=0.0, parts=(Uniform(),))
     for at, (client, held) in enumerate(fed.snapshot().items()):
-        lone = Simulation({client: fed._graphs[client]}, classes=CLASSES)
+        lone = Simulation({client: fed.graphs[client]}, classes=CLASSES)
         *_, after = train(step, lone, 2, resume=(1, {"w": held["w"], "parts": {"CrossEntropy": {}, "Uniform": {}}}))
         moved = sum(
             ((new - old) ** 2).sum()

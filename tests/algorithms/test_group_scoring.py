@@ -66,7 +66,7 @@ def rows(step: RoundResult, client: str, split: str = "test") -> dict[str, float
 def test_gaps_of_the_global_model_are_those_of_all_predictions_together(held: bool) -> None:
     fed = federation(held=held)
     step = last(fed)
-    graphs = [fed.test] if held else [fed._graphs[client] for client in fed.clients]
+    graphs = [fed.test] if held else [fed.graphs[client] for client in fed.clients]
     y, predicted, sens, margin = judged(graphs, step.state["w"])  # type: ignore[arg-type]
     given = {"sensitive_features": sens}
     wanted = {
@@ -91,7 +91,7 @@ def test_gaps_of_every_client_and_their_median() -> None:
     fed = federation()
     step, own = last(fed), []
     for client in fed.clients:
-        y, predicted, sens, margin = judged([fed._graphs[client]], step.state["w"])
+        y, predicted, sens, margin = judged([fed.graphs[client]], step.state["w"])
         found = rows(step, client)
         own.append(demographic_parity_difference(y, predicted, sensitive_features=sens))
         assert found["groups/sp"] == pytest.approx(own[-1])

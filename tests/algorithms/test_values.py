@@ -91,7 +91,7 @@ def test_rffl_keeps_the_own_update() -> None:
     for at, client in enumerate(fed.clients):
         trained = fed.snapshot()[client]["w"]["0"]["weight"]
         message = shared | each.one(client)
-        view = Client(fed._graphs[client], fed.snapshot()[client], torch.tensor(0), torch.tensor(0))
+        view = Client(fed.graphs[client], fed.snapshot()[client], torch.tensor(0), torch.tensor(0))
         begun = made._context(view, message).start["0"]["weight"]
         reward = begun - trained
         n = reward.numel()

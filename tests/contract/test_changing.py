@@ -94,10 +94,10 @@ def test_mending_moves_clients_to_other_sizes_and_takes_their_state_along(
     fed, still = specified["mending"][0], federation()
     data, states = fed.snapshot_data(), fed.snapshot()
     rows = {client: data[client]["graph"]["rows"] for client in fed.clients}
-    assert any(rows[client] != len(still._graphs[client].y) for client in fed.clients)
+    assert any(rows[client] != len(still.graphs[client].y) for client in fed.clients)
     for client in fed.clients:
         seen = states[client]["seen"]
-        n = int(still._graphs[client].real.sum())
+        n = int(still.graphs[client].real.sum())
         assert len(seen) == rows[client]
         assert (seen[:n] == ROUNDS).all()
         assert set(seen[n:].tolist()) <= {0, 1, 3}  # added in rounds 2 and 4

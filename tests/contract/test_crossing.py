@@ -83,8 +83,8 @@ def test_neighbours_at_other_clients_count(mode: str, monkeypatch: pytest.Monkey
     x = np.asarray(built.data.x.todense() if hasattr(built.data.x, "todense") else built.data.x)
     expected = np.zeros_like(x)
     np.add.at(expected, built.data.edges[1], x[built.data.edges[0]])
-    graphs = built.fed._graphs.values()
-    cut = sum(place.crossing.shape[1] for place in built.fed._places.values())
+    graphs = built.fed.graphs.values()
+    cut = sum(place.crossing.shape[1] for place in built.fed.executor._places.values())
     assert cut > 20
     for part, graph in zip(built.partition.parts, graphs, strict=True):
         found = graph_arrays(graph).x

@@ -148,7 +148,7 @@ def test_each_client_gets_its_own_message_and_may_change_its_size(make: Make) ->
     fed.map(look)
     fed.replace_data(add_isolated_nodes, each={client: {"nodes": 30 * i} for i, client in enumerate(fed.clients)})
     assert nodes(fed.map(look)) == [5, 70, 80, 160]
-    assert [len(fed._graphs[client].y) for client in fed.clients] == [32, size_class(70), size_class(80), 160]
+    assert [len(fed.graphs[client].y) for client in fed.clients] == [32, size_class(70), size_class(80), 160]
 
 
 def test_only_what_is_replaced_is_kept_and_versions_count_every_call(make: Make) -> None:
@@ -178,7 +178,7 @@ def test_restoring_brings_back_replaced_data_and_what_was_loaded(make: Make, spa
     assert edges(again.map(look)) == [*before[:2], 0, before[3]]
     assert all(
         np.array_equal(*(made.toarray() if sparse and i == 0 else made for made in pair))
-        for i, pair in enumerate(zip(*(graph_arrays(f._graphs["site2"])[:4] for f in (fed, again)), strict=True))
+        for i, pair in enumerate(zip(*(graph_arrays(f.graphs["site2"])[:4] for f in (fed, again)), strict=True))
     )
     again.restore({})
     assert edges(again.map(look)) == before
@@ -197,12 +197,12 @@ def test_a_client_keeps_a_graph_of_its_own(make: Make) -> None:
         return {}
 
     fed, x = make(sizes=[32]), torch.ones(32, 6, dtype=torch.float64)
-    y = fed._graphs["site0"].y.clone()
+    y = fed.graphs["site0"].y.clone()
     fed.replace_data(share, {"x": x})
     x.fill_(5)
     fed.map(spoil)
-    assert (fed._graphs["site0"].x == 1).all()  # type: ignore[union-attr]
-    assert torch.equal(fed._graphs["site0"].y, y)
+    assert (fed.graphs["site0"].x == 1).all()  # type: ignore[union-attr]
+    assert torch.equal(fed.graphs["site0"].y, y)
 
 
 def test_steps_run_by_the_function_that_they_declare(make: Make) -> None:

@@ -162,6 +162,6 @@ def test_trees_of_different_shapes_are_heard_too(make: Make) -> None:
         return {"n": len(message["received"]["0"]["v"])}
 
     fed = make()
-    own = {client: len(graph.y) for client, graph in fed._graphs.items()}
+    own = {client: len(graph.y) for client, graph in fed.graphs.items()}
     heard = fed.map(length, received=fed.send(labels, LOOP))
     assert [heard[client]["n"] for client in fed.clients] == [own[f"site{(i - 1) % 4}"] for i in range(4)]

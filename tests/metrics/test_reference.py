@@ -45,7 +45,7 @@ def test_a_run_says_what_the_constant_reaches() -> None:
     """Against scikit-learn's DummyClassifier on the same examples."""
     fed = federation()
     *_, last = train(FedAvg(model()), fed, 1)
-    labels = [[graph.y[mask].numpy() for mask in graph.masks] for graph in fed._graphs.values()]
+    labels = [[graph.y[mask].numpy() for mask in graph.masks] for graph in fed.graphs.values()]
     own = [constant(fitted, test) for fitted, _, test in labels if len(fitted) and len(test)]
     assert last.summary["local/majority"] == pytest.approx(np.mean(own))
     fitted, _, test = (np.concatenate(each) for each in zip(*labels, strict=True))

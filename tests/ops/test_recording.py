@@ -413,5 +413,5 @@ def test_other_clients_of_the_same_sizes_are_played(make_graphs: Callable[..., d
         found, fed = rounds(graphs, 8, record=record)
         assert all(torch.equal(found[path], tensor) for path, tensor in expected.items())
         if record == "auto":
-            assert len(fed._batches._stacked) > 5
+            assert len(fed.executor._batches._stacked) > 5
             assert fed.recordings.played >= 8

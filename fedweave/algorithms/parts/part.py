@@ -82,7 +82,7 @@ class Part:
     @property
     def forgets(self) -> bool:
         """Whether a client's update must not depend on anything that it remembers
-        (`core.federation.StepInfo.forgets`)."""
+        (`core.federation.StepInfo.stateless`)."""
         return False
 
     @property

@@ -72,7 +72,7 @@ class Inspector:
         if len(blob) > self._limit:
             raise ReplyRefused(f"{len(blob)} bytes exceed the limit of {self._limit} (engine.reply_mb)")
         tree = decode(blob, self._limit)
-        check_declared(step, info, tree)
+        check_declared(step, info, (path for path, _ in leaves(tree)))
         if path := not_finite(tree):
             raise ReplyRefused(f"{path} {NOT_FINITE}")
         return tree

@@ -15,7 +15,7 @@ from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
-from fedweave.core.tree import Tree, check, decode, encode
+from fedweave.core.tree import Tree, check, decode, encode, leaves
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.admission import admitted, check_sites
 from fedweave.deploy.flare.alignment import BLINDING, MEETING
@@ -302,7 +302,7 @@ class Member:
 
         info: what the site's own algorithm declares; nothing that is said of the reply comes from the request.
         """
-        check_declared(name, info, reply)
+        check_declared(name, info, (path for path, _ in leaves(reply)))
         job, blob = self._job, encode(reply)
         if job is None:
             raise CallRefused("nothing may leave before the site has joined a job")

@@ -33,13 +33,13 @@ class Memory:
 
     def begun(self, info: StepInfo) -> Tree:
         """The state that a step finds, for it to change."""
-        return {} if info.forgets else map_leaves(lambda leaf: leaf, self._state.tree)
+        return {} if info.stateless else map_leaves(lambda leaf: leaf, self._state.tree)
 
     def heard(self, step: str, message: Tree, info: StepInfo) -> str:
         """The fingerprint of what a step makes its reply and state of besides the site's own data: the message and,
-        unless it `forgets`, those that made the state; "" where no secure sum needs it. One of `labelled` that is told
+        unless it is `stateless`, those that made the state; "" where no secure sum needs it. One of `labelled` that is told
         nothing adds nothing: sites without labels have no such call, and all must have heard the same."""
-        if info.forgets:
+        if info.stateless:
             return fingerprint(message)
         if not self.chained:
             return ""

@@ -197,7 +197,7 @@ class Participation:
             check_people(self.config, found.data, self.algorithm)
             check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
-        self.memory.chained = any(info.sums and not info.forgets for info in map(step_info, calls.all))
+        self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found
@@ -266,7 +266,7 @@ class Participation:
         Raises:
             CallRefused: the data is not what it was, and the sum is of what is told now.
         """
-        if info.forgets and self._replaced.tree:
+        if info.stateless and self._replaced.tree:
             raise CallRefused("secure sum: a step has changed the site's data; such a sum is of all clients alone")
         return self.memory.heard(asked.step, message, info)
 

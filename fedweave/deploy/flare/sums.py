@@ -128,7 +128,7 @@ class Sums:
             raise ClientsMissing(step, dict(replies.missing), least, len(replies) + len(replies.missing))
         survivors = list(replies.clients)
         said = {site: read_heard(notes[site]) for site in survivors}
-        made_of = fingerprint(heard) if info.forgets else _alike(step, said)
+        made_of = fingerprint(heard) if info.stateless else _alike(step, said)
         sum, where = request["sum"], (request["round"], step, request["again"])
         about = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
         signed = self.ask("survivors", INFO["survivors"], about, dict.fromkeys(survivors, _NOTHING))

@@ -1,0 +1,174 @@
+"""What every engine in this process does with a call, whoever runs the steps: order, randomness, who is called, what a
+reply may hold, messages, ledger and sums."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fedweave.core.engine import Engine
+from fedweave.core.federation import Call, Sent
+from fedweave.core.graph import Graph
+from fedweave.core.ledger import Ledger
+from fedweave.core.names import TAKEN
+from fedweave.core.replies import Portion, Replies
+from fedweave.core.tree import Tree
+from fedweave.engines.calls import (
+    Keys,
+    called,
+    check_declared,
+    check_quorum,
+    check_summed,
+    check_way,
+    receivers,
+    sources,
+    with_test,
+)
+from fedweave.engines.executor import Executor, Ran, Work
+from fedweave.engines.messages import Messages, peer_messages
+from fedweave.engines.resending import LastSent
+from fedweave.engines.summing import SumMeter, check_alike
+from fedweave.errors import ConfigError
+
+Absent = Callable[[int, str], str | None]
+
+
+@dataclass(frozen=True)
+class DeliveredReplies(Sent):
+    """What was sent, too."""
+
+    content: Replies = field(repr=False)
+
+    def open(self) -> dict[str, Tree]:
+        """What every sender finds in its next message."""
+        trees = {client: self.content[client] for client in self.clients}
+        return {client: peer_messages(trees[client], self.sources[client], trees) for client in self.clients}
+
+
+class LocalEngine(Engine):
+    """A federation whose clients belong to one executor.
+
+    executor: runs the steps. classes: number of classes. dtype: of weights and features. test: global test graph or
+    None. held: further graphs of the server's, by role. pairs: the truth about every pair of clients, for comparisons.
+    absent: (round, client) -> reason or None, to rehearse clients that do not reply. resend: count what clients still
+    have from the previous message as sent again.
+
+    Raises:
+        ConfigError: there is no client, or one has a name that stands for something else.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        classes: int,
+        dtype: torch.dtype = torch.float32,
+        test: Graph | None = None,
+        held: Mapping[str, Graph] | None = None,
+        pairs: Mapping[str, Tensor] | None = None,
+        seed: int = 0,
+        absent: Absent | None = None,
+        resend: bool = True,
+    ) -> None:
+        check_names(executor.clients)
+        self.clients, self.classes, self.dtype, self.test = executor.clients, classes, dtype, test
+        self.held: Mapping[str, Graph] = with_test(held or {}, test)
+        self.pairs: Mapping[str, Tensor] = dict(pairs or {})
+        self.executor = executor
+        self.ledger, self._last = Ledger(), LastSent(resend)
+        self._sums, self._keys, self._absent = SumMeter(self.ledger), Keys(seed), absent
+        self.begin(0)
+
+    @property
+    def graphs(self) -> Mapping[str, Graph]:
+        """{client id: its current data}, for whoever owns it all; no algorithm may look."""
+        return self.executor.graphs
+
+    def begin(self, round: int) -> None:
+        """See `core.engine.Engine`."""
+        self.round, self._calls = round, 0
+        self._keys.begin(round)
+
+    def key(self, purpose: str) -> Tensor:
+        """See `core.federation.Federation`."""
+        return self._keys.server(purpose)
+
+    def answer(self, call: Call) -> Replies:
+        """See `core.federation.Federation`."""
+        name, info = call.name, call.info
+        key = self._keys.step(name, self._keys.occurrence(name))
+        check_way(name, info, call.way)
+        here, missing = self._present(name, receivers(name, call.clients, call.received), call.quorum)
+        check_summed(name, info, len(here), self.clients, missing)
+        peers = cast(DeliveredReplies, call.received).open() if call.received else None
+        messages = Messages(name, call.shared, call.each, [*here, *missing], self.clients, peers)
+        if info.sums:
+            check_alike(name, messages)
+            self._sums.prepare((self.round, self._calls), here)
+        portions: list[Portion] = []
+        for ran in self.executor.run(Work(call.step, name, info, key, messages), here):
+            portions.append(ran.replies)
+            self._note(call, [here[at] for at in ran.replies.at], messages, ran)
+        if info.sums:
+            self._sums.opened((self.round, self._calls), here)
+        self._calls += 1
+        return Replies(here, portions, missing, info.sums)
+
+    def deliver(self, call: Call) -> Sent:
+        """See `core.federation.Federation`."""
+        found = sources(call.name, call.to, self.clients)
+        replies = self.answer(call)
+        return DeliveredReplies(call.name, replies.clients, replies.missing, found, replies)
+
+    def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
+        chosen = called(name, clients, self.clients, quorum)
+        reasons = {c: self._absent(self.round, c) for c in chosen} if self._absent else {}
+        missing = {client: reason for client, reason in reasons.items() if reason}
+        check_quorum(name, quorum, len(chosen), missing)
+        return [client for client in chosen if client not in missing], missing
+
+    def _note(self, call: Call, group: Sequence[str], messages: Messages, ran: Ran) -> None:
+        """Meter some clients: what the server sent to each and what each sent."""
+        reply = ran.replies.measured
+        check_declared(call.name, call.info, reply.paths)
+        where = (self.round, self._calls, call.name)
+        heard = call.info.message
+        for part, sent in self._last.metered(group, messages):
+            self.ledger.record(*where, part, "down", sent, 0.0, heard)
+        if call.way != "send":
+            self.ledger.record(*where, group, "up", reply, ran.seconds, call.info)
+            return
+        self.ledger.record(*where, group, "up", {}, ran.seconds)
+        if pairs := [(client, peer) for client in group for peer in call.to[client]]:
+            senders, peers = zip(*pairs, strict=True)
+            self.ledger.record(*where, senders, "peer", reply, 0.0, call.info, peers)
+
+    def snapshot(self) -> Tree:
+        """All clients' private states in client order, for a checkpoint."""
+        return self.executor.snapshot()
+
+    def snapshot_data(self) -> Tree:
+        """See `core.engine.Engine`."""
+        return self.executor.snapshot_data()
+
+    def restore(self, tree: Tree, data: Tree | None = None) -> None:
+        """See `core.engine.Engine`."""
+        self.executor.restore(tree, data or {})
+
+
+def check_names(clients: Sequence[str]) -> None:
+    """Refuse ids that cannot name files and tree keys, or that stand for others in a run's files.
+
+    Raises:
+        ConfigError: names them.
+    """
+    if not clients:
+        raise ConfigError("a federation needs at least one client.")
+    if bad := [client for client in clients if not client or "/" in client]:
+        raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
+    if taken := sorted(TAKEN & set(clients)):
+        raise ConfigError(
+            f"no client can be called {' or '.join(taken)}: in a run's files that stands for others. Rename it."
+        )

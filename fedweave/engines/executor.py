@@ -1,0 +1,73 @@
+"""What runs steps for clients: the only thing that differs between a loop, a batch, other processes and sites."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from fedweave.core.federation import Step, StepInfo
+from fedweave.core.graph import Graph
+from fedweave.core.replies import Portion
+from fedweave.core.tree import Tree
+from fedweave.engines.messages import Messages
+
+
+@dataclass(frozen=True)
+class Work:
+    """A call as its engine hands it on: checked, numbered and with its messages.
+
+    step, name, info: what is run; an executor in another process knows the step by its name.
+    key:              the call's randomness, int64 scalar, of which each client's is made.
+    messages:         of all clients that are called.
+    """
+
+    step: Step
+    name: str
+    info: StepInfo
+    key: Tensor
+    messages: Messages
+
+
+class Ran(NamedTuple):
+    """What some clients gave together. seconds: of one of them, where they share the time equally."""
+
+    replies: Portion
+    seconds: float
+
+
+class Executor(Protocol):
+    """Owns clients: their graphs, private states and whatever makes running steps on them fast.
+
+    clients: ids, in client order.
+    """
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Whom it owns."""
+        ...
+
+    @property
+    def graphs(self) -> Mapping[str, Graph]:
+        """{client: its current data}, for whoever owns it all."""
+        ...
+
+    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
+        """Run a step on some of its clients; positions in what they reply (`Portion.at`) count in `clients`.
+
+        Raises:
+            StepFailed: it raised; names the client. ReplyRefused: a reply is no tree. DataError: new data is refused.
+        """
+        ...
+
+    def snapshot(self) -> Tree:
+        """{client: its private state}, in client order, of those that hold one."""
+        ...
+
+    def snapshot_data(self) -> Tree:
+        """{client: the version of its data, and the data itself where it was replaced}."""
+        ...
+
+    def restore(self, tree: Tree, data: Tree) -> None:
+        """Undo `snapshot` and `snapshot_data`."""
+        ...
