@@ -27,8 +27,9 @@ from fedweave.core import model as models
 from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
 from fedweave.core.federation import step_name
 from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.core.portions import Batch
 from fedweave.core.random import generator
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies
 from fedweave.core.tree import leaves, nest, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.rounds import train

@@ -1,6 +1,6 @@
 """The small federations that the laws are tried on: five clients of different sizes, with what an algorithm needs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from fedweave.contract import small_graphs
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.engine import Engine
 from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph, make_graph
 from fedweave.engines.simulation import Simulation
@@ -102,11 +103,11 @@ def shape(needs: Capabilities = PLAIN) -> tuple[int, int]:
 
 
 def federation(
-    engine: type[Simulation] = Simulation,
+    engine: Callable[..., Engine] = Simulation,
     dtype: torch.dtype = torch.float32,
     needs: Capabilities = PLAIN,
     **options: Any,
-) -> Simulation:
+) -> Any:
     """The clients of `graphs`, or those given, on an engine; the server holds a test set and, for nodes, a sample."""
     clients = options.pop("clients", None) or graphs(dtype, needs=needs)
     test = global_test(dtype, needs)

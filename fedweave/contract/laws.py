@@ -63,6 +63,15 @@ def nothing_but_bytes_passes(subject: Subject) -> None:
     _equal(subject.wired().left, subject.specified().left, 1e-5, "bytes and objects")
 
 
+def shards_give_the_same_bits(subject: Subject) -> None:
+    """Clients dealt to one executor or to three, each with an algorithm of its own, leave what batches leave."""
+    for shards in (1, 3):
+        run = subject.sharded(shards)
+        _equal(run.left, subject.batched().left, 0.0, f"{shards} executors and one")
+        if not run.fed.passed:
+            raise Broken("nothing passed between the executors and the engine")
+
+
 def the_ledger_counts_the_bytes_that_pass(subject: Subject) -> None:
     """In every engine the ledger's totals and rows are the serialised bytes."""
     passed = subject.wired().fed.passed
@@ -198,6 +207,7 @@ LAWS: dict[str, Law] = {
         recorded_steps_give_the_same_bits,
         the_order_of_clients_does_not_matter,
         nothing_but_bytes_passes,
+        shards_give_the_same_bits,
         the_ledger_counts_the_bytes_that_pass,
         the_same_seed_gives_the_same_run,
         evaluating_more_often_changes_nothing,

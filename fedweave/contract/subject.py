@@ -11,11 +11,12 @@ import torch
 
 from fedweave.config import check_name, own_parameters
 from fedweave.contract import federations
-from fedweave.contract.wire import BytesEngine, Recorder
+from fedweave.contract.wire import BytesEngine, Recorder, ShardedRecorder
 from fedweave.core.algorithm import Capabilities, capabilities, needs
+from fedweave.core.engine import Engine
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, decode, encode, leaves
-from fedweave.engines.simulation import Simulation
+from fedweave.engines.engine import LocalEngine
 from fedweave.errors import ConfigError
 from fedweave.models import MODELS
 from fedweave.rounds import RoundResult, train
@@ -96,7 +97,7 @@ class Subject:
         return federations.graphs(dtype, changed, self.needs)
 
     def federation(
-        self, engine: type[Simulation] = Recorder, dtype: torch.dtype = torch.float32, **options: Any
+        self, engine: type[LocalEngine] = Recorder, dtype: torch.dtype = torch.float32, **options: Any
     ) -> Any:
         """Five clients of different sizes, on an engine."""
         return federations.federation(engine, dtype, self.needs, **options)
@@ -147,6 +148,14 @@ class Subject:
         """What clients give where nothing but bytes passes."""
         return self.run(engine=BytesEngine)
 
+    def sharded(self, shards: int) -> Run:
+        """What clients dealt to several executors give, between which nothing but bytes passes."""
+        return self.run(**self.in_shards(shards))
+
+    def in_shards(self, shards: int) -> dict[str, Any]:
+        """Options of an engine with several executors, each with an algorithm of its own."""
+        return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.made}
+
     def resumed(self, before: Run, made: Any, every: int = EVERY, **options: Any) -> Iterator[tuple[RoundResult, Any]]:
         """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
         tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
@@ -160,12 +169,12 @@ def declared(kind: Any, name: str) -> Mapping[str, Any]:
     return getattr(getattr(kind, "paper", kind), name, {})
 
 
-def checkpoint(step: RoundResult, fed: Simulation) -> bytes:
+def checkpoint(step: RoundResult, fed: Engine) -> bytes:
     """All that a resumed run needs."""
     return encode({"state": step.state, "clients": fed.snapshot(), "data": fed.snapshot_data()})
 
 
-def everything(step: RoundResult, fed: Simulation) -> Tree:
+def everything(step: RoundResult, fed: Engine) -> Tree:
     """All that a run leaves after a round."""
     return {"server": step.state, "clients": fed.snapshot(), "summary": dict(step.summary)}
 

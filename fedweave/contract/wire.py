@@ -1,43 +1,84 @@
 """Engines that show what passes between server and clients."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 from fedweave.core.arrays import graph_tree, tree_graph
-from fedweave.core.federation import DATA, Client, Sent, Step, step_name
+from fedweave.core.federation import DATA, Call, Client, Placement, Step
 from fedweave.core.graph import Graph
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode
+from fedweave.engines.engine import LocalEngine
+from fedweave.engines.loop import Loop
+from fedweave.engines.sharded import Shard, Sharded, deal
 from fedweave.engines.simulation import Simulation
+from fedweave.engines.vectorised import Vectorised
+from fedweave.engines.worker import Worker
+from fedweave.ops.recording import When
 
 
-class Recorder(Simulation):
+class Recording(LocalEngine):
     """Keeps every call's replies, also those to other clients, as `heard`, and {round: the names of the steps called}
     as `ran`."""
 
-    def __init__(self, clients: Mapping[str, Graph], **options: Any) -> None:
-        self.heard: list[Any] = []
-        self.ran: dict[int, list[str]] = {}
-        super().__init__(clients, **options)
+    @cached_property
+    def heard(self) -> list[Replies]:
+        """In the order of the calls."""
+        return []
 
-    def map(self, step: Step, *args: Any, **options: Any) -> Replies:
-        """See `Simulation.map`."""
-        return self._kept(step, super().map(step, *args, **options))
+    @cached_property
+    def ran(self) -> dict[int, list[str]]:
+        """In the order of the calls."""
+        return {}
 
-    def send(self, step: Step, *args: Any, **options: Any) -> Sent:
-        """See `Simulation.send`."""
-        sent: Any = super().send(step, *args, **options)
-        self._kept(step, sent.content)
-        return sent
-
-    def replace_data(self, step: Step, *args: Any, **options: Any) -> Replies:
-        """See `Simulation.replace_data`."""
-        return self._kept(step, super().replace_data(step, *args, **options))
-
-    def _kept(self, step: Step, replies: Any) -> Any:
+    def answer(self, call: Call) -> Replies:
+        """See `LocalEngine`."""
+        replies = super().answer(call)
         self.heard.append(replies)
-        self.ran.setdefault(self.round, []).append(step_name(step))
+        self.ran.setdefault(self.round, []).append(call.name)
         return replies
+
+
+class Recorder(Recording, Simulation):
+    """A simulation that keeps what was replied."""
+
+
+class ShardedRecorder(Recording):
+    """Clients dealt to `shards` executors, between which and the engine nothing but bytes passes; each has an algorithm
+    of its own, which `rebuild` makes."""
+
+    def __init__(
+        self,
+        graphs: Mapping[str, Graph],
+        *,
+        classes: int,
+        shards: int,
+        rebuild: Callable[[], Any],
+        mode: str = "vmap",
+        test: Graph | None = None,
+        places: Mapping[str, Placement] | None = None,
+        record: When = "auto",
+        **options: Any,
+    ) -> None:
+        self.passed = 0  # bytes
+
+        def shard(clients: Sequence[str]) -> Shard:
+            own = {client: graphs[client] for client in clients}
+            kind = partial(Vectorised, record=record) if mode == "vmap" else Loop
+            worker = Worker(kind(own, classes=classes, test=test, places=places), rebuild())
+
+            def channel(method: str, *blobs: bytes) -> Callable[[], bytes]:
+                answer = worker.answer(method, *blobs)
+                self.passed += len(answer) + sum(map(len, blobs))
+                return lambda: answer
+
+            return Shard(clients, channel)
+
+        parts = deal({client: graph.nodes for client, graph in graphs.items()}, shards)
+        executor, dtype = Sharded(tuple(graphs), [*map(shard, parts)]), next(iter(graphs.values())).x.dtype
+        super().__init__(executor, classes=classes, dtype=dtype, test=test, **options)
 
 
 class BytesEngine(Simulation):
@@ -51,17 +92,9 @@ class BytesEngine(Simulation):
         self.passed = {"up": 0, "down": 0, "peer": 0}
         super().__init__(clients, **(options | {"mode": "loop"}))
 
-    def map(self, step: Step, *args: Any, **options: Any) -> Replies:
-        """See `Simulation.map`."""
-        return super().map(self._wired(step), *args, **options)
-
-    def send(self, step: Step, *args: Any, **options: Any) -> Sent:
-        """See `Simulation.send`."""
-        return super().send(self._wired(step, to_server=False), *args, **options)
-
-    def replace_data(self, step: Step, *args: Any, **options: Any) -> Replies:
-        """See `Simulation.replace_data`."""
-        return super().replace_data(self._wired(step), *args, **options)
+    def answer(self, call: Call) -> Replies:
+        """See `LocalEngine`."""
+        return super().answer(replace(call, step=self._wired(call.step, call.way != "send")))
 
     def _wired(self, step: Step, to_server: bool = True) -> Step:
         def wired(client: Client, message: Tree) -> Tree:

@@ -1,88 +1,14 @@
 """What clients answered, and sums of it that depend neither on order nor on grouping."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedweave.core.measure import Measured, measured
+from fedweave.core.portions import Joint, Portion
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import FedweaveError
-from fedweave.ops.sparsified import Sparsified
-from fedweave.ops.touched import TouchedRows, materialize_stacked
-
-
-class Portion(Protocol):
-    """Replies of some clients, wherever they are: in this process, or with the executor that ran the step.
-
-    at:       the clients' positions among all that were called. measured: the form of one client's reply.
-    """
-
-    @property
-    def at(self) -> tuple[int, ...]:
-        """The clients' positions."""
-        ...
-
-    @property
-    def measured(self) -> Measured:
-        """The form of one client's reply, by which the ledger counts each of them."""
-        ...
-
-    def one(self, row: int) -> Tree:
-        """The reply of the client at `at[row]`."""
-        ...
-
-    def stack(self, path: str) -> Tensor:
-        """A leaf of all its clients, [P, …]."""
-        ...
-
-    def weighted(self, path: str, weights: Tensor) -> Tensor:
-        """Σ_i weights[i] · leaf_i in float64; weights: float64 [P]."""
-        ...
-
-    def total(self, path: str) -> Tensor:
-        """Σ_i leaf_i of words, int64, modulo its size."""
-        ...
-
-    def dtype(self, path: str) -> torch.dtype:
-        """Of a leaf."""
-        ...
-
-
-class Batch:
-    """Replies that are in this process: `at` as in `Portion`, `tree` with leaves stacked [len(at), …] (numbers and
-    strings as they are: equal for all of the batch)."""
-
-    def __init__(self, at: tuple[int, ...], tree: Tree) -> None:
-        self.at, self.tree, self._flat = at, tree, dict(leaves(tree))
-
-    @cached_property
-    def measured(self) -> Measured:
-        """See `Portion`."""
-        return measured(self.one(0))
-
-    def one(self, row: int) -> Tree:
-        """See `Portion`."""
-        return nest({path: row_of(leaf, row) for path, leaf in self._flat.items()})
-
-    def stack(self, path: str) -> Tensor:
-        """See `Portion`."""
-        return _stacked(self._flat[path], len(self.at))
-
-    def weighted(self, path: str, weights: Tensor) -> Tensor:
-        """See `Portion`."""
-        return _weighted(self._flat[path], weights)
-
-    def total(self, path: str) -> Tensor:
-        """See `Portion`."""
-        return self.stack(path).sum(0, dtype=torch.int64)
-
-    def dtype(self, path: str) -> torch.dtype:
-        """See `Portion`."""
-        leaf = self._flat[path]
-        return leaf.dtype if hasattr(leaf, "dtype") else torch.float64 if isinstance(leaf, float) else torch.int64
 
 
 class Replies:
@@ -100,10 +26,9 @@ class Replies:
         sums: Collection[str] = (),
     ) -> None:
         self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
-        self._portions = tuple(portions)
-        self._at = [torch.tensor(portion.at) for portion in portions]
-        self._place = {self.clients[at]: (p, row) for p, own in enumerate(portions) for row, at in enumerate(own.at)}
-        self._names = portions[0].measured.paths if portions else ()
+        self._all = Joint(portions)
+        self._at = torch.tensor(self._all.at, dtype=torch.int64)
+        self._row = {self.clients[at]: row for row, at in enumerate(self._all.at)}
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -117,10 +42,9 @@ class Replies:
         Raises:
             FedweaveError: that client did not reply.
         """
-        if client not in self._place:
+        if client not in self._row:
             raise FedweaveError(f"client {client!r} did not reply; these did: {', '.join(self.clients)}.")
-        portion, row = self._place[client]
-        tree = self._portions[portion].one(row)
+        tree = self._all.one(self._row[client])
         return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)}) if self._sums else tree
 
     def stack(self, path: str) -> Tensor:
@@ -134,12 +58,7 @@ class Replies:
                 f"{path!r} is a tree of {', '.join(below)}: stack one of these, or take its mean with "
                 f"`weighted_sum({path!r}, weights)`."
             )
-        parts = [portion.stack(path) for portion in self._portions]
-        if len({part.shape[1:] for part in parts}) > 1:
-            shapes = sorted({str(list(part.shape[1:])) for part in parts})
-            raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
-        order = torch.cat(self._at).argsort()
-        return torch.cat(parts)[order]
+        return self._all.stack(path)[self._at.argsort()]
 
     def total(self, key: str) -> Any:
         """Σ_i reply_i[key] of words, int32 or int64, modulo their size: a subtree or leaf, in one client's shapes.
@@ -147,11 +66,8 @@ class Replies:
         Raises:
             FedweaveError: no reply has that key.
         """
-        first, *others = self._portions
-        flat = {
-            path: sum((own.total(path) for own in others), first.total(path)).to(first.dtype(path))
-            for path in self._paths(key, shown=False)
-        }
+        found = self._all.total(self._paths(key, shown=False))()
+        flat = {path: total.to(self._all.dtype(path)) for path, total in found.items()}
         return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
 
     def matrix(self, key: str) -> Tensor:
@@ -171,84 +87,27 @@ class Replies:
         weights = weights.double()
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
-        flat = {path: self._weighted(path, weights) for path in self._paths(key)}
+        found = self._all.weighted(self._paths(key), weights[self._at])()
+        flat = {path: _rounded(total, self._all.dtype(path)) for path, total in found.items()}
         return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
-
-    def _weighted(self, path: str, weights: Tensor) -> Tensor:
-        first, *others = zip(self._portions, self._at, strict=True)
-        total = first[0].weighted(path, weights[first[1]])
-        for portion, at in others:
-            total += portion.weighted(path, weights[at])
-        # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where the
-        # last bit of the sum, hence the grouping, would decide. A nudge far below float32's resolution decides instead.
-        dtype = first[0].dtype(path)
-        if dtype == torch.float32:
-            total = total * (1 + 2.0**-40)
-        return total.to(dtype) if dtype.is_floating_point else total
 
     def _hidden(self, path: str) -> bool:
         return any(f"{path}/".startswith(f"{key}/") for key in self._sums)
 
     def _paths(self, key: str, shown: bool = True) -> list[str]:
         """The leaves at or under `key`."""
-        paths = [path for path in self._names if path == key or path.startswith(f"{key}/")]
+        paths = [path for path in self._all.paths if path == key or path.startswith(f"{key}/")]
         if shown and any(map(self._hidden, paths)):
             raise FedweaveError(f"{key!r} is in a secure sum: no client's own is known, only their `total`.")
         if not paths:
-            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self._names) or 'nothing'}.")
+            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self._all.paths) or 'nothing'}.")
         return paths
 
 
-# Elements converted to float64 at a time: the pieces stay in cache, so that memory is passed over once.
-_PIECE = 1 << 17
-
-
-def _weighted(leaf: Any, weights: Tensor) -> Tensor:
-    """Σ_i w_i · leaf_i in float64."""
-    if not hasattr(leaf, "shape"):
-        leaf = _stacked(leaf, len(weights))
-    total = torch.zeros(leaf.shape if isinstance(leaf, TouchedRows) else leaf.shape[1:], dtype=torch.float64)
-    if isinstance(leaf, TouchedRows):
-        _add_touched(total, leaf, weights)
-        return total
-    flat, out = leaf.reshape(len(weights), -1), total.reshape(-1)
-    width = max(1, _PIECE // len(weights))
-    for start in range(0, flat.shape[1], width):
-        out[start : start + width] = weights @ flat[:, start : start + width].double()
-    return total
-
-
-def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
-    """Add Σ_i w_i · (own rows where touched, the shared row elsewhere)."""
-    own = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
-    covered = total.new_zeros(len(total) + 1)
-    per = max(1, _PIECE // max(1, leaf.values[0].numel()))
-    for start in range(0, len(weights), per):
-        w, rows = weights[start : start + per], leaf.rows[start : start + per]
-        values = leaf.values[start : start + per].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
-        own.index_add_(0, rows.reshape(-1), values.flatten(0, 1))
-        covered.index_add_(0, rows.reshape(-1), w.repeat_interleave(rows.shape[1]))
-    untouched = (weights.sum() - covered[:-1]).view(-1, *[1] * (total.dim() - 1))
-    total += own[:-1] + untouched * leaf.rest.double()
-
-
-def row_of(leaf: Any, row: Any) -> Any:
-    """One client's part of a stacked leaf; of tensors, also several clients' parts (int64 [P])."""
-    if isinstance(leaf, TouchedRows):
-        return TouchedRows(leaf.rest, leaf.rows[row], leaf.values[row])
-    if isinstance(leaf, Sparsified):
-        return Sparsified(leaf.dense[row])
-    return leaf[row] if isinstance(leaf, Tensor) else leaf
-
-
-def as_row(leaf: Any) -> Any:
-    """A leaf of one client as a stacked one; undone by `row_of`."""
-    return leaf[None] if isinstance(leaf, Tensor) else leaf
-
-
-def _stacked(leaf: Any, count: int) -> Tensor:
-    if isinstance(leaf, TouchedRows):
-        return materialize_stacked(leaf)
-    if isinstance(leaf, Tensor):
-        return leaf
-    return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None)
+def _rounded(total: Tensor, dtype: torch.dtype) -> Tensor:
+    """A sum as a number of `dtype`."""
+    # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where the last
+    # bit of the sum, hence the grouping, would decide. A nudge far below float32's resolution decides instead.
+    if dtype == torch.float32:
+        total = total * (1 + 2.0**-40)
+    return total.to(dtype) if dtype.is_floating_point else total

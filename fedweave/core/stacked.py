@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedweave.core.replies import row_of
+from fedweave.core.portions import row_of
 from fedweave.core.tree import Tree, map_stored
 
 

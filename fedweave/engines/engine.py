@@ -13,7 +13,8 @@ from fedweave.core.federation import Call, Sent
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.names import TAKEN
-from fedweave.core.replies import Portion, Replies
+from fedweave.core.portions import Portion
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.engines.calls import (
     Keys,
@@ -26,7 +27,7 @@ from fedweave.engines.calls import (
     sources,
     with_test,
 )
-from fedweave.engines.executor import Executor, Ran, Work
+from fedweave.engines.executor import Executor, Metered, Work
 from fedweave.engines.messages import Messages, peer_messages
 from fedweave.engines.resending import LastSent
 from fedweave.engines.summing import SumMeter, check_alike
@@ -81,11 +82,6 @@ class LocalEngine(Engine):
         self._sums, self._keys, self._absent = SumMeter(self.ledger), Keys(seed), absent
         self.begin(0)
 
-    @property
-    def graphs(self) -> Mapping[str, Graph]:
-        """{client id: its current data}, for whoever owns it all; no algorithm may look."""
-        return self.executor.graphs
-
     def begin(self, round: int) -> None:
         """See `core.engine.Engine`."""
         self.round, self._calls = round, 0
@@ -110,7 +106,8 @@ class LocalEngine(Engine):
         portions: list[Portion] = []
         for ran in self.executor.run(Work(call.step, name, info, key, messages), here):
             portions.append(ran.replies)
-            self._note(call, [here[at] for at in ran.replies.at], messages, ran)
+            for group in ran.groups:
+                self._note(call, [here[at] for at in group.at], messages, group)
         if info.sums:
             self._sums.opened((self.round, self._calls), here)
         self._calls += 1
@@ -129,21 +126,20 @@ class LocalEngine(Engine):
         check_quorum(name, quorum, len(chosen), missing)
         return [client for client in chosen if client not in missing], missing
 
-    def _note(self, call: Call, group: Sequence[str], messages: Messages, ran: Ran) -> None:
+    def _note(self, call: Call, group: Sequence[str], messages: Messages, ran: Metered) -> None:
         """Meter some clients: what the server sent to each and what each sent."""
-        reply = ran.replies.measured
-        check_declared(call.name, call.info, reply.paths)
+        check_declared(call.name, call.info, ran.form.paths)
         where = (self.round, self._calls, call.name)
         heard = call.info.message
         for part, sent in self._last.metered(group, messages):
             self.ledger.record(*where, part, "down", sent, 0.0, heard)
         if call.way != "send":
-            self.ledger.record(*where, group, "up", reply, ran.seconds, call.info)
+            self.ledger.record(*where, group, "up", ran.form, ran.seconds, call.info)
             return
         self.ledger.record(*where, group, "up", {}, ran.seconds)
         if pairs := [(client, peer) for client in group for peer in call.to[client]]:
             senders, peers = zip(*pairs, strict=True)
-            self.ledger.record(*where, senders, "peer", reply, 0.0, call.info, peers)
+            self.ledger.record(*where, senders, "peer", ran.form, 0.0, call.info, peers)
 
     def snapshot(self) -> Tree:
         """All clients' private states in client order, for a checkpoint."""

@@ -1,14 +1,14 @@
 """What runs steps for clients: the only thing that differs between a loop, a batch, other processes and sites."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from fedweave.core.federation import Step, StepInfo
-from fedweave.core.graph import Graph
-from fedweave.core.replies import Portion
+from fedweave.core.measure import Measured
+from fedweave.core.portions import Portion
 from fedweave.core.tree import Tree
 from fedweave.engines.messages import Messages
 
@@ -29,11 +29,20 @@ class Work:
     messages: Messages
 
 
+class Metered(NamedTuple):
+    """What a ledger has to know of clients that ran together: their positions, the form of each one's reply, and the
+    seconds of each, where they share the time equally."""
+
+    at: tuple[int, ...]
+    form: Measured
+    seconds: float
+
+
 class Ran(NamedTuple):
-    """What some clients gave together. seconds: of one of them, where they share the time equally."""
+    """What some clients gave."""
 
     replies: Portion
-    seconds: float
+    groups: tuple[Metered, ...]
 
 
 class Executor(Protocol):
@@ -45,11 +54,6 @@ class Executor(Protocol):
     @property
     def clients(self) -> tuple[str, ...]:
         """Whom it owns."""
-        ...
-
-    @property
-    def graphs(self) -> Mapping[str, Graph]:
-        """{client: its current data}, for whoever owns it all."""
         ...
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:

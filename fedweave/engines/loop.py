@@ -10,11 +10,12 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.federation import Client, Placement
 from fedweave.core.graph import Graph
-from fedweave.core.replies import Batch, as_row
+from fedweave.core.measure import measured
+from fedweave.core.portions import Batch, as_row
 from fedweave.core.tree import Tree, check, leaves, map_leaves
 from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.data import ClientData, accepted, taken
-from fedweave.engines.executor import Ran, Work
+from fedweave.engines.executor import Metered, Ran, Work
 from fedweave.engines.ownership import MemoryIsolation
 from fedweave.engines.states import Group, States
 from fedweave.engines.summing import check_terms
@@ -42,11 +43,6 @@ class Loop:
         self._places, self._states = places or {}, States()
         self._ids = {client: torch.tensor(random.word(client)) for client in self.clients}
 
-    @property
-    def graphs(self) -> Mapping[str, Graph]:
-        """See `Executor`."""
-        return dict(self.data.graphs)
-
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""
         for at, client in enumerate(clients):
@@ -59,7 +55,8 @@ class Loop:
         seconds = (time.perf_counter() - began) / len(group)
         if work.info.sums:
             check_terms(work.info, group, tree)
-        return Ran(Batch(at, tree), seconds)
+        replies = Batch(at, tree)
+        return Ran(replies, (Metered(at, measured(replies.one(0)), seconds),))
 
     def _alone(self, work: Work, group: Group) -> Tree:
         """One plain call."""

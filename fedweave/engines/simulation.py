@@ -50,6 +50,7 @@ class Simulation(LocalEngine):
             if mode == "vmap"
             else Loop(graphs, classes=classes, test=test, places=places)
         )
+        self._data = executor.data
         self.recordings = executor.recordings if isinstance(executor, Vectorised) else Recordings("never")
         super().__init__(
             executor,
@@ -62,3 +63,8 @@ class Simulation(LocalEngine):
             absent=absent,
             resend=resend,
         )
+
+    @property
+    def graphs(self) -> Mapping[str, Graph]:
+        """{client id: its current data}, for whoever owns it all; no algorithm may look."""
+        return dict(self._data.graphs)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.replies import row_of
+from fedweave.core.portions import row_of
 from fedweave.core.tree import Tree, clone, leaves, nest
 from fedweave.ops.touched import TouchedRows
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from fedweave import config
 from fedweave.build import Built, build
 from fedweave.core.federation import step_name
+from fedweave.core.portions import Batch
 from fedweave.core.random import generator
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import leaves, map_leaves, nest, ravel, unravel
 from fedweave.engines.simulation import Simulation

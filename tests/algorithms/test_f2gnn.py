@@ -22,7 +22,8 @@ from fedweave.core.arrays import GraphArrays
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, ravel
 from fedweave.errors import ReplyRefused, StepFailed
 from fedweave.rounds import train

@@ -16,7 +16,8 @@ from fedweave.algorithms.prototypes import MotifPrototypes, embedding
 from fedweave.config import resolve
 from fedweave.core import model as models
 from fedweave.core.graph import Graph
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, ravel, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError

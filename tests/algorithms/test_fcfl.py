@@ -10,7 +10,8 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fcfl import ParetoDescent, common_descent
 from fedweave.algorithms.parts import Round
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.rounds import train
 from tests.contract.federations import federation, graphs, model
 

@@ -17,7 +17,8 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.edge_list import EdgeList
 from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph, make_graph
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, FedweaveError, UserError

@@ -12,7 +12,8 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.parts import Clip, Composition, Krum, Median, NormBound, Part, Round, TrimmedMean, Uniform
 from fedweave.algorithms.parts.robust import krum_scores
 from fedweave.algorithms.parts.weigh import by_size
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, ravel
 from fedweave.errors import UserError
 from fedweave.rounds import train

@@ -6,7 +6,8 @@ import torch
 from fedweave.algorithms.vertical.release import RowRelease
 from fedweave.core.federation import Federation, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import ClientsMissing, FedweaveError, UserError

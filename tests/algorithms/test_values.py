@@ -17,7 +17,8 @@ from fedweave.algorithms.qfedavg import FairByLoss
 from fedweave.algorithms.rffl import Reputation, ReputationReward
 from fedweave.core.federation import Client
 from fedweave.core.graph import make_graph
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.models import MODELS

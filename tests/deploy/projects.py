@@ -17,7 +17,8 @@ import numpy as np
 from fedweave.algorithms import ALGORITHMS
 from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
-from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.portions import Batch, as_row
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.job import write_job

@@ -358,7 +358,7 @@ def test_where_a_step_has_changed_a_sites_data_no_sum_that_sites_may_be_missing_
     _, algorithm, link = joined(project, secure())
     job, info = link.members["bank-a"]._job, step_info(algorithm.train)
     assert job is not None
-    assert info.forgets
+    assert info.stateless
     call = Call("step", job.pin, "FedAvg.train", 1, 0, -1)
     assert job.heard(call, info, {})
     job.replace(None, call)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.errors import FedweaveError
 from fedweave.metrics.measured import COARSE, MISSING, measure
 

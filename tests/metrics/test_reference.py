@@ -9,7 +9,8 @@ from sklearn.dummy import DummyClassifier
 
 from fedweave.algorithms import FedAvg
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.metrics.classification import counts
 from fedweave.metrics.measured import measure
 from fedweave.metrics.reference import majority_classes, references

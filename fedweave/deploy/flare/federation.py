@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from fedweave.config import Document
-from fedweave.core.federation import Declaration, Sent, Step, StepInfo, step_info, step_name
+from fedweave.core.engine import Engine
+from fedweave.core.federation import Call, Declaration, Sent, StepInfo
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Entry, Ledger, line
+from fedweave.core.portions import Batch, as_row
 from fedweave.core.purposes import PREDICTION, SETUP
-from fedweave.core.replies import Batch, Replies, as_row
-from fedweave.core.stacked import Stacked
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.agreements import misshapen, unlike
 from fedweave.deploy.flare.alignment import BLINDING, MEETING, TOLD, meet
@@ -37,7 +38,7 @@ JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
 _NOTHING: Tree = {}
 
 
-class Flare:
+class Flare(Engine):
     """Every client is a site with a process, a graph and a private state of its own.
 
     clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
@@ -142,49 +143,22 @@ class Flare:
         here = self._arrive(PAD, {}, {"kind": "pad", "pin": self._pin} | more, dict.fromkeys(replies.clients, sizes))
         return without(replies, {site: why for site, why in here.missing.items() if site in replies.clients})
 
-    def map(
-        self,
-        step: Step,
-        shared: Tree | None = None,
-        each: Mapping[str, Tree] | Stacked | None = None,
-        clients: Sequence[str] | None = None,
-        quorum: float = 1.0,
-        received: Sent | None = None,
-    ) -> Replies:
-        """See `core.federation.Federation.map`; a site whose step fails or whose reply is refused counts as missing."""
-        return self._map("map", step, shared, each, clients, quorum, received)[0]
-
-    def replace_data(
-        self,
-        step: Step,
-        shared: Tree | None = None,
-        each: Mapping[str, Tree] | Stacked | None = None,
-        clients: Sequence[str] | None = None,
-        quorum: float = 1.0,
-        received: Sent | None = None,
-    ) -> Replies:
-        """See `core.federation.Federation.replace_data`; the server learns the version alone."""
-        replies, notes = self._map("replace_data", step, shared, each, clients, quorum, received)
-        self._versions.note(notes)
+    def answer(self, call: Call) -> Replies:
+        """See `core.federation.Federation`; a site whose step fails or whose reply is refused counts as missing. Of
+        data that is replaced the server learns the version alone."""
+        replies, notes = self._answer(call)
+        if call.way == "replace_data":
+            self._versions.note(notes)
         return replies
 
-    def _map(
-        self,
-        way: str,
-        step: Step,
-        shared: Tree | None,
-        each: Mapping[str, Tree] | Stacked | None,
-        clients: Sequence[str] | None,
-        quorum: float,
-        received: Sent | None,
-    ) -> tuple[Replies, dict[str, str]]:
-        name, info = step_name(step), step_info(step)
-        check_way(name, info, way)
-        chosen = called(name, receivers(name, clients, received), self.clients, quorum)
-        request = self._request("step" if way == "map" else "replace", name)
+    def _answer(self, call: Call) -> tuple[Replies, dict[str, str]]:
+        name, info, received = call.name, call.info, call.received
+        check_way(name, info, call.way)
+        chosen = called(name, receivers(name, call.clients, received), self.clients, call.quorum)
+        request = self._request("step" if call.way == "map" else "replace", name)
         if received is not None:
             request["received"] = cast(Relayed, received).plain(chosen)
-        messages, here = Messages(name, shared, each, chosen, self.clients), self._open(chosen)
+        messages, here = Messages(name, call.shared, call.each, chosen, self.clients), self._open(chosen)
         if info.sums:
             check_alike(name, messages)
             request["sum"] = self._sums.prepare(name, info, here)
@@ -193,7 +167,7 @@ class Flare:
         if received is not None:
             for site, note in notes.items():
                 self._faults.update(read_faults(note, received.sources[site]).items())
-        check_quorum(name, min(quorum, self._quorum), len(chosen), replies.missing, self._fixed)
+        check_quorum(name, min(call.quorum, self._quorum), len(chosen), replies.missing, self._fixed)
         if info.sums:
             replies = self._sums.opened(name, info, request, replies, messages.common(), notes)
         return replies, notes
@@ -204,21 +178,14 @@ class Flare:
         asked = {"kind": name, "pin": self._pin, "round": self.round} | request
         return self._call(f"({name})", info, asked, blobs, sent, list(sent))[0]
 
-    def send(
-        self,
-        step: Step,
-        to: Mapping[str, Sequence[str]],
-        shared: Tree | None = None,
-        each: Mapping[str, Tree] | Stacked | None = None,
-        quorum: float = 1.0,
-    ) -> Sent:
-        """See `core.federation.Federation.send`; the server relays what it cannot read."""
-        name, info, found = step_name(step), step_info(step), sources(step_name(step), to, self.clients)
-        check_way(name, info, "send")
-        chosen = called(name, list(to), self.clients, quorum)
-        request, here, call = self._request("send", name), self._open(chosen), self._calls
+    def deliver(self, call: Call) -> Sent:
+        """See `core.federation.Federation`; the server relays what it cannot read."""
+        name, info, to, found = call.name, call.info, call.to, sources(call.name, call.to, self.clients)
+        check_way(name, info, call.way)
+        chosen = called(name, list(to), self.clients, call.quorum)
+        request, here, number = self._request("send", name), self._open(chosen), self._calls
         request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
-        messages = Messages(name, shared, each, chosen, self.clients)
+        messages = Messages(name, call.shared, call.each, chosen, self.clients)
         replies, notes = self._step(request, StepInfo({}, True, hears=info.hears), messages, chosen, here)
         missing, good = dict(replies.missing), []
         for site in replies.clients:
@@ -229,8 +196,8 @@ class Flare:
                 self._count({site: str(error)}, {site: str(error)})
                 continue
             good.append(site)
-            self._note(receipt, (self.round, call, name, site), request["to"][site], info)
-        check_quorum(name, min(quorum, self._quorum), len(chosen), missing, self._fixed)
+            self._note(receipt, (self.round, number, name, site), request["to"][site], info)
+        check_quorum(name, min(call.quorum, self._quorum), len(chosen), missing, self._fixed)
         ordered = {site: missing[site] for site in chosen if site in missing}
         return Relayed(name, tuple(good), ordered, found, request["again"])
 

@@ -7,8 +7,9 @@ Nothing of what a list holds is said, and no site learns of another's.
 from collections.abc import Mapping
 
 from fedweave.core.federation import Sends
+from fedweave.core.portions import Batch, as_row
 from fedweave.core.ranges import Whole
-from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.replies import Replies
 from fedweave.core.sizes import agreed, least_rows
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import CallRefused, UserError

@@ -47,9 +47,10 @@ from fedweave.deploy.flare.requests import (
 from fedweave.deploy.flare.scores import declared, rounded
 from fedweave.deploy.flare.secret import noise_key
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules
-from fedweave.deploy.flare.steps import carry_out, find_step
+from fedweave.deploy.flare.steps import carry_out
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
+from fedweave.engines.steps import find_step
 from fedweave.engines.summing import INFO
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
 from fedweave.runs.scoring import probabilities

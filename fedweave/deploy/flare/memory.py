@@ -37,8 +37,8 @@ class Memory:
 
     def heard(self, step: str, message: Tree, info: StepInfo) -> str:
         """The fingerprint of what a step makes its reply and state of besides the site's own data: the message and,
-        unless it is `stateless`, those that made the state; "" where no secure sum needs it. One of `labelled` that is told
-        nothing adds nothing: sites without labels have no such call, and all must have heard the same."""
+        unless it is `stateless`, those that made the state; "" where no secure sum needs it. One of `labelled` that is
+        told nothing adds nothing: sites without labels have no such call, and all must have heard the same."""
         if info.stateless:
             return fingerprint(message)
         if not self.chained:

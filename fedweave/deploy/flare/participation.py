@@ -33,11 +33,11 @@ from fedweave.deploy.flare.policy import check_batches, check_crowd, check_lists
 from fedweave.deploy.flare.private import private_folder
 from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
 from fedweave.deploy.flare.sitefile import Rules
-from fedweave.deploy.flare.steps import find_step
 from fedweave.deploy.flare.store import Store
 from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.resending import LastReceived
+from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.runs.files import write

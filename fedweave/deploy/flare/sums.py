@@ -10,7 +10,8 @@ import torch
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.portions import Batch, as_row
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.deploy.flare.journal import Journal, last_epoch
 from fedweave.deploy.flare.masking import data, needed, read_advert, read_answers, unsigned

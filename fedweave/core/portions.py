@@ -1,0 +1,191 @@
+"""Replies of some clients, wherever they are, and sums over them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.errors import FedweaveError
+from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched import TouchedRows, materialize_stacked
+
+Sums: TypeAlias = Callable[[], dict[str, Tensor]]  # waits for sums, by path, in tensors of their own
+
+
+class Portion(Protocol):
+    """Replies of some clients, wherever they are: in this process, or with the executor that ran the step.
+
+    at: the clients' positions among all that were called. paths: of the leaves that each of them replied.
+    """
+
+    @property
+    def at(self) -> tuple[int, ...]:
+        """The clients' positions."""
+        ...
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of the leaves of each reply."""
+        ...
+
+    def one(self, row: int) -> Tree:
+        """The reply of the client at `at[row]`."""
+        ...
+
+    def stack(self, path: str) -> Tensor:
+        """A leaf of all its clients, [P, …]."""
+        ...
+
+    def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
+        """Begin to work out Σ_i weights[i] · leaf_i in float64 at each path; weights: float64 [P]."""
+        ...
+
+    def total(self, paths: Sequence[str]) -> Sums:
+        """Begin to work out Σ_i leaf_i of words at each path, int64, modulo its size."""
+        ...
+
+    def dtype(self, path: str) -> torch.dtype:
+        """Of a leaf."""
+        ...
+
+
+class Batch:
+    """Replies that are in this process: `at` as in `Portion`, `tree` with leaves stacked [len(at), …] (numbers and
+    strings as they are: equal for all of the batch)."""
+
+    def __init__(self, at: tuple[int, ...], tree: Tree) -> None:
+        self.at, self._flat = at, dict(leaves(tree))
+        self.paths = tuple(self._flat)
+
+    def one(self, row: int) -> Tree:
+        """See `Portion`."""
+        return nest({path: row_of(leaf, row) for path, leaf in self._flat.items()})
+
+    def stack(self, path: str) -> Tensor:
+        """See `Portion`."""
+        return _stacked(self._flat[path], len(self.at))
+
+    def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
+        """See `Portion`."""
+        found = {path: _weighted(self._flat[path], weights) for path in paths}
+        return lambda: found
+
+    def total(self, paths: Sequence[str]) -> Sums:
+        """See `Portion`."""
+        found = {path: self.stack(path).sum(0, dtype=torch.int64) for path in paths}
+        return lambda: found
+
+    def dtype(self, path: str) -> torch.dtype:
+        """See `Portion`."""
+        leaf = self._flat[path]
+        return leaf.dtype if hasattr(leaf, "dtype") else torch.float64 if isinstance(leaf, float) else torch.int64
+
+
+class Joint:
+    """Several portions as one, whose clients follow each other as in these."""
+
+    def __init__(self, portions: Sequence[Portion]) -> None:
+        self._portions = tuple(portions)
+        self.at = tuple(at for portion in portions for at in portion.at)
+        self.paths = portions[0].paths if portions else ()
+        self._rows = [(portion, row) for portion in portions for row in range(len(portion.at))]
+
+    def one(self, row: int) -> Tree:
+        """See `Portion`."""
+        portion, own = self._rows[row]
+        return portion.one(own)
+
+    def stack(self, path: str) -> Tensor:
+        """See `Portion`.
+
+        Raises:
+            FedweaveError: the clients' shapes differ.
+        """
+        parts = [portion.stack(path) for portion in self._portions]
+        if len({part.shape[1:] for part in parts}) > 1:
+            shapes = sorted({str(list(part.shape[1:])) for part in parts})
+            raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
+        return torch.cat(parts)
+
+    def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
+        """See `Portion`."""
+        own = weights.split([len(portion.at) for portion in self._portions])
+        return _added([portion.weighted(paths, w) for portion, w in zip(self._portions, own, strict=True)])
+
+    def total(self, paths: Sequence[str]) -> Sums:
+        """See `Portion`."""
+        return _added([portion.total(paths) for portion in self._portions])
+
+    def dtype(self, path: str) -> torch.dtype:
+        """See `Portion`."""
+        return self._portions[0].dtype(path)
+
+
+def _added(sums: Sequence[Sums]) -> Sums:
+    """Partial sums added up in their order."""
+
+    def wait() -> dict[str, Tensor]:
+        first, *others = [own() for own in sums]
+        for other in others:
+            for path, total in first.items():
+                total += other[path]
+        return first
+
+    return wait
+
+
+# Elements converted to float64 at a time: the pieces stay in cache, so that memory is passed over once.
+_PIECE = 1 << 17
+
+
+def _weighted(leaf: Any, weights: Tensor) -> Tensor:
+    """Σ_i w_i · leaf_i in float64."""
+    if not hasattr(leaf, "shape"):
+        leaf = _stacked(leaf, len(weights))
+    total = torch.zeros(leaf.shape if isinstance(leaf, TouchedRows) else leaf.shape[1:], dtype=torch.float64)
+    if isinstance(leaf, TouchedRows):
+        _add_touched(total, leaf, weights)
+        return total
+    flat, out = leaf.reshape(len(weights), -1), total.reshape(-1)
+    width = max(1, _PIECE // len(weights))
+    for start in range(0, flat.shape[1], width):
+        out[start : start + width] = weights @ flat[:, start : start + width].double()
+    return total
+
+
+def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
+    """Add Σ_i w_i · (own rows where touched, the shared row elsewhere)."""
+    own = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
+    covered = total.new_zeros(len(total) + 1)
+    per = max(1, _PIECE // max(1, leaf.values[0].numel()))
+    for start in range(0, len(weights), per):
+        w, rows = weights[start : start + per], leaf.rows[start : start + per]
+        values = leaf.values[start : start + per].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
+        own.index_add_(0, rows.reshape(-1), values.flatten(0, 1))
+        covered.index_add_(0, rows.reshape(-1), w.repeat_interleave(rows.shape[1]))
+    untouched = (weights.sum() - covered[:-1]).view(-1, *[1] * (total.dim() - 1))
+    total += own[:-1] + untouched * leaf.rest.double()
+
+
+def row_of(leaf: Any, row: Any) -> Any:
+    """One client's part of a stacked leaf; of tensors, also several clients' parts (int64 [P])."""
+    if isinstance(leaf, TouchedRows):
+        return TouchedRows(leaf.rest, leaf.rows[row], leaf.values[row])
+    if isinstance(leaf, Sparsified):
+        return Sparsified(leaf.dense[row])
+    return leaf[row] if isinstance(leaf, Tensor) else leaf
+
+
+def as_row(leaf: Any) -> Any:
+    """A leaf of one client as a stacked one; undone by `row_of`."""
+    return leaf[None] if isinstance(leaf, Tensor) else leaf
+
+
+def _stacked(leaf: Any, count: int) -> Tensor:
+    if isinstance(leaf, TouchedRows):
+        return materialize_stacked(leaf)
+    if isinstance(leaf, Tensor):
+        return leaf
+    return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None)

@@ -1,0 +1,91 @@
+"""Clients dealt to several executors: nothing but packed trees passes, and the numbers are those of one."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS, parts
+from fedweave.contract.subject import TOGETHER, Subject, distance, everything
+from fedweave.contract.wire import ShardedRecorder
+from fedweave.core.tree import Tree, leaves
+from fedweave.engines.sharded import deal
+from fedweave.engines.wire import pack, unpack
+from fedweave.errors import StepFailed
+from fedweave.rounds import train
+from tests.contract.changing import Drifting, Mending
+from tests.contract.federations import federation, model
+
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sampled participation": ("fedavg", {"participation": 0.4}),
+    "a secure sum": ("fedavg", {"parts": (parts.SecureSum(),)}),
+    "a secure sum between parties": ("glasu", {"secure_sum": True}),
+    "weights of each client's own": ("fedpub", {}),
+}
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5])
+@pytest.mark.parametrize("what", SETTINGS)
+def test_the_number_of_executors_changes_no_number(what: str, shards: int) -> None:
+    name, values = SETTINGS[what]
+    subject = Subject(ALGORITHMS[name], values)
+    assert distance(subject.sharded(shards).left, subject.together().left) == 0
+
+
+@pytest.mark.parametrize("name", ["fedavg", "dfedgnn", "fedego"])
+def test_a_run_is_resumed_with_another_number_of_executors(name: str) -> None:
+    subject = Subject(ALGORITHMS[name])
+    before = subject.sharded(3)
+    *_, (last, fed) = subject.resumed(before, subject.made(), **subject.in_shards(2))
+    assert distance(everything(last, fed), subject.together().left) == 0
+    *_, (last, fed) = subject.resumed(before, subject.made(), **TOGETHER)
+    assert distance(everything(last, fed), subject.together().left) == 0
+
+
+@pytest.mark.parametrize("kind", [Drifting, Mending])
+def test_data_is_replaced_where_it_is(kind: Any) -> None:
+    one, several = federation(), federation(ShardedRecorder, shards=3, rebuild=partial(kind, model()))
+    ends = [*_ends(kind(model()), one), *_ends(kind(model()), several)]
+    assert distance(*ends) == 0
+    assert distance(one.snapshot_data(), several.snapshot_data()) == 0
+
+
+def _ends(algorithm: Any, fed: Any) -> list[Tree]:
+    *_, last = train(algorithm, fed, 3)
+    return [everything(last, fed)]
+
+
+def test_a_sum_over_many_clients_comes_back_as_one_from_each_executor() -> None:
+    """What passes up for a mean does not grow with the number of clients."""
+    subject = Subject(ALGORITHMS["fedavg"])
+    passed = {}
+    for clients in (2, 5):
+        own = dict(list(subject.graphs().items())[:clients])
+        fed = subject.federation(clients=own, **subject.in_shards(1))
+        *_, _ = train(subject.made(), fed, 1, eval_every=0)
+        passed[clients] = fed.passed
+    update = sum(4 * leaf.numel() for _, leaf in leaves(fed.snapshot()["site-0"]["optimizer"]["m"]))
+    assert passed[5] - passed[2] < 3 * update / 2
+
+
+def test_a_step_that_fails_names_its_client() -> None:
+    subject = Subject(ALGORITHMS["fedavg"])
+    graphs = subject.graphs()
+    graphs["site-3"] = graphs["site-3"]._replace(y=graphs["site-3"].y + 100)
+    fed = subject.federation(clients=graphs, **subject.in_shards(2))
+    with pytest.raises(StepFailed, match="site-3"):
+        list(train(subject.made(), fed, 1))
+
+
+def test_packing_keeps_the_order_of_leaves() -> None:
+    tree = {"b": {"z": torch.ones(2), "a": 1}, "a": "text"}
+    assert list(unpack(pack(tree))) == ["b", "a"]
+    assert list(unpack(pack(tree))["b"]) == ["z", "a"]
+
+
+def test_clients_are_dealt_by_size() -> None:
+    sizes = {"a": 1, "b": 10, "c": 4, "d": 5, "e": 1}
+    assert deal(sizes, 2) == [("b",), ("a", "c", "d", "e")] or deal(sizes, 2) == [("b", "e"), ("a", "c", "d")]
+    assert sorted(client for own in deal(sizes, 3) for client in own) == sorted(sizes)
+    assert deal(sizes, 9) == [("b",), ("d",), ("c",), ("a",), ("e",)]
