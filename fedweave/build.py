@@ -1,23 +1,29 @@
 """From a config to everything that a run needs: data, partition, clients' graphs, algorithm and federation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
 from fedweave import datasets
-from fedweave.config import Config
+from fedweave.config import Config, Document, resolve
 from fedweave.core.algorithm import capabilities, needs
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import Placement
 from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.model import Model
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.demands import check_columns, check_labels_and_nodes, check_people, check_pooling, check_scaling
+from fedweave.engines.engine import LocalEngine
+from fedweave.engines.loop import Loop
+from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.simulation import Simulation
+from fedweave.engines.vectorised import Vectorised
+from fedweave.engines.worker import Worker
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.ops.recording import When
@@ -31,13 +37,41 @@ from fedweave.partition.scaling import meter_scaling
 @dataclass(frozen=True)
 class Built:
     """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. motifs: of
-    each client's small graphs, where the algorithm asks for them."""
+    each client's small graphs, where the algorithm asks for them. close: lets go of what the engine runs on."""
 
     data: Dataset
     partition: Partition
     algorithm: Any
-    fed: Simulation
+    fed: Any
     motifs: Mapping[str, MotifTable] = field(default_factory=dict)
+    close: Callable[[], None] = lambda: None
+
+
+class Ingredients(NamedTuple):
+    """What a run is made of before anybody has a graph. seen: the partition that the clients see, which is the union
+    of all where the algorithm is pooled."""
+
+    data: Dataset
+    partition: Partition
+    seen: Partition
+    model: Model
+    algorithm: Any
+
+
+def ingredients(config: Config) -> Ingredients:
+    """Load, cut and make what a config names; the same in every process.
+
+    Raises:
+        ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
+    """
+    seed = config.general.seed
+    data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
+    partition = cut(config.partition.make(), data, seed)
+    seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
+    check_labels_and_nodes(config, data, seen)
+    model = config.model.make().build(width(data, seen), data.classes)
+    check_pooling(config, data, model)
+    return Ingredients(data, partition, seen, model, config.algorithm.make(model))
 
 
 def build(config: Config) -> Built:
@@ -49,32 +83,78 @@ def build(config: Config) -> Built:
     engine = config.engine.make()
     if engine.threads:
         torch.set_num_threads(engine.threads)
-    seed, dtype = config.general.seed, getattr(torch, engine.dtype)
-    data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
-    partition = cut(config.partition.make(), data, seed)
-    seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
-    check_labels_and_nodes(config, data, seen)
-    model = config.model.make().build(width(data, seen), data.classes)
-    check_pooling(config, data, model)
-    algorithm = config.algorithm.make(model)
+    made = ingredients(config)
+    data, seen, algorithm = made.data, made.seen, made.algorithm
     if hasattr(algorithm, "calls"):
         check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
         check_columns(config, seen, algorithm)
     check_people(config, data, algorithm)
+    fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
+    meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
+    return Built(data, made.partition, algorithm, fed, motifs, close)
+
+
+_Engine = tuple[LocalEngine, Mapping[str, MotifTable], Callable[[], None]]
+
+
+def _in_process(config: Config, made: Ingredients) -> _Engine:
+    engine = config.engine.make()
     fed = federation(
-        data,
-        seen,
-        algorithm,
-        seed=seed,
-        mode="loop" if any(layer.runs_alone for layer in model) else engine.mode,
+        made.data,
+        made.seen,
+        made.algorithm,
+        seed=config.general.seed,
+        mode=_mode(made.model, engine.mode),
         chunk=engine.chunk,
         record=engine.record,
-        dtype=dtype,
+        dtype=getattr(torch, engine.dtype),
         resend=engine.resend,
     )
-    meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     motifs = {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
-    return Built(data, partition, algorithm, fed, motifs)
+    return fed, motifs, lambda: None
+
+
+def _on_cluster(config: Config, made: Ingredients) -> _Engine:
+    """The clients are with workers, which load and cut for themselves; here is what the server holds."""
+    from fedweave.engines.ray_workers import RayWorkers
+
+    engine, parts = config.engine.make(), made.seen.parts
+    sizes = dict(zip(client_ids(len(parts), made.seen.names), (len(part.nodes) for part in parts), strict=True))
+    workers = RayWorkers(engine.address, engine.start_seconds)
+    executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
+    dtype = getattr(torch, engine.dtype)
+    fed = LocalEngine(
+        executor,
+        classes=made.data.classes,
+        dtype=dtype,
+        test=global_test_graph(made.data, made.seen, dtype),
+        held=held_graphs(made.data, made.seen, dtype),
+        pairs={name: torch.from_numpy(matrix) for name, matrix in made.seen.pairs.items()},
+        seed=config.general.seed,
+        resend=engine.resend,
+    )
+    return fed, {}, workers.close
+
+
+def worker(document: Document, clients: Sequence[str]) -> Worker:
+    """The worker of some clients of a run, built where it runs from the run's document (`Config.plain`)."""
+    config = resolve(document)
+    engine, made = config.engine.make(), ingredients(config)
+    torch.set_num_threads(engine.threads or 1)
+    keep_freed_memory()
+    dtype = getattr(torch, engine.dtype)
+    vocabulary = getattr(made.algorithm, "vocabulary", None)
+    own = client_graphs(made.data, made.seen, dtype, vocabulary, frozenset(clients))
+    places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
+    given: dict[str, Any] = {"classes": made.data.classes, "places": places}
+    given["test"] = global_test_graph(made.data, made.seen, dtype)
+    if _mode(made.model, "vmap") == "loop":
+        return Worker(Loop(own, **given), made.algorithm)
+    return Worker(Vectorised(own, **given, chunk=engine.chunk, record=engine.record), made.algorithm)
+
+
+def _mode(model: Model, wanted: str) -> str:
+    return "loop" if any(layer.runs_alone for layer in model) else wanted
 
 
 def federation(
@@ -115,14 +195,19 @@ def width(data: Dataset, partition: Partition) -> int:
 
 
 def client_graphs(
-    data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32, vocabulary: Vocabulary | None = None
+    data: Dataset,
+    partition: Partition,
+    dtype: torch.dtype = torch.float32,
+    vocabulary: Vocabulary | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, Graph]:
     """{client id: the subgraph that its nodes induce, or its own edges among them}, padded to few sizes
     (`core.sizes.size_classes`); clients may share nodes.
 
     A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
     a client without labels y is -1 everywhere, while its masks still say how the nodes are used. With a `vocabulary`,
-    small graphs come with their motifs.
+    small graphs come with their motifs. only: the clients whose graphs are made, in the form that they have among all;
+    None: everybody's.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
     rows, examples = (
@@ -137,6 +222,7 @@ def client_graphs(
     return {
         client: graph_of(own, columns, dtype, rows[i], examples[i], motifs[i])
         for i, (client, own) in enumerate(zip(ids, shares(data, parts), strict=True))
+        if only is None or client in only
     }
 
 

@@ -30,7 +30,7 @@ def check(
 
     console = screen()
     chosen, dropped = read(config, settings or [], algorithm)
-    built = build(chosen)
+    built = build(chosen.in_process())
     begun(chosen, built)
     Terminal(console).header(chosen, built)
     for line in (*facts(chosen, built), *(f"note: {text}" for text in oddities(chosen, built))):

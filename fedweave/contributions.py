@@ -121,7 +121,7 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     from fedweave.runs.trained import finished
 
     config = finished(directory)
-    if config.engine.name != "simulation":
+    if config.between_sites:
         raise UserError(
             f"{directory} was trained between sites, whose single updates nobody keeps; contributions are measured by "
             "training again in one process, where all members' data are: fedweave run CONFIG.toml. Where they may not "

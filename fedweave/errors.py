@@ -39,6 +39,10 @@ class StepFailed(FedweaveError):
     """A step raised on a client; the message names both."""
 
 
+class WorkerLost(FedweaveError):
+    """A worker of a cluster is gone and cannot be rebuilt; the message names it and its clients."""
+
+
 class ReplyRefused(FedweaveError):
     """A client's reply is not a tree of tensors and numbers that may cross the boundary."""
 

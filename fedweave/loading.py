@@ -45,7 +45,7 @@ class SavedRun:
         if (client is None) != (model == "global"):
             raise UserError("name a client of the run for its personal or trained model, and none for the global one.")
         config = finished(self.directory)
-        if config.engine.name != "simulation" and model == "global":
+        if config.between_sites and model == "global":
             return joint(self.directory, config, int(self.summary["features"]), int(self.summary["class_count"]))[1]
         run = trained(self.directory, config, "Of such a run the global model alone is here.")
         return run.model_of(model, client or run.built.fed.clients[0])

@@ -13,7 +13,7 @@ from typing import Any
 from fedweave.config.choice import Choice, accepts, checked_values, choose, taken
 from fedweave.config.names import Faults, check_keys
 from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, lookup, own_parameters, parameters, registry
-from fedweave.config.settings import General
+from fedweave.config.settings import General, SimulationEngine
 from fedweave.config.toml import Document, dumps, load, override, section
 from fedweave.errors import ConfigError
 from fedweave.outside import check_trusted
@@ -34,6 +34,17 @@ class Config:
     algorithm: Choice
     engine: Choice
     folder: str | None = None
+
+    @property
+    def between_sites(self) -> bool:
+        """Whether every client is at a site of its own, so that models and data are there."""
+        return self.engine.name == "flare"
+
+    def in_process(self) -> "Config":
+        """The same experiment with all clients in this process, which changes no number."""
+        own = own_parameters(SimulationEngine)
+        values = {name: self.engine.values.get(name, own[name].default) for name in own}
+        return dataclasses.replace(self, engine=Choice("engine", "simulation", SimulationEngine, values))
 
     def plain(self) -> Document:
         """The TOML document that resolves to this config."""

@@ -69,4 +69,31 @@ class FlareEngine:
     resend: bool = True
 
 
-ENGINES: dict[str, type] = {"simulation": SimulationEngine, "flare": FlareEngine}
+@dataclass(frozen=True)
+class RayEngine:
+    """A cluster's workers, each with a share of the clients, on Ray (`pip install 'fedweave[ray]'`).
+
+    workers:            how many; "auto" takes as many as the cluster has cores.
+    address:            of a running cluster, "host:port"; "auto" finds the one that this machine belongs to, "local"
+                        starts one on this machine alone, for this run.
+    start_seconds:      how long workers may take until they are ready.
+    chunk:              clients that a worker runs at once, 0 chooses.
+    record:             as of the engine "simulation".
+    checkpoint_seconds: least time between two checkpoints.
+    threads:            of torch in each worker, 0 takes one.
+    dtype:              of features and weights.
+    resend:             as of the engine "simulation".
+    """
+
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    address: str = "local"
+    start_seconds: Annotated[float, Field(gt=0)] = 300.0
+    chunk: Annotated[int, Field(ge=0)] = 0
+    record: Literal["auto", "always", "never"] = "auto"
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
+    threads: Annotated[int, Field(ge=0, le=MOST_THREADS)] = 0
+    dtype: Literal["float32", "float64"] = "float32"
+    resend: bool = True
+
+
+ENGINES: dict[str, type] = {"simulation": SimulationEngine, "ray": RayEngine, "flare": FlareEngine}

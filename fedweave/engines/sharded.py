@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from weakref import finalize
 
 import torch
@@ -36,7 +36,7 @@ class Shard:
         """Have the worker carry out a method, and wait for it."""
         return unpack(self.begin(method, tree or {})())
 
-    def start(self, work: Work, clients: Sequence[str], shared: bytes) -> Pending:
+    def start(self, work: Work, clients: Sequence[str], shared: Any) -> Pending:
         """Have it run a step on some of its clients."""
         done, self._done = self._done, []
         return self._channel("run", request(work, clients, done), shared)
@@ -96,15 +96,24 @@ class Sharded:
 
     clients: of all shards, in client order. Replies stay where they are: weighted sums and totals come back as one
     partial sum of each shard, which are added up in the order of the shards.
+
+    share: puts what all clients are told where every channel finds it.
     """
 
-    def __init__(self, clients: Sequence[str], shards: Sequence[Shard]) -> None:
-        self.clients, self._shards = tuple(clients), tuple(shards)
+    def __init__(
+        self, clients: Sequence[str], shards: Sequence[Shard], share: Callable[[bytes], Any] = lambda blob: blob
+    ) -> None:
+        self.clients, self._shards, self._share = tuple(clients), tuple(shards), share
+
+    @property
+    def shards(self) -> int:
+        """How many there are."""
+        return len(self._shards)
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""
         place = {client: at for at, client in enumerate(clients)}
-        shared, waiting = pack(work.messages.shared), []
+        shared, waiting = self._share(pack(work.messages.shared)), []
         for shard in self._shards:
             if here := [client for client in shard.clients if client in place]:
                 waiting.append((shard, [place[client] for client in here], shard.start(work, here, shared)))

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from fedweave.core.federation import step_info
-from fedweave.core.portions import Joint, Portion
-from fedweave.core.tree import Tree, nest
+from fedweave.core.portions import Batch, Joint, Portion, as_row
+from fedweave.core.tree import Tree, map_leaves, nest
 from fedweave.engines.executor import Executor
 from fedweave.engines.steps import find_step
 from fedweave.engines.wire import call, pack, read_request, unpack
@@ -34,6 +34,7 @@ class Worker:
             "snapshot": lambda asked: self._executor.snapshot(),
             "snapshot_data": lambda asked: self._executor.snapshot_data(),
             "restore": self._restore,
+            "save": self._save,
         }
 
     def answer(self, method: str, *blobs: bytes) -> bytes:
@@ -41,8 +42,7 @@ class Worker:
         return pack(self._methods[method](*map(unpack, blobs)))
 
     def _run(self, asked: Tree, shared: Tree) -> Tree:
-        for number in json.loads(asked.get("done", "[]")):
-            self._kept.pop(number, None)
+        self._drop(asked)
         step = find_step(self._algorithm, asked["step"])
         clients, messages = read_request(asked, shared)
         ran = list(self._executor.run(call(asked, messages, step, step_info(step)), clients))
@@ -61,6 +61,26 @@ class Worker:
     def _of(self, asked: Tree) -> Portion:
         return self._kept[asked["number"]]
 
+    def _drop(self, asked: Tree) -> None:
+        """Let go of replies that nobody will ask for any more."""
+        for number in json.loads(asked.get("done", "[]")):
+            self._kept.pop(number, None)
+
+    def _save(self, asked: Tree) -> Tree:
+        """All that a worker in its place has to `_restore` before the request `asked`; the number is that of the next
+        replies."""
+        self._drop(asked)
+        kept = {
+            str(number): {str(at): {"at": at, "reply": replies.one(row)} for row, at in enumerate(replies.at)}
+            for number, replies in self._kept.items()
+        }
+        states, data = self._executor.snapshot(), self._executor.snapshot_data()
+        return {"states": states, "data": data, "number": self._number, "kept": kept}
+
     def _restore(self, asked: Tree) -> Tree:
         self._executor.restore(asked.get("states", {}), asked.get("data", {}))
+        self._number = asked.get("number", self._number)
+        for number, replies in asked.get("kept", {}).items():
+            rows = [Batch((own["at"],), map_leaves(as_row, own.get("reply", {}))) for own in replies.values()]
+            self._kept[int(number)] = Joint(rows)
         return {}

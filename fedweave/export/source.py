@@ -87,7 +87,7 @@ def source(directory: Path, model: str | None, client: str | None, form: Form | 
             any but the global model, or the `form` is of other data; of another, there is no site.
     """
     config = exportable(directory)
-    if config.engine.name == "simulation":
+    if not config.between_sites:
         if form is not None:
             raise UserError(f"{directory} was not trained between sites; use fedweave export {directory}.")
         return _simulated(directory, config, model, client)

@@ -298,7 +298,7 @@ def _between(whole: dict[str, float], of_clients: dict[str, list[float]], client
 
 
 _ENGINE = "engine.name"
-_WHERE = {"simulation": ", simulated", "flare": ", between sites"}
+_WHERE = {"simulation": ", simulated", "ray": ", simulated", "flare": ", between sites"}
 
 
 def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:

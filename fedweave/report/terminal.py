@@ -74,7 +74,7 @@ class Terminal:
             f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",
             f"[bold]{unmarked(config.algorithm.label)}[/]",
             unmarked(config.model.label),
-            f"{engine['name']} ({engine['mode']}, {engine['dtype']})",
+            f"{engine['name']} ({self._how(engine, built)}, {engine['dtype']})",
             f"seed {config.general.seed}",
         ]
         self._console.print(" · ".join(parts), highlight=False, soft_wrap=True)
@@ -84,6 +84,15 @@ class Terminal:
         idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
         for note in (*unused(config.partition.make(), *cut), *idle):
             self._console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+
+    @staticmethod
+    def _how(engine: Mapping[str, Any], built: Any) -> str:
+        """By what the clients are run."""
+        from fedweave.engines.sharded import Sharded
+
+        if isinstance(built.fed.executor, Sharded):
+            return counted(built.fed.executor.shards, "worker")
+        return str(engine.get("mode") or f"workers: {engine['workers']}")
 
     def step(self, reached: Any) -> None:
         """One more round."""

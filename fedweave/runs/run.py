@@ -10,7 +10,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,7 +77,7 @@ def simulated(config: Config) -> Built:
     Raises:
         UserError: the configuration asks for a federation of sites.
     """
-    if config.engine.name != "simulation":
+    if config.between_sites:
         raise UserError(
             f"engine.name is {config.engine.name!r}, and this takes all clients in one process: set engine.name = "
             "'simulation'. Sites are trained with `fedweave sites run CONFIG.toml --sites DIR`."
@@ -141,7 +141,7 @@ def run(
         return finished
     here = here or RunBackend()
     built = here.build(config)
-    with locked(directory), replacing(directory) if overwrite else nullcontext():
+    with closing(built), locked(directory), replacing(directory) if overwrite else nullcontext():
         if not overwrite:
             examine(config, directory, resume)  # again: now nobody else writes
         source = here.source(built) | outside.digests(config.plain())
@@ -154,7 +154,7 @@ def run(
             except KeyboardInterrupt as error:
                 raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds) from error
             except Exception:  # a run that failed before it saved anything has nothing to resume: the place stays free
-                if not (files.saved or overwrite) and config.engine.name == "simulation":
+                if not (files.saved or overwrite) and not config.between_sites:
                     remove_run(directory)
                 raise
             finally:

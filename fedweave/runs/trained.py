@@ -81,7 +81,7 @@ def finished(directory: Path) -> Config:
     if not (directory / CONFIG).is_file():
         raise UserError(f"{directory} is not the directory of a run. Give one that `fedweave run … --out DIR` wrote.")
     if not (directory / SUMMARY).exists():
-        between = read_saved(directory / CONFIG).engine.name != "simulation"
+        between = read_saved(directory / CONFIG).between_sites
         again = "fedweave sites run --resume" if between else "fedweave run --resume"
         raise UserError(f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{again}`.")
     return read_saved(directory / CONFIG)
@@ -116,9 +116,9 @@ def trained(directory: Path, config: Config, instead: str) -> Trained:
         UserError: it was made between sites, where its models are, or its data has changed. DataError: its data is not
             there any more.
     """
-    if config.engine.name != "simulation":
+    if config.between_sites:
         raise UserError(f"{directory} was trained between sites, where its models are. {instead}")
-    built, reached = build(config), Checkpoint.load(directory / CHECKPOINT)
+    built, reached = build(config.in_process()), Checkpoint.load(directory / CHECKPOINT)
     check_again(directory, config, built, reached)
     built.fed.restore(reached.fed, reached.data)
     built.fed.begin(reached.round)

@@ -104,6 +104,9 @@ class Joined:
     data: SimpleNamespace
     note: str = ""  # on what could not be compared
 
+    def close(self) -> None:
+        """Nothing: the sites' processes go on."""
+
 
 class Server:
     """The server's object of a job.

@@ -1,0 +1,157 @@
+"""Workers on a Ray cluster: one actor each, with a share of the clients that it keeps.
+
+What passes are configuration documents and packed trees; what all clients are told is stored once per node.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+from fedweave.engines.recovery import Recovering
+from fedweave.engines.sharded import Channel, Pending, Shard, Sharded, deal
+from fedweave.engines.worker import Worker
+from fedweave.errors import ConfigError, FedweaveError, UserError, WorkerLost
+
+Make = Callable[[dict[str, Any], Sequence[str]], Worker]
+_HERE = "local"
+_INLINE = 100_000  # bytes from which a message is stored on the nodes instead of being sent with each call
+
+
+class RayWorkers:
+    """Starts workers on a cluster and lets go of them.
+
+    address: see `config.settings.RayEngine`. start_seconds: how long workers may take until they are ready.
+
+    Raises:
+        UserError: Ray is not installed, or there is no such cluster.
+    """
+
+    def __init__(self, address: str, start_seconds: float) -> None:
+        if find_spec("ray") is None:
+            raise UserError("engine.name = 'ray' needs Ray; install it with `pip install 'fedweave[ray]'`.")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        self._ray, self._seconds = ray, start_seconds
+        self._folder = tempfile.TemporaryDirectory(prefix="fedweave-workers-")
+        self._own = not ray.is_initialized()
+        if self._own:
+            self._connect(address)
+
+    def _connect(self, address: str) -> None:
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+        if address == _HERE:
+            here: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            self._ray.init(num_cpus=os.cpu_count() or 1, **here, **quiet)
+            return
+        try:
+            self._ray.init(address=address, **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"engine.address is {address!r}, and no Ray cluster answers there ({error}). Start one with `ray start "
+                "--head`, or take engine.address = 'local'."
+            ) from error
+
+    def count(self, wanted: "int | Literal['auto']") -> int:
+        """How many workers there will be.
+
+        Raises:
+            ConfigError: the cluster has fewer cores.
+        """
+        cores = int(self._ray.cluster_resources().get("CPU", 0))
+        if wanted == "auto":
+            return max(1, cores)
+        if wanted > cores:
+            raise ConfigError(f"engine.workers is {wanted}, and the cluster has {cores} cores; take {cores} or 'auto'.")
+        return wanted
+
+    def executor(self, make: Make, document: Mapping[str, Any], sizes: Mapping[str, int], workers: int) -> Sharded:
+        """An executor whose shards are with so many workers.
+
+        make: builds a worker of some clients from the run's document, in the worker's own process. sizes: {client:
+        nodes}, in client order.
+        """
+        text = json.dumps(document)
+        shards = [
+            Shard(clients, self._channel(f"worker {at + 1} ({len(clients)} clients)", make, text, clients, at))
+            for at, clients in enumerate(deal(sizes, workers))
+        ]
+        return Sharded(tuple(sizes), shards, self._shared)
+
+    def close(self) -> None:
+        """Let go of the cluster, which ends the workers."""
+        if self._own:
+            self._ray.shutdown()
+        self._folder.cleanup()
+
+    def _shared(self, blob: bytes) -> Any:
+        return blob if len(blob) < _INLINE else self._ray.put(blob)
+
+    def _channel(self, name: str, make: Make, text: str, clients: Sequence[str], at: int) -> Channel:
+        ray = self._ray
+        kind = ray.remote(num_cpus=1, max_restarts=0)(RemoteWorker)
+        gone = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
+
+        def start() -> Channel:
+            actor = kind.options(name=f"fedweave-{uuid4().hex}").remote(make, text, list(clients))
+            _received(ray, actor.ready.remote(), gone, self._seconds)
+
+            def channel(method: str, *blobs: Any) -> Pending:
+                asked = actor.answer.remote(method, *blobs)
+                return lambda: _received(ray, asked, gone)
+
+            return channel
+
+        return Recovering(name, start, Path(self._folder.name) / f"{at}")
+
+
+def _received(ray: Any, asked: Any, gone: tuple[type[Exception], ...], seconds: float | None = None) -> bytes:
+    """What a worker answers.
+
+    Raises:
+        WorkerLost: it is gone, or not ready in time. FedweaveError: whatever it refused.
+    """
+    try:
+        blob, kind, told = ray.get(asked, timeout=seconds)
+    except gone as error:
+        raise WorkerLost(str(error).strip().splitlines()[0]) from error
+    except ray.exceptions.GetTimeoutError as error:
+        raise WorkerLost(f"it was not ready within {seconds:g} s: has the cluster a free core?") from error
+    if kind:
+        raise _ERRORS.get(kind, FedweaveError)(told)
+    found: bytes = blob
+    return found
+
+
+def _kinds(base: type[FedweaveError]) -> dict[str, type[FedweaveError]]:
+    """Errors by name."""
+    found = {base.__name__: base}
+    for kind in base.__subclasses__():
+        found |= _kinds(kind)
+    return found
+
+
+_ERRORS = _kinds(FedweaveError)
+
+
+class RemoteWorker:
+    """A `Worker` in a process of its own; what it refuses comes back by name."""
+
+    def __init__(self, make: Make, text: str, clients: Sequence[str]) -> None:
+        self._worker = make(json.loads(text), clients)
+
+    def ready(self) -> tuple[bytes, str, str]:
+        """An empty answer: the worker is built."""
+        return b"", "", ""
+
+    def answer(self, method: str, *blobs: bytes) -> tuple[bytes, str, str]:
+        """(answer, "", ""), or (b"", the error's name, what it says)."""
+        try:
+            return self._worker.answer(method, *blobs), "", ""
+        except FedweaveError as error:
+            return b"", type(error).__name__, str(error)

@@ -1,0 +1,109 @@
+"""A cluster's workers give what one process gives, also when some of them die."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fedweave.build import build
+from fedweave.config import resolve
+from fedweave.contract.subject import distance, everything
+from fedweave.engines.ray_workers import RayWorkers
+from fedweave.errors import ConfigError, UserError
+from fedweave.rounds import train
+
+ray = pytest.importorskip("ray", reason="needs the extra `ray`")
+
+HERE: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=3, _node_ip_address="127.0.0.1", **HERE)
+    yield
+    ray.shutdown()
+
+
+def experiment(algorithm: str = "fedavg", **engine: Any) -> Any:
+    return resolve(
+        {
+            "seed": 1,
+            "rounds": 4,
+            "data": {"name": "synthetic", "nodes": 300},
+            "partition": {"name": "random", "clients": 6},
+            "model": {"name": "gcn", "hidden": 8},
+            "algorithm": {"name": algorithm},
+            "engine": {"name": "ray", "workers": 2, **engine},
+        }
+    )
+
+
+def run(config: Any, between: Any = None) -> Any:
+    """What a run leaves; `between` is called after its second round."""
+    built = build(config)
+    for step in train(built.algorithm, built.fed, config.general.rounds):
+        if step.round == 2 and between:
+            between(built)
+    left = everything(step, built.fed)
+    built.close()
+    return left
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_two_workers_give_the_numbers_of_one_process() -> None:
+    config = experiment()
+    assert distance(run(config), run(config.in_process())) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("algorithm", ["fedego", "fairgfl", "dfedgnn", "fedpub"])
+def test_other_algorithms_too(algorithm: str) -> None:
+    config = experiment(algorithm)
+    assert distance(run(config), run(config.in_process())) == 0
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_is_killed_costs_no_number() -> None:
+    def kill(built: Any) -> None:
+        actors = [actor for actor in ray.util.list_named_actors(all_namespaces=True) if "fedweave" in actor["name"]]
+        ray.kill(ray.get_actor(actors[0]["name"], namespace=actors[0]["namespace"]))
+
+    config = experiment()
+    assert distance(run(config, kill), run(config.in_process())) == 0
+
+
+@pytest.mark.usefixtures("cluster")
+def test_more_workers_than_cores_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"engine\.workers"):
+        build(experiment(workers=64))
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_costs_no_number() -> None:
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "node_ip_address": "127.0.0.1"})
+    lost = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
+    ray.init(address=cluster.address, **HERE)
+    try:
+        config = experiment(workers=3)
+        found = run(config, lambda built: cluster.remove_node(lost, allow_graceful=False))
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert distance(found, run(config.in_process())) == 0
+
+
+def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> None:
+        raise ConnectionError("nobody listens")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(UserError, match=r"engine\.address"):
+        RayWorkers("127.0.0.1:1", 1.0)
