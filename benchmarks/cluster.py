@@ -69,9 +69,8 @@ def main() -> None:
     for name, own in seconds.items():
         print(f"{name}: {median(own):.4f} s a round ({min(own):.4f} to {max(own):.4f})")
     print(f"ratio {median(seconds['workers']) / median(seconds['one process']):.2f}")
-    print(
-        f"driver at peak, with the other side's clients: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"
-    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"driver at peak, with the other side's clients: {peak:.0f} MB")
     made["workers"].close()
 
 
