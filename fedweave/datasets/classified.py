@@ -116,8 +116,7 @@ class Classified:
             what = f"some labels are numbers, others are names ({names[0]})"
             refuse(table.path, what, f"Use one kind in column label. {meant_empty(names[0].as_py())}")
         classes = self.labels or tuple(sorted(present.unique().to_pylist()))
-        known = pa.array(classes, pa.string())
-        odd = [word for word in present.unique().to_pylist() if not pc.is_in(pa.scalar(word), known).as_py()]
+        odd = sorted(set(present.unique().to_pylist()) - set(classes))
         remedy = f"Correct it or add it to labels. {meant_empty(*odd[:1])}"
         return table.among("label", cells, classes, remedy), len(classes)
 

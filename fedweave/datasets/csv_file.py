@@ -54,5 +54,5 @@ def _check_quotes(path: Path) -> None:
             for _ in csv.reader(file, strict=True):
                 begin += 1
         except csv.Error as error:
-            if "unexpected end" in str(error):
+            if any(why in str(error) for why in ("unexpected end", "field limit")):
                 refuse(path, f"row {begin}: a quote opens a cell and is never closed", "Close it, or remove it.")

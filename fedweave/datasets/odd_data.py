@@ -23,10 +23,9 @@ def odd_data(data: Dataset) -> Iterator[str]:
         if pairs:
             yield f"of the {what}, {told}{more}; are they meant to be different? If not, write them alike in all tables"
     if len(numbered := row_numbers(data.x)):
-        few = len(numbered) == 1
-        names = column_names(data, numbered)
+        few, shown = len(numbered) == 1, column_names(data, numbered)
         yield (
-            f"the feature{'' if few else 's'} {names} {'numbers' if few else 'number'} the rows, so that a model reads "
+            f"the feature{'' if few else 's'} {shown} {'numbers' if few else 'number'} the rows, so that a model reads "
             f"off where in the table an example stands; leave {'it' if few else 'them'} out (ignore in [data]) unless "
             "the order means something"
         )

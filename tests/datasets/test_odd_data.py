@@ -15,6 +15,7 @@ from fedweave.datasets.features import normalise
 from fedweave.datasets.odd_data import odd_data, one_class
 from fedweave.datasets.row_numbers import row_numbers
 from fedweave.errors import DataError
+from fedweave.report.notes import notes
 
 CASES = Path(__file__).parents[1] / "cases"
 DATA = load("synthetic", nodes=120, features=4, classes=2)
@@ -104,6 +105,13 @@ def test_check_and_run_say_so(case: str, said: str, tmp_path: Path, monkeypatch:
         told = CliRunner().invoke(app, words)
         assert told.exit_code == 0, told.output
         assert said in told.output
+
+
+def test_a_result_on_one_class_says_nothing() -> None:
+    metrics = {"global/accuracy": 1.0, "global/majority": 1.0}
+    assert list(notes(metrics)) == ["alike"]
+    assert "alike" not in notes(metrics | {"scores/coarse": 1.0})  # the share may be rounded
+    assert not notes(metrics | {"global/majority": 0.99})
 
 
 def test_one_class_is_of_labelled_examples() -> None:
