@@ -22,7 +22,7 @@ def load(path: Path) -> Document:
     try:
         if path.exists() and not path.is_file():  # a pipe would never end
             raise OSError(f"it is {'a folder' if path.is_dir() else 'no file'}; name a TOML file")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors mark the encoding
     except FileNotFoundError as error:
         near = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])
         raise ConfigError(f"there is no file {path}.{near}") from error

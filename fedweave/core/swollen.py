@@ -10,9 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from fedweave.core.views import plain_type
+
 MOST, RATIO = 1 << 31, 2000  # bytes of a table in a file that is smaller by more than this factor
 MOST_UNPACKED, RATIO_UNPACKED = 1 << 30, 200  # of an archive
 LONG = 4096  # bytes of a word that a table should not hold many times
+# Encodings of text that cannot be read as a dictionary; in the first a word is what differs from the one before it.
+PREFIXED, NO_DICTIONARY = "DELTA_BYTE_ARRAY", ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
+AT_ONCE = 1 << 16  # rows
 ARCHIVE_FAULTS = (
     *(OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, SyntaxError, NotImplementedError),
     *(MemoryError, RuntimeError, TypeError, KeyError, ValueError),
@@ -26,7 +31,7 @@ class Swollen(Exception):
 
 def read_parquet(source: Any, size: int) -> pa.Table:
     """The table in a Parquet file of `size` bytes, read in this thread only: another thread that still holds `source`
-    when Python ends would abort the process.
+    when Python ends would abort the process. Text is plain strings, whatever the file has (`views`).
 
     A word that is stored once but repeated a million times is counted before it is expanded.
 
@@ -40,13 +45,16 @@ def read_parquet(source: Any, size: int) -> pa.Table:
     for column in schema:
         if pa.types.is_nested(column.type) and any(word in str(column.type) for word in ("string", "binary", "struct")):
             raise Swollen(f"column {column.name!r} holds {column.type}")
-    words = [column.name for column in schema if _is_text(column.type)]
+    plain = _encoded(held.metadata, NO_DICTIONARY)
+    words = [column.name for column in schema if _is_text(column.type) and column.name not in plain]
+    _check_prefixed(held, sorted(_encoded(held.metadata, (PREFIXED,))), size)
     table = pq.ParquetFile(source, pre_buffer=False, read_dictionary=words).read(use_threads=False)
     table.validate(full=True)
     much = sum(map(_written_out, table.columns))
     if much > MOST and much > RATIO * size:
         raise Swollen(f"its {size:,} bytes hold {much:,} bytes of text")
-    return table.cast(pa.schema(list(schema), table.schema.metadata))
+    whole = [column.with_type(plain_type(column.type)) for column in schema]
+    return table.cast(pa.schema(whole, table.schema.metadata))
 
 
 def fault(held: Any, size: int) -> str:
@@ -75,8 +83,33 @@ def most_of(size: int) -> int:
     return max(MOST_UNPACKED, RATIO_UNPACKED * size)
 
 
+def _encoded(held: Any, encodings: tuple[str, ...]) -> set[str]:
+    """The columns of a Parquet file that use one of the encodings."""
+    groups = (held.row_group(at) for at in range(held.num_row_groups))
+    chunks = (group.column(at) for group in groups for at in range(group.num_columns))
+    return {chunk.path_in_schema for chunk in chunks if set(encodings) & set(chunk.encodings)}
+
+
+def _check_prefixed(held: pq.ParquetFile, columns: list[str], size: int) -> None:
+    """Raise Swollen if the words of `columns`, each stored as what differs from the one before, would fill the memory;
+    they are counted a few rows at a time, of which none is longer than what is stored."""
+    much = 0
+    for at in range(held.num_row_groups) if columns else ():
+        rows = max(1, min(AT_ONCE, MOST // max(1, held.metadata.row_group(at).total_byte_size)))
+        for batch in held.iter_batches(rows, [at], columns, use_threads=False):
+            much += batch.nbytes
+            if much > MOST and much > RATIO * size:
+                raise Swollen(f"its {size:,} bytes hold more than {MOST:,} bytes of text")
+
+
 def _is_text(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary))
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+            *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+        )
+    )
 
 
 def _written_out(column: pa.ChunkedArray) -> int:

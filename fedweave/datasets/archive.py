@@ -6,6 +6,7 @@ from pathlib import Path
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
+from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise, compact, normalise
 from fedweave.datasets.numerals import refuse_stray
 from fedweave.datasets.sensitive import without_sens
@@ -18,13 +19,16 @@ class Archive:
 
     normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
     sens_feature: allow a feature column that says the same as the array sens.
+    loops: edges of a node with itself: "refuse", or "drop".
     """
 
     normalise: str = "none"
     sens_feature: bool = False
+    loops: str = "refuse"
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
+        check_loops(self.loops)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph in the file `root`, called like it; `seed` is not used.
@@ -36,7 +40,7 @@ class Archive:
             raise ConfigError('The dataset "npz" needs a file: set [data] path to it.')
         if not root.is_file():
             refuse(root, "this is not a file", "Name the .npz file itself.")
-        data = without_sens(npz.read(root, root.stem), root, self.sens_feature)
+        data = without_sens(npz.read(root, root.stem, loops=self.loops), root, self.sens_feature)
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
         return replace(data, x=normalise(compact(data.x), self.normalise, data.name))

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.edges import NO_LOOPS
 from fedweave.errors import DataError
 
 MOST_FAULTS = 20
@@ -215,7 +216,7 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     source, target = edges[0], edges[1]
     missing = (edges.min(0) < 0) | (edges.max(0) >= n)
     at(first(missing), f"names a node that is not in 0..{n - 1}", "Remove the edge or add the node.")
-    at(first(source == target), "is a self loop", "Remove it; models add their own self loops.")
+    at(first(source == target), "is a self loop", NO_LOOPS)
     codes = source * n + target
     steps = np.diff(codes, prepend=-1)
     at(first(steps == 0), "is listed twice", _BOTH)

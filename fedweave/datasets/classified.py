@@ -7,11 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.datasets.check import first, refuse, refuse_rows
+from fedweave.datasets.check import first, refuse
+from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
 from fedweave.datasets.naming import check_naming, named
 from fedweave.datasets.numerals import labels_in, refuse_numerals, refuse_stray
-from fedweave.datasets.table import WHOLE, Table, find, read
+from fedweave.datasets.table import WHOLE, Table, find, meant_empty, read
 from fedweave.errors import ConfigError
 
 
@@ -26,6 +27,9 @@ class Classified:
     sens_feature: allow a feature column that says the same as the column sens.
     columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
     ignore:    columns that do not count.
+    unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
+    groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
+    loops:     edges of a node with itself: "refuse", or "drop".
     """
 
     normalise: str = "none"
@@ -34,6 +38,9 @@ class Classified:
     sens_feature: bool = False
     columns: dict[str, str] | None = None
     ignore: tuple[str, ...] | None = None
+    unlabelled: str | tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    loops: str = "refuse"
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
@@ -44,6 +51,15 @@ class Classified:
             raise ConfigError(f"folder: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"folder: labels = {list(self.labels)} is empty or names a class twice.")
+        if self.groups is not None and not 0 < len(self.groups) == len(set(self.groups)):
+            raise ConfigError(f"folder: groups = {list(self.groups)} is empty or names a value twice.")
+        if both := set(self.labels or ()) & set(self._unlabelled):
+            raise ConfigError(f"folder: {min(both)!r} is in labels, so that it is a class, and in unlabelled.")
+        check_loops(self.loops)
+
+    @property
+    def _unlabelled(self) -> tuple[str, ...]:
+        return (self.unlabelled,) if isinstance(self.unlabelled, str) else self.unlabelled or ()
 
     def tables(self, folder: Path, *stems: str, lacking: bool = False) -> list[Table]:
         """The tables `stems` in a folder, columns called by what they mean.
@@ -56,13 +72,11 @@ class Classified:
         return self.named(folder, *(read(find(folder, stem)) for stem in stems), lacking=lacking)
 
     def named(self, root: Path, *tables: Table, lacking: bool = False) -> list[Table]:
-        """The tables with columns called by what they mean (`naming.named`)."""
-        columns, ignore = self.columns or {}, self.ignore or ()
-        if lacking:
-            here = {name for table in tables for name in table.columns}
-            columns = {meaning: own for meaning, own in columns.items() if own in here}
-            ignore = tuple(name for name in ignore if name in here)
-        return named(tables, root, columns, ignore)
+        """The tables, that of the examples first, with columns called by what they mean (`naming.named`)."""
+        of_examples, *others = named(tables, root, self.columns or {}, self.ignore or (), lacking)
+        if "label" in of_examples.columns:
+            of_examples = of_examples.emptied("label", self._unlabelled)
+        return [of_examples, *others]
 
     def names_of(self, table: Table) -> tuple[str, ...]:
         """What the classes are called; () where labels are numbers."""
@@ -99,18 +113,12 @@ class Classified:
             refuse_numerals(table, "labels")
         if self.labels is None and pc.any(whole).as_py():
             names = present.filter(pc.invert(whole))
-            refuse(
-                table.path, f"some labels are numbers, others are names ({names[0]})", "Use one kind in column label."
-            )
-        classes = pa.array(self.labels or sorted(present.unique().to_pylist()), pa.string())
-        y = pc.index_in(cells, classes, skip_nulls=True)
-        unknown, allowed = (
-            y.is_null().to_numpy(False) & cells.is_valid().to_numpy(False),
-            ", ".join(classes.to_pylist()),
-        )
-        remedy = "Correct it or add it to labels."
-        refuse_rows(table, unknown, lambda row: f"label {cells[row].as_py()!r} is none of {allowed}", remedy)
-        return y.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), len(classes)
+            what = f"some labels are numbers, others are names ({names[0]})"
+            refuse(table.path, what, f"Use one kind in column label. {meant_empty(names[0].as_py())}")
+        classes = self.labels or tuple(sorted(present.unique().to_pylist()))
+        odd = sorted(set(present.unique().to_pylist()) - set(classes))
+        remedy = f"Correct it or add it to labels. {meant_empty(*odd[:1])}"
+        return table.among("label", cells, classes, remedy), len(classes)
 
     def _numbered(self, table: Table) -> tuple[np.ndarray, int]:
         y = table.whole("label", empty="unlabelled")

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.graph import SPLITS
+from fedweave.datasets.alike import Known, places
 from fedweave.datasets.check import Faults, refuse, refuse_rows
-from fedweave.datasets.edges import undirected
+from fedweave.datasets.edges import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.table import NUMERIC, Table
 
@@ -150,44 +151,46 @@ def owners_of(table: Table, column: str) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
-def edges_of(edges: Table, ids: pa.Array) -> np.ndarray:
+def edges_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> np.ndarray:
     """int64 [2, 2 E]: both directions of every edge between the nodes `ids`, each once.
 
     Raises:
         DataError: see `ends_of`.
     """
-    source, target = ends_of(edges, ids)
+    (source, target), _ = ends_of(edges, ids, loops)
     return undirected(source, target, len(ids))
 
 
-def ends_of(edges: Table, ids: pa.Array) -> np.ndarray:
-    """int64 [2, rows]: the ends of every edge as places in `ids`.
+def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndarray, np.ndarray]:
+    """int64 [2, E]: the ends of every edge as places in `ids`, and int64 [E]: its row.
+
+    loops: "refuse", or "drop", which leaves out edges of a node with itself, and logs how many.
 
     Raises:
         DataError: an end is not among the nodes, or both are the same; names file and row.
     """
-    faults, ends = Faults(), list[np.ndarray]()
+    faults, ends, known = Faults(), list[np.ndarray](), Known(ids)
     for name in EDGES:
         cells = edges.filled(name)
-        numbers = pc.index_in(cells, ids)
+        numbers = places(cells, ids)
         missing = numbers.is_null().to_numpy(False)
         remedy = "Add a row with this id to nodes, or remove the edge."
         with faults:
-            refuse_rows(edges, missing, partial(_no_node, name, cells), remedy)
+            refuse_rows(edges, missing, partial(_no_node, name, cells, known), remedy)
         ends.append(numbers.fill_null(-1 - len(ends)).to_numpy(zero_copy_only=False))
-    with faults:
-        refuse_rows(
-            edges,
-            ends[0] == ends[1],
-            lambda row: f"the edge joins {ids[int(ends[0][row])].as_py()!r} with itself",
-            "Remove the row; models add their own self loops.",
-        )
+    alone = ends[0] == ends[1]
+    if loops == "refuse":
+        with faults:
+            what = "the edge joins {!r} with itself"
+            refuse_rows(edges, alone, lambda row: what.format(ids[int(ends[0][row])].as_py()), NO_LOOPS)
     faults.refuse()
-    return np.stack(ends).astype(np.int64)
+    note_loops(int(alone.sum()), edges.rows, edges.path)
+    return np.stack(ends).astype(np.int64)[:, ~alone], np.flatnonzero(~alone)
 
 
-def _no_node(name: str, cells: pa.Array, row: int) -> str:
-    return f"{name} {cells[row].as_py()!r} is no node"
+def _no_node(name: str, cells: pa.Array, known: Known, row: int) -> str:
+    cell = cells[row].as_py()
+    return f"{name} {cell!r} is no node{known.hint(cell)}"
 
 
 def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarray:

@@ -1,6 +1,29 @@
 """The one form in which fedweave keeps undirected edges."""
 
+import logging
+from pathlib import Path
+
 import numpy as np
+
+from fedweave.errors import ConfigError
+
+LOOPS = ("refuse", "drop")
+NO_LOOPS = 'Remove it, or leave all such out: [data] loops = "drop"; models add their own self loops.'
+
+_LOG = logging.getLogger(__name__)
+
+
+def check_loops(loops: str) -> None:
+    """Raise ConfigError unless `loops` is one of `LOOPS`."""
+    if loops not in LOOPS:
+        raise ConfigError(f"loops = {loops!r} is not known; choose one of {', '.join(LOOPS)}.")
+
+
+def note_loops(dropped: int, edges: int, where: str | Path) -> None:
+    """Log how many of so many edges are dropped because they join a node with itself, if any are."""
+    if dropped:
+        join = "edge joins a node" if dropped == 1 else "edges join nodes"
+        _LOG.warning("note: %s: %s of %s %s with itself, dropped", where, f"{dropped:,}", f"{edges:,}", join)
 
 
 def undirected(source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray:

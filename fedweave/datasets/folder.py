@@ -33,19 +33,16 @@ class Folder(Classified):
     """Your own folder with nodes.csv|parquet and edges.csv|parquet.
 
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
-    groups:     names of the sensitive groups in order when sens is text; None is those present, sorted.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
     """
 
     categories: dict[str, tuple[str, ...]] | None = None
-    groups: tuple[str, ...] | None = None
     owner: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         named = {f"categories.{column}": names for column, names in (self.categories or {}).items()}
-        named |= {"groups": self.groups} if self.groups is not None else {}
         for key, names in named.items():
             if not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"folder: {key} = {list(names)} is empty or names a value twice.")
@@ -119,6 +116,6 @@ class Folder(Classified):
             "public": lambda found: split_of(nodes, found["labelled"][0]) if split and "labelled" in found else None,
             "owners": lambda found: owners_of(nodes, self.owner or "") if owned else (),
             "owner": lambda found: nodes.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
-            "edges": lambda found: edges_of(edges, found["ids"]) if "ids" in found else None,
+            "edges": lambda found: edges_of(edges, found["ids"], self.loops) if "ids" in found else None,
         }
         return parts

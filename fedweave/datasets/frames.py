@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from fedweave.core.views import plain
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.columns import NODES
@@ -134,23 +135,12 @@ def _tables(root: Path, **frames: Any) -> list[Table]:
 def _table(kind: str, frame: Any) -> pa.Table:
     try:
         if isinstance(frame, pa.Table):
-            return _plain(frame)
+            return plain(frame)
         if hasattr(frame, "__arrow_c_stream__"):
-            return _plain(pa.table(frame))
-        return pa.Table.from_pandas(frame, preserve_index=False)
+            return plain(pa.table(frame))
+        return plain(pa.Table.from_pandas(frame, preserve_index=False))
     except OverflowError as error:
         remedy = "Give such a column as text: .astype(str)."
         raise DataError(f"{kind}: a column has whole numbers of more than 64 bits ({error}). {remedy}") from error
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise DataError(f"{kind}: {type(frame).__name__} cannot be read as a table ({error}). {_FRAMES}") from error
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """The table with text as Arrow's usual strings, which polars hands over as views."""
-    for at, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type) and pa.types.is_string_view(field.type.value_type):
-            own = table.column(at).unify_dictionaries().combine_chunks()
-            table = table.set_column(at, field.name, own.dictionary.cast(pa.string()).take(own.indices))
-        elif pa.types.is_string_view(field.type):
-            table = table.set_column(at, field.name, table.column(at).cast(pa.string()))
-    return table

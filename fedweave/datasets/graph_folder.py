@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy.sparse as sp
 
+from fedweave.datasets.alike import Known, places
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first
 from fedweave.datasets.classified import Classified
@@ -18,15 +19,17 @@ from fedweave.datasets.columns import (
     ends_of,
     feature_names,
     features_of,
+    group_names,
     ids_of,
     owners_of,
+    sens_of,
     split_of,
 )
 from fedweave.datasets.features import compact, normalise, one_hot
 from fedweave.datasets.numerals import labels_in, refuse_numerals
 from fedweave.datasets.recognise import TABLES, require_folder
 from fedweave.datasets.sensitive import without_sens
-from fedweave.datasets.table import WHOLE, Table, find, read
+from fedweave.datasets.table import WHOLE, Table
 from fedweave.errors import ConfigError
 
 GRAPHS = ("id", "label", "sens", "split")
@@ -98,7 +101,7 @@ class GraphFolder(Classified):
         graph_of = _graphs(graphs, nodes)
         order = np.argsort(graph_of, kind="stable")
         graph_of, ids = graph_of[order], ids_of(nodes).take(pa.array(order))
-        pairs, edge_labels = _edges(edges, ids, graph_of, self.edge_labels)
+        pairs, edge_labels = _edges(edges, ids, graph_of, self.edge_labels, self.loops)
         kinds = None
         if "label" in nodes.columns:
             kinds = _kinds(nodes, self.node_labels, "node_labels")[order]
@@ -111,7 +114,8 @@ class GraphFolder(Classified):
             edges=pairs,
             y=y,
             classes=classes,
-            sens=graphs.whole("sens", empty="unknown") if "sens" in graphs.columns else None,
+            sens=sens_of(graphs, self.groups),
+            groups=group_names(graphs, self.groups),
             public=split_of(graphs, y, "graph") if labelled and "split" in graphs.columns else None,
             ids=tuple(ids_of(graphs).to_pylist()),
             columns=self._columns(nodes, x.shape[1]),
@@ -161,15 +165,15 @@ def is_of_graphs(root: Path) -> bool:
     return any((root / f"graphs{kind}").is_file() for kind in TABLES)
 
 
-def check_named(root: Path, node_labels: tuple[str, ...] | None, edge_labels: tuple[str, ...] | None) -> None:
+def check_named(root: Path, kind: GraphFolder) -> None:
     """Refuse labels of nodes or edges that are names whose order nobody gave: another holder of such tables, who lacks
     a name, would number the others in another way.
 
     Raises:
         ConfigError: names the table and what to give. DataError: a label is a number, but not a whole one.
     """
-    for stem, given in (("nodes", node_labels), ("edges", edge_labels)):
-        table = read(find(root, stem))
+    _, *tables = kind.tables(root, "graphs", "nodes", "edges")
+    for stem, given, table in zip(("nodes", "edges"), (kind.node_labels, kind.edge_labels), tables, strict=True):
         if given is not None or "label" not in table.columns:
             continue
         refuse_numerals(table, f"{stem[:-1]}_labels")
@@ -188,10 +192,12 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
     """
     ids = ids_of(graphs)
     cells = nodes.filled("graph")
-    rows = pc.index_in(cells, ids)
+    rows = places(cells, ids)
     row = first(rows.is_null().to_numpy(False))
     if row is not None:
-        nodes.refuse_at(row, f"graph {cells[row].as_py()!r} is not in graphs", "Add a row with this id to graphs.")
+        hint = Known(ids).hint(cells[row].as_py())
+        what = f"graph {cells[row].as_py()!r} is not in graphs{hint}"
+        nodes.refuse_at(row, what, "Add a row with this id to graphs.")
     graph_of = rows.to_numpy(zero_copy_only=False).astype(np.int64)
     empty = first(np.bincount(graph_of, minlength=graphs.rows) == 0)
     if empty is not None:
@@ -200,18 +206,18 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
 
 
 def _edges(
-    edges: Table, ids: pa.Array, graph_of: np.ndarray, names: tuple[str, ...] | None
+    edges: Table, ids: pa.Array, graph_of: np.ndarray, names: tuple[str, ...] | None, loops: str
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """int64 [2, E] in the form of `Dataset`, and int64 [E] the edges' labels or None.
 
     Raises:
         DataError: an edge joins two graphs, or has two labels; names file and row.
     """
-    ends = ends_of(edges, ids)
-    row = first(graph_of[ends[0]] != graph_of[ends[1]])
-    if row is not None:
-        what = f"the edge joins {ids[int(ends[0, row])].as_py()!r} and {ids[int(ends[1, row])].as_py()!r} of two graphs"
-        edges.refuse_at(row, what, "Remove the row, or make the two graphs one.")
+    ends, rows = ends_of(edges, ids, loops)
+    at = first(graph_of[ends[0]] != graph_of[ends[1]])
+    if at is not None:
+        what = f"the edge joins {ids[int(ends[0, at])].as_py()!r} and {ids[int(ends[1, at])].as_py()!r} of two graphs"
+        edges.refuse_at(int(rows[at]), what, "Remove the row, or make the two graphs one.")
     both = np.concatenate([ends, ends[::-1]], 1)
     codes = both[0] * len(ids) + both[1]
     order = np.argsort(codes, kind="stable")
@@ -219,10 +225,11 @@ def _edges(
     kept = order[new]
     if "label" not in edges.columns:
         return both[:, kept], None
-    labels = np.tile(_kinds(edges, names, "edge_labels"), 2)
+    labels = np.tile(_kinds(edges, names, "edge_labels")[rows], 2)
     fault = first(labels[order] != labels[kept][np.cumsum(new) - 1])
     if fault is not None:
-        edges.refuse_at(int(order[fault]) % edges.rows, "the edge has another label above", "Keep one of the two rows.")
+        row = int(rows[order[fault] % len(rows)])
+        edges.refuse_at(row, "the edge has another label above", "Keep one of the two rows.")
     return both[:, kept], labels[kept]
 
 
@@ -249,10 +256,5 @@ def _kinds(table: Table, names: tuple[str, ...] | None, key: str) -> np.ndarray:
         return kinds
     if names is None:
         refuse_numerals(table, key)
-    known = pa.array(_names(table, names), pa.string())
-    places = pc.index_in(cells, known, skip_nulls=True)
-    unknown = first(places.is_null().to_numpy(False) & cells.is_valid().to_numpy(False))
-    if unknown is not None:
-        what = f"label {cells[unknown].as_py()!r} is none of {', '.join(known.to_pylist())}"
-        table.refuse_at(unknown, what, f"Correct it; {key} in [data] may name more, before a model is trained.")
-    return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    remedy = f"Correct it; {key} in [data] may name more, before a model is trained."
+    return table.among("label", cells, _names(table, names), remedy)

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from fedweave.core.swollen import ARCHIVE_FAULTS, Swollen, check_archive
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_array, first, refuse
+from fedweave.datasets.edges import note_loops
 from fedweave.datasets.precision import refuse_merged
 
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
@@ -26,15 +27,15 @@ NAMES = {"feature_names": "columns", "label_names": "labels", "group_names": "gr
 OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES)
 
 
-def read(path: Path, name: str, labelled: bool = True) -> Dataset:
+def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") -> Dataset:
     """The checked dataset in `path`; features as `csr_matrix`, classes counted from their names or the labels.
 
-    labelled: see `check.check`.
+    labelled: see `check.check`. loops: edges of a node with itself, "refuse" or "drop", which logs how many.
 
     Raises:
         DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.
     """
-    arrays = _arrays(path)
+    arrays = _arrays(path) if loops == "refuse" else _loopless(_arrays(path), path)
     check_array(arrays["y"], "y", np.int64, (None,), path)
     y, x = arrays["y"], _features(arrays, path)
     names = _names(arrays, x.shape[1], path)
@@ -97,6 +98,18 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         refuse(path, f"the file holds pickled objects or is no archive ({error})", "fedweave never unpickles. " + again)
     except ARCHIVE_FAULTS as error:
         refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", again)
+
+
+def _loopless(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
+    """The arrays without edges of a node with itself."""
+    pairs = arrays["edge_index"]
+    if pairs.ndim != 2 or len(pairs) != 2:
+        return arrays  # refused by its shape
+    apart = pairs[0] != pairs[1]
+    note_loops(int((~apart).sum()), len(apart), path)
+    labels = arrays.get("edge_labels")
+    kept = {} if labels is None or labels.shape != apart.shape else {"edge_labels": labels[apart]}
+    return arrays | {"edge_index": pairs[:, apart]} | kept
 
 
 def _check_names(names: list[str], path: Path) -> None:

@@ -33,8 +33,18 @@ def _largest(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     return found.toarray()[0] if sp.issparse(found) else np.asarray(found)
 
 
+def column_names(data: Dataset, columns: np.ndarray) -> str:
+    """What the features int64 [m] are called, a party's with it before, or their numbers from 0; of many, the first."""
+    own = {
+        at: f"{p.name}/{name}"
+        for p in data.parties or ()
+        for at, name in zip(p.columns.tolist(), p.names, strict=False)
+    }
+    named = [data.columns[at] if data.columns else own.get(at, str(at)) for at in columns.tolist()]
+    return ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+
+
 def _columns(data: Dataset, columns: np.ndarray) -> str:
     """Who they are, and the verb that fits: "the feature age has", for what follows."""
-    named = [data.columns[at] if data.columns else str(at) for at in columns.tolist()]
-    shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
-    return f"the feature {shown} has" if len(named) == 1 else f"the features {shown} have"
+    shown = column_names(data, columns)
+    return f"the feature {shown} has" if len(columns) == 1 else f"the features {shown} have"

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedweave.datasets.alike import difference, plain, undotted
 from fedweave.datasets.base import Dataset, Party
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.columns import (
@@ -40,8 +41,9 @@ _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes an
 class Parties:
     """Your own folder of parties, each a sub-folder with nodes.csv|parquet and edges.csv|parquet, joined by id.
 
-    normalise, classes, labels, sens_feature, categories, groups, columns, ignore: as in `folder.Folder`, over the nodes
-    that all parties have; a column of `categories`, `columns` or `ignore` is of every party that has it.
+    normalise, classes, labels, sens_feature, categories, groups, columns, ignore, unlabelled, loops: as in
+    `folder.Folder`, over the nodes that all parties have; a column of `categories`, `columns` or `ignore` is of every
+    party that has it.
     """
 
     normalise: str = "none"
@@ -52,6 +54,8 @@ class Parties:
     groups: tuple[str, ...] | None = None
     columns: dict[str, str] | None = None
     ignore: tuple[str, ...] | None = None
+    unlabelled: str | tuple[str, ...] | None = None
+    loops: str = "refuse"
 
     def __post_init__(self) -> None:
         self._as_folder()
@@ -211,14 +215,23 @@ def _read(folder: Path, kind: Folder, shared: bool = False) -> _Given:
     x = features_of(nodes, categories=categories)
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
-    ids = ids_of(nodes)
-    return _Given(folder.name, nodes, ids, x, feature_names(nodes, categories=categories), edges_of(edges, ids))
+    ids = _numbered(ids_of(nodes))
+    names = feature_names(nodes, categories=categories)
+    return _Given(folder.name, nodes, ids, x, names, edges_of(edges, ids, kind.loops))
+
+
+def _numbered(ids: pa.Array) -> pa.Array:
+    """The ids, whole numbers as such where all of them are: other parties, who write "7" for "7.0", have the same."""
+    plain = undotted(ids)
+    whole = pc.all(pc.match_substring_regex(plain, r"^-?\d+$")).as_py()
+    return plain if whole and len(plain.unique()) == len(ids) else ids
 
 
 def _common(root: Path, given: list[_Given]) -> pa.Array:
     shared = set.intersection(*(set(party.ids.to_pylist()) for party in given))
     if not shared:
         examples = ", ".join(f"{party.name} has {party.ids[0].as_py()!r}" for party in given)
+        examples = _written_unlike(given, 0) or examples
         refuse(root, f"no id is common to all parties ({examples})", "Write the same ids in all tables of nodes.")
     return pa.array(sorted(shared), pa.string())
 
@@ -260,19 +273,16 @@ def _report(given: list[_Given], rows: list[np.ndarray]) -> None:
 
 
 def _written_unlike(given: list[_Given], common: int) -> str:
-    """How many more nodes would be common if case and leading zeros of ids did not count; "" if none."""
-    forms = [{_plain(name): name for name in party.ids.to_pylist()} for party in given]
+    """How many more nodes would be common if ids were `alike.plain`; "" if none."""
+    forms = [{plain(name): name for name in party.ids.to_pylist()} for party in given]
     alike = set.intersection(*map(set, forms))
     if len(alike) <= common:
         return ""
-    written = ([form[plain] for form in forms] for plain in sorted(alike))
+    written = ([form[name] for form in forms] for name in sorted(alike))
     example = next(names for names in written if len(set(names)) > 1)
     told = ", ".join(f"{party.name} has {name!r}" for party, name in zip(given, example, strict=True))
-    return f"{len(alike) - common:,} more would be common but for case or leading zeros ({told})"
-
-
-def _plain(name: str) -> str:
-    return name.casefold().lstrip("0") or "0"
+    how = difference(*list(dict.fromkeys(example))[:2])
+    return f"{len(alike) - common:,} more would be common but for how they are written: {told}, which differ in {how}"
 
 
 def _joined(

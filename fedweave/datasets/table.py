@@ -1,19 +1,21 @@
 """Tables of a user's folder, read so strictly that every complaint can name file, row and column."""
 
-import csv
 import json
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 
 from fedweave.core.swollen import TABLE_FAULTS, Swollen, read_parquet
+from fedweave.datasets.alike import Known
 from fedweave.datasets.check import refuse, refuse_rows
+from fedweave.datasets.csv_file import CSV_FAULTS, read_csv
 from fedweave.datasets.precision import exact, refuse_merged
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
@@ -30,11 +32,13 @@ TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string,
 
 @dataclass(frozen=True)
 class Table:
-    """One table. `top` is the number of its first data row: 2 in CSV (as a spreadsheet counts), 1 in Parquet."""
+    """One table. `top` is the number of its first data row: 2 in CSV (as a spreadsheet counts), 1 in Parquet; of one
+    that lacks rows of its file, `there` int64 [rows] says which they are, from 0."""
 
     path: Path
     data: pa.Table
     top: int
+    there: np.ndarray | None = field(default=None, kw_only=True)
     counted: ClassVar[str] = "rows"
 
     @property
@@ -55,7 +59,25 @@ class Table:
 
     def place(self, row: int) -> tuple[Path, int]:
         """The file of data row `row` (from 0), and the row's number there."""
-        return self.path, row + self.top
+        return self.path, self.top + (row if self.there is None else int(self.there[row]))
+
+    def without(self, rows: np.ndarray) -> "Table":
+        """The table without the rows that are True in bool [rows]; complaints still name the file's."""
+        if not rows.any():
+            return self
+        kept = np.flatnonzero(~rows)
+        return replace(
+            self, data=self.data.filter(pa.array(~rows)), there=kept if self.there is None else self.there[kept]
+        )
+
+    def blank(self) -> np.ndarray:
+        """bool [rows], those without a value in any column."""
+        blank = np.ones(self.rows, bool)
+        for column in self.columns:
+            if not blank.any():
+                break
+            blank &= self.data[column].is_null(nan_is_null=True).to_numpy()
+        return blank
 
     def texts(self, column: str, remedy: str = TEXT) -> pa.Array:
         """The column as strings; empty cells are null. Whole numbers and text are allowed; `remedy` is for others."""
@@ -83,7 +105,10 @@ class Table:
         bad = _bools(pc.invert(pc.match_substring_regex(cells, WHOLE)))
         refuse_rows(self, bad, lambda row: f"{column} is {cells[row].as_py()!r}, not a whole number", remedy)
         values = pc.replace_substring_regex(cells, r"\.0*$", "").cast(pa.int64())
-        refuse_rows(self, _bools(pc.less(values, 0)), lambda row: f"{column} is {values[row].as_py()}, below 0", remedy)
+        below = _bools(pc.less(values, 0))
+        if empty == "unlabelled" and below.any():
+            remedy += f" {meant_empty(str(values.filter(pa.array(below))[0]))}"
+        refuse_rows(self, below, lambda row: f"{column} is {values[row].as_py()}, below 0", remedy)
         return np.array(values.fill_null(-1))  # Arrow's own memory cannot be written to
 
     def numbers(self, column: str, apart: bool = True) -> np.ndarray:
@@ -121,7 +146,8 @@ class Table:
         """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
         or, without it, one that may not be empty."""
         cells = self.texts(column)
-        remedy = f"Leave the cell empty where nothing is known; if it is a value, name all of them in data.{key}."
+        said = "" if key != "labels" else ', or say [data] unlabelled = "…", the word'
+        remedy = f"Leave the cell empty where nothing is known{said}; if it is a value, name all of them in data.{key}."
         if not key:
             remedy = f"Fill in {column} or remove the row; if it is a name, spell it otherwise."
         written = _bools(pc.is_in(pc.utf8_lower(cells), pa.array(GAPS), skip_nulls=True))
@@ -135,18 +161,39 @@ class Table:
         remedy = f"Write it without, in all tables{said}."
         refuse_rows(self, padded, lambda row: f"{column} is {cells[row].as_py()!r}, with a blank at an end", remedy)
 
+    def emptied(self, column: str, words: Sequence[str]) -> "Table":
+        """The table with the column's cells that say one of the `words` empty; whole numbers are as in `texts`."""
+        cells = self.data[column].combine_chunks()
+        try:
+            texts = pc.replace_substring_regex(cells.cast(pa.string()), r"^(-?\d{1,18})\.0*$", r"\1")
+        except pa.ArrowException:
+            return self
+        said = pc.is_in(texts, pa.array(words, pa.string()))
+        if not pc.any(said).as_py():
+            return self
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.dictionary_decode()
+        held = pc.if_else(said, pa.scalar(None, cells.type), cells)
+        return replace(self, data=self.data.set_column(self.columns.index(column), column, held))
+
     def kinds(self, column: str, names: tuple[str, ...], key: str = "") -> np.ndarray:
         """int64 [rows], the places of text in `names`, which `key` in [data] lists, -1 where empty; other text is
         refused."""
-        cells = self.texts(column)
-        places = pc.index_in(cells, pa.array(names, pa.string()), skip_nulls=True)
-        refuse_rows(
-            self,
-            _bools(places.is_null()) & ~_bools(cells.is_null()),
-            lambda row: f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}",
-            f"Correct it{f', or add it to data.{key}' if key else ''}.",
+        return self.among(
+            column, self.texts(column), names, f"Correct it{f', or add it to data.{key}' if key else ''}."
         )
-        return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def among(self, column: str, cells: pa.Array, names: Sequence[str], remedy: str) -> np.ndarray:
+        """int64 [rows], the places of the column's `cells`, which are strings, in `names`, -1 where empty; others are
+        refused."""
+        allowed = pa.array(names, pa.string())
+        found, known = pc.index_in(cells, allowed, skip_nulls=True), Known(allowed)
+
+        def said(row: int) -> str:
+            return f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}{known.hint(cells[row].as_py())}"
+
+        refuse_rows(self, _bools(found.is_null()) & ~_bools(cells.is_null()), said, remedy)
+        return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def _cast(self, cells: pa.Array, to: pa.DataType, column: str, remedy: str) -> pa.Array:
         try:
@@ -166,6 +213,12 @@ class Table:
                 self.refuse_at(at, f"{column!r} is {cells[at].as_py()!r}, no number, {many}", better)
             refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}", better)
             refuse(self.path, f"column {column!r}: {error}", remedy)
+
+
+def meant_empty(*words: str) -> str:
+    """What to do where a label says that there is none."""
+    meant = json.dumps(words[0], ensure_ascii=False) if words else "…"
+    return f"If it says that nothing is known: [data] unlabelled = {meant}."
 
 
 def remedy_of(column: str, texts: list[str], whole: bool = True) -> str:
@@ -212,24 +265,27 @@ def read(path: Path) -> Table:
     """Read a CSV file (UTF-8, comma, header; all cells as text) or a Parquet file.
 
     Raises:
-        DataError: the file is empty, damaged or malformed, or a column name is empty or repeated.
+        DataError: the file is empty, damaged or malformed, or a column name is repeated.
     """
     try:
-        data = _csv(path) if path.suffix == ".csv" else _parquet(path)
+        data = read_csv(path) if path.suffix == ".csv" else _parquet(path)
     except UnicodeError as error:
         _refuse_encoding(path, error)
     except PermissionError:
         refuse(path, "it may not be read", "Give this user the right to read it (chmod u+r).")
-    except (*TABLE_FAULTS, csv.Error) as error:
+    except (*TABLE_FAULTS, *CSV_FAULTS) as error:
         if path.suffix == ".csv" and "UTF8" in str(error):
             _refuse_encoding(path, error)
         why = " ".join(str(error).split())  # Arrow breaks lines
         refuse(path, f"the file is empty, damaged or malformed ({why})", "Write it again; see docs/data-format.md.")
-    names = data.column_names
-    for name in names:
-        if not name.strip() or names.count(name) > 1:
-            refuse(path, f"the column name {name!r} is empty or repeated", "Give every column a name of its own.")
+    if twice := [name for name, times in Counter(data.column_names).items() if times > 1]:
+        refuse_name(path, twice[0])
     return Table(path, data, 2 if path.suffix == ".csv" else 1)
+
+
+def refuse_name(path: Path, name: str) -> NoReturn:
+    """Raise DataError for a column without a name, or with that of another."""
+    refuse(path, f"the column name {name!r} is empty or repeated", "Give every column a name of its own.")
 
 
 def _parquet(path: Path) -> pa.Table:
@@ -247,26 +303,4 @@ def _refuse_encoding(path: Path, error: Exception) -> NoReturn:
         path,
         f"the file is not UTF-8; it looks like {form}",
         f"Save it as UTF-8, in a spreadsheet as “CSV UTF-8”, or: iconv -f {given} -t UTF-8 {path.name} > new.csv.",
-    )
-
-
-def _csv(path: Path) -> pa.Table:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(file), [])
-    for mark, name in ((";", "semicolons"), ("\t", "tabs")):
-        if len(header) == 1 and mark in header[0]:
-            refuse(
-                path,
-                f"cells are split by {name}; the columns are {', '.join(header[0].split(mark))}",
-                "Split them by commas, and write numbers with decimal points.",
-            )
-    options = pa.csv.ConvertOptions(
-        column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=True, null_values=[""]
-    )
-    # Without threads the parser knows the number of a row that it complains about.
-    return pa.csv.read_csv(
-        path,
-        read_options=pa.csv.ReadOptions(use_threads=False),
-        parse_options=pa.csv.ParseOptions(ignore_empty_lines=False),
-        convert_options=options,
     )

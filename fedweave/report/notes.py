@@ -25,6 +25,8 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
         found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
+    if alike and metrics.get("global/majority") == 1:
+        found["alike"] = "all test examples are of one class, so that no score says anything."
     for kind, words in _REFERENCES.items():
         matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/majority")
         reached = metrics.get(f"{kind}/accuracy") if matched is None else matched

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.config import Config
-from fedweave.core.text import counted
+from fedweave.core.text import counted, printable
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
 from fedweave.report.notes import compared_people, fallen_back, notes, of_fairest
@@ -60,8 +60,9 @@ class Terminal:
             self._bar.start()
 
     def header(self, config: Config, built: Any) -> None:
-        """What is run, on what, and the clients; and what of one's own, or of the algorithm, is not used."""
+        """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
         from fedweave.algorithms.fedavg import FedAvg
+        from fedweave.datasets.odd_data import odd_data, one_class
         from fedweave.partition import unused
         from fedweave.partition.base import client_ids
         from fedweave.partition.statistics import statistics, totals
@@ -82,8 +83,9 @@ class Terminal:
         named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
         self._console.print(clients_table(statistics(*cut) | named, totals(*cut), built.data.labels))
         idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
-        for note in (*unused(config.partition.make(), *cut), *idle):
-            self._console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+        odd = (*one_class(built.data), *odd_data(built.data))
+        for note in (*unused(config.partition.make(), *cut), *idle, *odd):
+            self._console.print(f"note: {printable(note)}", highlight=False, soft_wrap=True, markup=False)
 
     @staticmethod
     def _how(engine: Mapping[str, Any], built: Any) -> str:

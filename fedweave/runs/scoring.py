@@ -86,7 +86,15 @@ def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
     return run.models(which) if client is None else {client: run.model_of(which, client)}
 
 
-_OF_TABLES = ("categories", "groups", "owner", "columns", "ignore")  # settings by which new tables are read, too
+_OF_TABLES = (
+    "categories",
+    "groups",
+    "owner",
+    "columns",
+    "ignore",
+    "unlabelled",
+    "loops",
+)  # settings by which new tables are read, too
 
 
 def like(config: Config, before: Dataset, folder: Path) -> Dataset:

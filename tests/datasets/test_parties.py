@@ -70,7 +70,7 @@ def test_ids_that_differ_in_case_or_leading_zeros_are_told(tmp_path: Path, caplo
     loaded(two(tmp_path, BANK.replace("ben", "BEN").replace("dora,", "00,"), bank_edges="source,target\nanna,BEN\n"))
     (warned,) = caplog.records
     assert warned.getMessage().endswith(
-        "1 more would be common but for case or leading zeros (bank has 'BEN', shop has 'ben')"
+        "1 more would be common but for how they are written: bank has 'BEN', shop has 'ben', which differ in case"
     )
 
 

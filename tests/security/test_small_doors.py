@@ -405,6 +405,20 @@ def test_a_long_word_that_stands_once_and_is_meant_often_is_refused(
         table.read(tmp_path / "ledger.parquet")
 
 
+def test_a_long_word_that_is_stored_as_the_one_before_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand times the same word, of which every one but the first takes no room."""
+    monkeypatch.setattr(swollen, "MOST", 1 << 24)
+    often = pa.table({"id": ["x" * 100_000] * 1000})
+    path = tmp_path / "nodes.parquet"
+    pq.write_table(often, path, compression="zstd", use_dictionary=False, column_encoding={"id": "DELTA_BYTE_ARRAY"})
+    size = path.stat().st_size
+    assert size < 5000
+    with pytest.raises(DataError, match=rf"its {size:,} bytes hold more than 16,777,216 bytes of text"):
+        table.read(path)
+
+
 def test_a_page_replaces_files_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "device")
     (tmp_path / "mine").write_text("mine")

@@ -97,15 +97,15 @@ def check_meant(path: Path, site: SiteData) -> None:
         )
     of_graphs = ("node_labels", "edge_labels", "degrees")
     kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
-    of_tables = ("categories", "groups", "columns", "ignore")
-    odd = {"npz": (*of_tables, *of_graphs), "graphs": ("groups",), "nodes": of_graphs}[kind]
+    of_tables = ("categories", "groups", "columns", "ignore", "unlabelled")
+    odd = {"npz": (*of_tables, *of_graphs), "graphs": (), "nodes": of_graphs}[kind]
     if given := [key for key in odd if getattr(site, key) is not None]:
         raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
 
 
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
-    return Folder(**_classified(site), categories=site.categories, groups=site.groups)
+    return Folder(**_classified(site), categories=site.categories)
 
 
 def _classified(site: SiteData) -> dict[str, Any]:
@@ -134,10 +134,11 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
         if not is_of_graphs(path):
             return tables(site).load(path, 0)
-        check_named(path, site.node_labels, site.edge_labels)
         of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees", "categories")}
-        return GraphFolder(**_classified(site), **of_graphs).load(path, 0)
-    data = without_sens(npz.read(path, path.stem), path, site.sens_feature)
+        kind = GraphFolder(**_classified(site), **of_graphs)
+        check_named(path, kind)
+        return kind.load(path, 0)
+    data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
     data = numbered(path, data, site)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
 

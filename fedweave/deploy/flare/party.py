@@ -92,7 +92,7 @@ def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name:
     if path.is_dir():
         data, columns = read_party(path, tables(site))
     else:
-        data = without_sens(npz.read(path, path.stem, labelled=False), path, site.sens_feature)
+        data = without_sens(npz.read(path, path.stem, labelled=False, loops=site.loops), path, site.sens_feature)
         data, columns = numbered(path, data, site), data.columns
     check_split(path, data)
     check_meant(path, site)

@@ -11,6 +11,7 @@ from pydantic import Field
 from fedweave.config import dumps, load, own_parameters
 from fedweave.config.choice import checked_values
 from fedweave.config.names import check_keys
+from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
 from fedweave.errors import ConfigError
 
@@ -31,6 +32,8 @@ class SiteData:
     labels:    class names in order (instead of `classes`), which .npz files number so.
     sens_feature: allow a feature column that says the same as the column sens.
     columns, ignore: what columns with names of their own mean, and which do not count (`datasets.classified`).
+    unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
+    loops:     edges of a node with itself: "refuse", or "drop".
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
                give the same.
     node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
@@ -46,6 +49,8 @@ class SiteData:
     sens_feature: bool = False
     columns: dict[str, str] | None = None
     ignore: tuple[str, ...] | None = None
+    unlabelled: str | tuple[str, ...] | None = None
+    loops: str = "refuse"
     categories: dict[str, tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
     node_labels: tuple[str, ...] | None = None
@@ -57,6 +62,7 @@ class SiteData:
         """Refuse what means nothing in whatever form the data is."""
         try:
             check_normalise(self.normalise)
+            check_loops(self.loops)
         except ConfigError as error:
             raise ConfigError(f"data.{error}") from error
         if self.classes is not None and self.labels is not None:

@@ -11,7 +11,9 @@ from fedweave.config import Config
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.core.text import counted
+from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.odd_data import odd_data
 from fedweave.datasets.odd_features import odd_features
 from fedweave.demands import check_people
 from fedweave.deploy.flare.admission import check_algorithm, check_files
@@ -51,7 +53,10 @@ def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: in
         why = f"{counted(own.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
         told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
     _crowds(folder, own, rules, told)
-    told.notes.extend((name, said) for said in odd_features(own))
+    told.notes.extend((name, said) for said in (*odd_features(own), *odd_data(own)))
+    if odd := not_composed(own.ids):
+        said = f"the id {odd!r} is not in Unicode's form NFC, and another party's that looks the same would not meet it"
+        told.notes.append((name, said))
     _get_on(folder, own, "none", rules, config, sites, told)
 
 
@@ -64,7 +69,7 @@ def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, s
         _get_on(folder, own, data.normalise, rules, config, sites, told)
     told.facts.append((name, _described(own)))
     _crowds(folder, own, rules, told)
-    told.notes.extend((name, said) for said in odd_features(own))
+    told.notes.extend((name, said) for said in (*odd_features(own), *odd_data(own)))
     told.forms[name] |= {
         "features": own.features,
         "columns": list(own.columns) or None,
