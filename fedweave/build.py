@@ -1,5 +1,6 @@
 """From a config to everything that a run needs: data, partition, clients' graphs, algorithm and federation."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,11 +22,13 @@ from fedweave.engines.simulation import Simulation
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.ops.recording import When
-from fedweave.partition import cut
+from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.induced import crossing_edges, induced_edges, labels_of
 from fedweave.partition.pooling import pooled
 from fedweave.partition.scaling import meter_scaling
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,15 +64,15 @@ def build(config: Config) -> Built:
         check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
         check_columns(config, seen, algorithm)
     check_people(config, data, algorithm)
-    fed = federation(
+    fed = _simulation(
         data,
         seen,
         algorithm,
+        dtype,
         seed=seed,
         mode="loop" if any(layer.runs_alone for layer in model) else engine.mode,
         chunk=engine.chunk,
         record=engine.record,
-        dtype=dtype,
         resend=engine.resend,
     )
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
@@ -90,10 +93,19 @@ def federation(
     resend: bool = True,
 ) -> Simulation:
     """The federation that `algorithm` trains on, in one process: a client for every part of the partition, what the
-    server holds, and whatever else this algorithm asks for (motifs of small graphs, places of nodes, overlaps).
+    server holds, and whatever else this algorithm asks for (motifs of small graphs, places of nodes, overlaps). Logs a
+    warning for what came with the data and is not used, such as a split.
 
     mode, chunk, record, resend: see `engines.simulation.Simulation`. dtype: of features and weights.
     """
+    for note in unused(None, data, partition):
+        _LOG.warning("note: %s", note)
+    return _simulation(
+        data, partition, algorithm, dtype, seed=seed, mode=mode, chunk=chunk, record=record, resend=resend
+    )
+
+
+def _simulation(data: Dataset, partition: Partition, algorithm: Any, dtype: torch.dtype, **options: Any) -> Simulation:
     return Simulation(
         client_graphs(data, partition, dtype, getattr(algorithm, "vocabulary", None)),
         classes=data.classes,
@@ -101,11 +113,7 @@ def federation(
         held=held_graphs(data, partition, dtype),
         pairs={name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
         places=placements(data, partition) if needs(algorithm).ids else None,
-        seed=seed,
-        mode=mode,
-        chunk=chunk,
-        record=record,
-        resend=resend,
+        **options,
     )
 
 

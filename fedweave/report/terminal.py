@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.config import Config
-from fedweave.core.text import counted
+from fedweave.core.text import counted, printable
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
 from fedweave.report.notes import compared_people, fallen_back, notes, of_fairest
@@ -83,7 +83,7 @@ class Terminal:
         self._console.print(clients_table(statistics(*cut) | named, totals(*cut), built.data.labels))
         idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
         for note in (*unused(config.partition.make(), *cut), *idle):
-            self._console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+            self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
     def step(self, reached: Any) -> None:
         """One more round."""

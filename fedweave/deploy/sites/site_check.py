@@ -64,7 +64,7 @@ def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, s
         _get_on(folder, own, data.normalise, rules, config, sites, told)
     told.facts.append((name, _described(own)))
     _crowds(folder, own, rules, told)
-    told.notes.extend((name, said) for said in odd_features(own))
+    told.notes.extend((name, said) for said in (*own.notes, *odd_features(own)))
     told.forms[name] |= {
         "features": own.features,
         "columns": list(own.columns) or None,
