@@ -146,6 +146,7 @@ def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
         public=split_of(given.nodes, y if labelled else np.zeros_like(y)) if "split" in given.nodes.columns else None,
         ids=tuple(given.ids.to_pylist()),
         labels=kind.names_of(given.nodes),
+        notes=unread(folder, [find(folder, stem) for stem in ("nodes", "edges")]),
     )
     return check(dataset, folder, labelled), given.names
 
