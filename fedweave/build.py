@@ -1,5 +1,6 @@
 """From a config to everything that a run needs: data, partition, clients' graphs, algorithm and federation."""
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -27,11 +28,13 @@ from fedweave.engines.worker import Worker
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.ops.recording import When
-from fedweave.partition import cut
+from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.induced import crossing_edges, induced_edges, labels_of
 from fedweave.partition.pooling import pooled
 from fedweave.partition.scaling import meter_scaling
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,15 +102,15 @@ _Engine = tuple[LocalEngine, Mapping[str, MotifTable], Callable[[], None]]
 
 def _in_process(config: Config, made: Ingredients) -> _Engine:
     engine = config.engine.make()
-    fed = federation(
+    fed = _simulation(
         made.data,
         made.seen,
         made.algorithm,
+        getattr(torch, engine.dtype),
         seed=config.general.seed,
         mode=_mode(made.model, engine.mode),
         chunk=engine.chunk,
         record=engine.record,
-        dtype=getattr(torch, engine.dtype),
         resend=engine.resend,
     )
     motifs = {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
@@ -170,10 +173,19 @@ def federation(
     resend: bool = True,
 ) -> Simulation:
     """The federation that `algorithm` trains on, in one process: a client for every part of the partition, what the
-    server holds, and whatever else this algorithm asks for (motifs of small graphs, places of nodes, overlaps).
+    server holds, and whatever else this algorithm asks for (motifs of small graphs, places of nodes, overlaps). Logs a
+    warning for what came with the data and is not used, such as a split.
 
     mode, chunk, record, resend: see `engines.simulation.Simulation`. dtype: of features and weights.
     """
+    for note in unused(None, data, partition):
+        _LOG.warning("note: %s", note)
+    return _simulation(
+        data, partition, algorithm, dtype, seed=seed, mode=mode, chunk=chunk, record=record, resend=resend
+    )
+
+
+def _simulation(data: Dataset, partition: Partition, algorithm: Any, dtype: torch.dtype, **options: Any) -> Simulation:
     return Simulation(
         client_graphs(data, partition, dtype, getattr(algorithm, "vocabulary", None)),
         classes=data.classes,
@@ -181,11 +193,7 @@ def federation(
         held=held_graphs(data, partition, dtype),
         pairs={name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
         places=placements(data, partition) if needs(algorithm).ids else None,
-        seed=seed,
-        mode=mode,
-        chunk=chunk,
-        record=record,
-        resend=resend,
+        **options,
     )
 
 

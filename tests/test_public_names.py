@@ -195,7 +195,7 @@ def test_a_starter_for_small_graphs_runs_on_them(tmp_path: Path, monkeypatch: py
     run("init", "mine.toml", "--from", "own-graphs")
     said = run("check", "mine.toml")
     assert "40 graphs, 160 nodes) · 2 clients" in said
-    assert "the tables' column split is not used" in said
+    assert "the data's own split (40 train, 0 val, 0 test) is not used" in said
     run("run", "mine.toml", "--set", "rounds=1", "--out", "out")
     assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2
     assert "on all clients' test examples" in run("contributions", "out")

@@ -49,6 +49,7 @@ class Dataset:
     owners:      what the owners are called.
     groups:      what the groups of `sens` are called, in order; () where they are numbers.
     node_kinds, edge_kinds: what the kinds of nodes and edges are called, in order; () where they are numbers.
+    notes:       sentences on what came with the data and is not used, for the user.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Dataset:
     groups: tuple[str, ...] = ()
     node_kinds: tuple[str, ...] = ()
     edge_kinds: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> int:

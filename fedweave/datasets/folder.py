@@ -1,7 +1,7 @@
 """A user's own graph: a folder with `nodes` and `edges`, each as Parquet or CSV; columns in docs/data-format.md."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table
+from fedweave.datasets.unread import unread
 from fedweave.errors import ConfigError
 
 
@@ -67,7 +68,8 @@ class Folder(Classified):
         nodes, edges = self.tables(root, "nodes", "edges", lacking=not labelled)
         if "graph" in nodes.columns and any(root.glob("graphs.*")):
             refuse(root, "there is a table graphs, and nodes say which they belong to", 'Set [data] name = "graphs".')
-        return self.made(nodes, edges, root, labelled)
+        made = self.made(nodes, edges, root, labelled)
+        return replace(made, notes=unread(root, [nodes.path, edges.path]))
 
     def made(self, nodes: Table, edges: Table, root: Path, labelled: bool = True) -> Dataset:
         """The graph of two tables; `root` is what complaints about both name, its last part the data's name.

@@ -5,6 +5,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from fedweave.core.views import plain
@@ -61,8 +62,9 @@ def from_networkx(
     Raises:
         ConfigError, DataError: see `from_frames`; or a node has no `label`, or none has one of `features`.
     """
-    known = dict(graph.nodes(data=True))
+    known = {node: _named(own) for node, own in graph.nodes(data=True)}
     held = {key for own in known.values() for key in own}
+    label, features = str(label), None if features is None else [*map(str, features)]
     _check_attributes(known, held, label, features or (), name)
     chosen = sorted(held - {label, "sens", "split"}) if features is None else list(features)
     if taken := sorted(set(chosen) & set(NODES)):
@@ -103,18 +105,24 @@ def _attributes(like: str, held: set[Any]) -> str:
 def _edges(graph: Any, ignore: Sequence[str], name: str) -> pa.Table:
     """The ends of all edges but loops, as text, and what else edges have, except weights of 1 that `ignore` does not
     name."""
-    ends = [(str(a), str(b), own) for a, b, own in graph.edges(data=True) if a != b]
+    place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
+    ends = [(str(a), str(b), _named(own)) for a, b, own in graph.edges(data=True) if place[a] != place[b]]
     edges = {"source": [a for a, _, _ in ends], "target": [b for _, b, _ in ends]}
     attributes = dict.fromkeys(key for _, _, own in ends for key in own)
     if taken := [key for key in edges if key in attributes]:
         refuse(name, f"edges have an attribute {taken[0]!r}, which is what one of their ends is called", "Rename it.")
     held = {key: [own.get(key) for _, _, own in ends] for key in attributes}
-    if all(own.get("weight", 1) == 1 for _, _, own in ends) and not {"weight", "edges.weight"} & set(ignore):
+    if all(np.all(own.get("weight", 1) == 1) for _, _, own in ends) and not {"weight", "edges.weight"} & set(ignore):
         held.pop("weight", None)
     made = pa.table(edges, pa.schema([(k, pa.string()) for k in edges]))
     for column in (of_edges := _columns(held)).column_names:
         made = made.append_column(column, of_edges[column])
     return made
+
+
+def _named(own: Mapping[Any, Any]) -> dict[str, Any]:
+    """Attributes by names of text, as columns have."""
+    return {str(key): value for key, value in own.items()}
 
 
 def _columns(columns: dict[str, list[Any]]) -> pa.Table:

@@ -30,6 +30,7 @@ from fedweave.datasets.numerals import labels_in, refuse_numerals
 from fedweave.datasets.recognise import TABLES, require_folder
 from fedweave.datasets.sensitive import without_sens
 from fedweave.datasets.table import WHOLE, Table
+from fedweave.datasets.unread import unread
 from fedweave.errors import ConfigError
 
 GRAPHS = ("id", "label", "sens", "split")
@@ -83,7 +84,8 @@ class GraphFolder(Classified):
             raise ConfigError('The dataset "graphs" needs the folder with graphs, nodes and edges: set [data] path.')
         require_folder(root, "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet.")
         graphs, nodes, edges = self.tables(root, "graphs", "nodes", "edges", lacking=not labelled)
-        return self.made(graphs, nodes, edges, root, labelled)
+        made = self.made(graphs, nodes, edges, root, labelled)
+        return replace(made, notes=unread(root, [graphs.path, nodes.path, edges.path]))
 
     def made(self, graphs: Table, nodes: Table, edges: Table, root: Path, labelled: bool = True) -> Dataset:
         """The graphs of three tables; `root` is what complaints about all of them name, its last part the data's name.

@@ -15,6 +15,7 @@ from fedweave.datasets.columns import EDGES, NODES, check_columns
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.table import Table
+from fedweave.datasets.unread import unread
 from fedweave.errors import ConfigError
 
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
@@ -59,7 +60,12 @@ class Members(Folder):
         _check_alike(root, nodes)
         made = self.made(_stacked(root, nodes), _stacked(root, edges), root, labelled)
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
-        return replace(made, owner=owner, owners=tuple(folder.name for folder in folders))
+        return replace(
+            made,
+            owner=owner,
+            owners=tuple(folder.name for folder in folders),
+            notes=unread(root, [table.path for table in (*nodes, *edges)], *folders),
+        )
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,10 @@ def _check_names(names: list[str], path: Path) -> None:
         refuse(path, f"missing arrays: {', '.join(missing)}", f"Required are {', '.join(REQUIRED)}.")
     unknown = [key for key in names if key not in REQUIRED + OPTIONAL]
     if unknown:
-        refuse(path, f"unknown arrays: {', '.join(unknown)}", f"Remove them; allowed too are {', '.join(OPTIONAL)}.")
+        masks = any("mask" in key for key in unknown)
+        split = " A mask becomes a split by train_idx = numpy.flatnonzero(train_mask)." if masks else ""
+        remedy = f"Remove them; allowed too are {', '.join(OPTIONAL)}.{split}"
+        refuse(path, f"unknown arrays: {', '.join(unknown)}", remedy)
     if 0 < sum(key in names for key in SPLIT) < len(SPLIT):
         refuse(path, "the split is incomplete", f"Give all of {', '.join(SPLIT)}, or none.")
 

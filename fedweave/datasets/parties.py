@@ -30,7 +30,8 @@ from fedweave.datasets.folder import Folder
 from fedweave.datasets.numerals import labels_in
 from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.sensitive import refuse_repeated
-from fedweave.datasets.table import Table
+from fedweave.datasets.table import Table, find
+from fedweave.datasets.unread import unread
 from fedweave.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Parties:
         if root is None:
             raise ConfigError('The dataset "parties" needs the folder of all parties\' folders: set [data] path.')
         given = self._given(root)
+        folders = [party.nodes.path.parent for party in given]
         ids = _common(root, given)
         rows = [pc.index_in(ids, party.ids).to_numpy(zero_copy_only=False).astype(np.int64) for party in given]
         _report(given, rows)
@@ -99,6 +101,7 @@ class Parties:
             parties=parties,
             ids=tuple(ids.to_pylist()),
             labels=self._as_folder().names_of(label),
+            notes=unread(root, [find(own, stem) for own in folders for stem in ("nodes", "edges")], *folders),
         )
         return check(dataset, root)
 
@@ -147,6 +150,7 @@ def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
         public=split_of(given.nodes, y if labelled else np.zeros_like(y)) if "split" in given.nodes.columns else None,
         ids=tuple(given.ids.to_pylist()),
         labels=kind.names_of(given.nodes),
+        notes=unread(folder, [find(folder, stem) for stem in ("nodes", "edges")]),
     )
     return check(dataset, folder, labelled), given.names
 

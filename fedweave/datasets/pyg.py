@@ -32,7 +32,8 @@ def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = (), sens_feat
     and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled; without val_mask,
     no node is in val.
 
-    ignore: attributes that do not count, such as "edge_weight", which is refused otherwise unless it is 1 everywhere.
+    ignore: attributes that do not count, such as "edge_weight", which is refused otherwise unless it is 1 everywhere;
+    other arrays that are not read are noted.
     sens_feature: allow a feature column that says the same as sens.
 
     Raises:
@@ -62,18 +63,33 @@ def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = (), sens_feat
         classes=int(whole.max(initial=-1)) + 1,
         sens=_whole(held["sens"], "sens", _GROUPS, name) if "sens" in held else None,
         public=_split(held, len(x), name),
+        notes=_unread(data, ignore, name),
     )
     return without_sens(check(made, name), name, sens_feature)
 
 
 def _held(data: Any, name: str, ignore: Sequence[str]) -> dict[str, np.ndarray]:
     """What is read of the data: its attributes by name, without those of `ignore`."""
-    there = [key for key in _READ if getattr(data, key, None) is not None]
+    there = [key for key in (*_READ, *_others(data)) if getattr(data, key, None) is not None]
     if absent := [key for key in ignore if key not in there]:
         refuse(name, f"the data has no {absent[0]!r}, which ignore names", f"Correct it; there are {', '.join(there)}.")
     if missing := [key for key in _READ[:3] if key not in there or key in ignore]:
         refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and y.")
-    return {key: _array(getattr(data, key), key, name) for key in there if key not in ignore}
+    return {key: _array(getattr(data, key), key, name) for key in there if key in _READ and key not in ignore}
+
+
+def _others(data: Any) -> list[str]:
+    """The names of further arrays."""
+    keys = getattr(data, "keys", ())
+    found = keys() if callable(keys) else keys
+    return [key for key in found if key not in _READ and getattr(getattr(data, key, None), "ndim", 0) > 0]
+
+
+def _unread(data: Any, ignore: Sequence[str], name: str) -> tuple[str, ...]:
+    """A sentence on arrays that are neither read nor ignored; none without such arrays."""
+    if not (there := [key for key in _others(data) if key not in ignore]):
+        return ()
+    return (f"of {name}, {', '.join(there)} {'is' if len(there) == 1 else 'are'} not read; ignore = {there} says so",)
 
 
 def _ends(pairs: np.ndarray, nodes: int, name: str) -> np.ndarray:

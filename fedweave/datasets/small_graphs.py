@@ -46,8 +46,8 @@ class TU:
             refuse(root, what, "Name the folder of one data set in the TU layout; see docs/data-format.md.")
         return self._read(root, found[0])
 
-    def _read(self, folder: Path, name: str) -> Dataset:
-        dataset = tu.read(folder, name, self.attributes)
+    def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
+        dataset = tu.read(folder, name, self.attributes, pattern)
         return replace(dataset, x=normalise(dataset.x, self.normalise, name))
 
 
@@ -77,7 +77,7 @@ class PublicTU(TU):
 
     def _checked(self, folder: Path) -> Dataset:
         """The published collection in `folder`; raises DataError for another."""
-        dataset = self._read(folder, self.own_name)
+        dataset = self._read(folder, self.own_name, f"{self.own_name}_*")
         counted = [name for name in COUNTED if name != "features" or not self.attributes]
         check_counts(dataset, self.facts, folder, tuple(counted))
         return replace(dataset, name=self.name)

@@ -2,12 +2,13 @@
 with graphs"): one folder of files DS_….txt, each plain or compressed as .txt.xz, one line per node, edge or graph.
 
 DS_A holds "i, j" for every edge in both directions, DS_graph_indicator the graph of each node, DS_graph_labels the
-class of each graph; nodes and graphs count from 1. Optional: DS_node_labels and DS_edge_labels (whole numbers),
-DS_node_attributes (numbers). Other files are not read.
+class of each graph; nodes and graphs count from 1, and graphs without nodes are left out. Optional: DS_node_labels and
+DS_edge_labels (whole numbers), DS_node_attributes (numbers). Other files are not read, which is noted.
 """
 
 import lzma
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +23,21 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import compact, one_hot
 from fedweave.datasets.precision import EXACT, exact, refuse_merged
+from fedweave.datasets.unread import unread
 
 SUFFIXES = (".txt", ".txt.xz")
+READ = ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")
+SHOWN = 5  # numbers of graphs in a note
 AGAIN = "Get the file again; docs/data-format.md describes the layout."
+NUMBERS = "Give numbers with commas between them."
+REGRESSION = (
+    "A class is a whole number per graph. Numbers to predict (regression) are not learnt yet: write into "
+    "{}_graph_labels.txt a class for each graph, such as which of a few ranges its number is in."
+)
+TEMPORAL = (
+    "Lines of different lengths, times and labels in turn, are the temporal form of the layout, which is not read: "
+    "give one label per node, such as its last, to leave time out."
+)
 
 
 @dataclass(frozen=True)
@@ -57,22 +70,24 @@ def holds(folder: Path, name: str = "*") -> list[str]:
     return sorted(found)
 
 
-def read(folder: Path, name: str, attributes: bool = False) -> Dataset:
-    """The checked data set DS = `name` in `folder`. Classes are the different graph labels in rising order.
+def read(folder: Path, name: str, attributes: bool = False, pattern: str = "*") -> Dataset:
+    """The checked data set DS = `name` in `folder`. Classes are the different graph labels in rising order. Graphs are
+    in the order of their numbers; where these have gaps, `ids` are the numbers, and a note says so.
 
     Features are one-hot node labels, a column for each number from the lowest to the highest label (so DD has 89
     columns, of which 82 occur), after them with `attributes` the node attributes; without either, one-hot degrees from
     0 to the highest. Edges of a node with itself are dropped, repeated edges kept once (as in PyTorch Geometric).
 
+    pattern: of the names of files that are noted if they are not read.
+
     Raises:
         DataError: a file is missing, damaged or refused; names file and line.
     """
     indicator = _required(folder, f"{name}_graph_indicator")
-    graph_of = _graphs(indicator)
-    labels = _required(folder, f"{name}_graph_labels")
-    labels.check_count(int(graph_of[-1]) + 1, f"graphs in {indicator.path.name}")
-    classes, y = np.unique(labels.one_column(), return_inverse=True)
-    edges, edge_labels = _edges(folder, name, graph_of)
+    numbers, graph_of = np.unique(_graphs(indicator), return_inverse=True)
+    labels, gaps = _graph_labels(folder, name, numbers, indicator)
+    classes, y = np.unique(labels, return_inverse=True)
+    edges, edge_labels = _edges(folder, name, numbers[graph_of])
     kinds, held = _node_labels(folder, name, len(graph_of)), []
     if kinds is not None:
         held += [one_hot(column) for column in kinds.T]
@@ -85,28 +100,59 @@ def read(folder: Path, name: str, attributes: bool = False) -> Dataset:
         edges=edges,
         y=y.astype(np.int64),
         classes=len(classes),
-        graph_of=graph_of,
+        ids=tuple(map(str, numbers.tolist())) if gaps else (),
+        graph_of=graph_of.astype(np.int64),
         node_labels=None if kinds is None else _numbered(kinds),
         edge_labels=edge_labels,
+        notes=(*gaps, *_unread(folder, name, attributes, pattern)),
     )
     return check(dataset, folder)
 
 
+def _unread(folder: Path, name: str, attributes: bool, pattern: str) -> Iterator[str]:
+    """What to say of files that are not read."""
+    own, held = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in READ}
+    used = [path for path in (*held.values(), _file(folder, own)) if path is not None]
+    if not attributes and (path := _file(folder, own)) is not None:
+        yield f"{path} is not used; data.attributes = true takes the node attributes as features"
+    yield from unread(folder, used, pattern=pattern)
+
+
+def _graph_labels(folder: Path, name: str, numbers: np.ndarray, indicator: Lines) -> tuple[np.ndarray, tuple[str, ...]]:
+    """int64 [e]: the labels of the graphs `numbers` [e], sorted; and what to say of numbers left out."""
+    stem, remedy = f"{name}_graph_labels", REGRESSION.format(name)
+    if _file(folder, stem) is None and (targets := _file(folder, f"{name}_graph_attributes")) is not None:
+        refuse(targets, f"there are numbers for each graph, and no {stem}.txt beside them", remedy)
+    lines = _required(folder, stem, remedy=remedy)
+    labels = lines.one_column()
+    if len(labels) == len(numbers) == numbers[-1]:
+        return labels, ()
+    if len(labels) == len(numbers):
+        said = f"{indicator.path.name} leaves out numbers up to {numbers[-1]}; the labels are taken in order"
+        return labels, (said,)
+    if len(labels) < numbers[-1]:
+        lines.check_count(len(numbers), f"graphs in {indicator.path.name}, numbered up to {numbers[-1]}")
+    absent = np.setdiff1d(np.arange(1, len(labels) + 1), numbers).tolist()
+    shown = ", ".join(map(str, absent[:SHOWN])) + (", …" if absent[SHOWN:] else "")
+    said = f"{counted(len(absent), 'graph')} of {len(labels):,} left out, without a node: {shown}"
+    return labels[numbers - 1], (said,)
+
+
 def _graphs(indicator: Lines) -> np.ndarray:
-    """int64 [n]: the graph of each node, from 0."""
+    """int64 [n]: the number of each node's graph, from 1 and never falling."""
     graph = indicator.one_column()
     if len(graph) == 0:
         refuse(indicator.path, "the file is empty", "Give one line per node.")
     steps, remedy = np.diff(graph, prepend=0), "Nodes stand graph by graph, graphs count from 1."
-    line = first((steps < 0) | (steps > 1) | (graph < 1))
+    line = first((steps < 0) | (graph < 1))
     if line is not None:
         before = f"after graph {graph[line - 1]}" if line else "at the start"
         indicator.refuse_at(line, f"graph {graph[line]} {before}", remedy)
-    return graph - 1
+    return graph
 
 
 def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """int64 [2, E] in the form of `Dataset`, and int64 [E] their labels or None."""
+    """int64 [2, E] in the form of `Dataset`, and int64 [E] their labels or None; `graph_of` [n] are graphs' numbers."""
     lines, n = _required(folder, f"{name}_A", columns=2), len(graph_of)
     ends = lines.values.T - 1
     line = first(np.any((ends < 0) | (ends >= n), 0))
@@ -114,7 +160,7 @@ def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, n
         lines.refuse_at(line, f"edge {_pair(ends, line)} names a node that is not in 1..{n}", "Nodes count from 1.")
     line = first(graph_of[ends[0]] != graph_of[ends[1]])
     if line is not None:
-        graphs = " and ".join(str(graph_of[end[line]] + 1) for end in ends)
+        graphs = " and ".join(str(graph_of[end[line]]) for end in ends)
         lines.refuse_at(line, f"edge {_pair(ends, line)} joins graphs {graphs}", "Edges stay within one graph.")
     codes = ends[0] * n + ends[1]
     order = np.argsort(codes, kind="stable")
@@ -145,7 +191,7 @@ def _edge_labels(folder: Path, name: str, ends: np.ndarray, kept: np.ndarray, re
 
 def _node_labels(folder: Path, name: str, nodes: int) -> np.ndarray | None:
     """int64 [n, columns], each column from 0, or None."""
-    lines = _optional(folder, f"{name}_node_labels")
+    lines = _optional(folder, f"{name}_node_labels", uneven=TEMPORAL)
     if lines is None:
         return None
     lines.check_count(nodes, "nodes")
@@ -184,21 +230,34 @@ def _pair(ends: np.ndarray, line: int) -> str:
     return f"{ends[0, line] + 1}, {ends[1, line] + 1}"
 
 
-def _required(folder: Path, stem: str, columns: int | None = None) -> Lines:
-    lines = _optional(folder, stem, columns=columns)
+def _required(folder: Path, stem: str, columns: int | None = None, remedy: str = NUMBERS) -> Lines:
+    lines = _optional(folder, stem, columns=columns, remedy=remedy)
     if lines is None:
         refuse(folder, f"neither {stem}.txt nor {stem}.txt.xz is there", AGAIN)
     return lines
 
 
-def _optional(folder: Path, stem: str, kind: pa.DataType | None = None, columns: int | None = None) -> Lines | None:
-    """The numbers (int64 unless `kind` says otherwise) of a file; None if there is none."""
+def _file(folder: Path, stem: str) -> Path | None:
+    """The file of that stem; None if there is none."""
     found = [path for path in (folder / f"{stem}{suffix}" for suffix in SUFFIXES) if path.is_file()]
-    if not found:
+    if found[1:]:
+        refuse(folder, f"both {found[0].name} and {found[1].name} are there", "Keep the one that counts.")
+    return found[0] if found else None
+
+
+def _optional(
+    folder: Path,
+    stem: str,
+    kind: pa.DataType | None = None,
+    columns: int | None = None,
+    remedy: str = NUMBERS,
+    uneven: str = NUMBERS,
+) -> Lines | None:
+    """The numbers (int64 unless `kind` says otherwise) of a file; None if there is none. What to do is `remedy` where a
+    cell is none, and `uneven` where lines differ in length."""
+    path = _file(folder, stem)
+    if path is None:
         return None
-    [path, *more] = found
-    if more:
-        refuse(folder, f"both {path.name} and {more[0].name} are there", "Keep the one that counts.")
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
             most = most_of(path.stat().st_size)
@@ -207,10 +266,10 @@ def _optional(folder: Path, stem: str, kind: pa.DataType | None = None, columns:
         refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", AGAIN)
     if len(text) > most:
         refuse(path, f"its {path.stat().st_size:,} bytes unpack to more than {most:,}", "Unpack it, if that is meant.")
-    return Lines(path, _parsed(path, text.rstrip(), kind or pa.int64(), columns))
+    return Lines(path, _parsed(path, text.rstrip(), kind or pa.int64(), columns, (remedy, uneven)))
 
 
-def _parsed(path: Path, text: bytes, kind: pa.DataType, columns: int | None) -> np.ndarray:
+def _parsed(path: Path, text: bytes, kind: pa.DataType, columns: int | None, remedies: tuple[str, str]) -> np.ndarray:
     width = text.partition(b"\n")[0].count(b",") + 1 if text else columns or 1
     if columns not in (None, width):
         refuse(path, f"line 1: {width} numbers instead of {columns}", AGAIN)
@@ -228,5 +287,6 @@ def _parsed(path: Path, text: bytes, kind: pa.DataType, columns: int | None) -> 
         )
     except pa.ArrowInvalid as error:
         line = re.search(r"Row #(\d+): (.*)", " ".join(str(error).split()))
-        refuse(path, f"line {line[1]}: {line[2]}" if line else str(error), "Give numbers with commas between them.")
+        what = f"line {line[1]}: {line[2]}" if line else str(error)
+        refuse(path, what, remedies["Expected" in what])
     return np.stack([column.to_numpy() for column in table.columns], 1)

@@ -7,7 +7,9 @@ variable `examples` says whether it can cut a graph's nodes ("node", the default
 
 from typing import Any
 
-from fedweave.core.graph import TRAIN
+import numpy as np
+
+from fedweave.core.graph import SPLITS, TRAIN
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.outside import called
@@ -85,22 +87,38 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
 
 
 def unused(partition: Any, data: Dataset, found: Partition) -> list[str]:
-    """What to say of a split and owners of one's own that the cut `found` of `data`, which `partition` made, does not
-    go by."""
-    owners = [] if data.owner is None or isinstance(partition, Column) else [OWNERS]
-    return [*filter(None, [_unused_split(partition, data, found)]), *owners]
+    """What to say of what came with the data and is not used: what its reader notes, and a split and owners that the
+    cut `found`, which `partition` made (None where that is not known), does not go by."""
+    owners = [] if data.owner is None or found.names == data.owners else [OWNERS]
+    return [*data.notes, *_unused_split(partition, data, found), *owners]
 
 
-def _unused_split(partition: Any, data: Dataset, found: Partition) -> str:
-    public = data.public if data.ids else None
-    if public is None or all((public[TRAIN][part.examples] == part.masks[TRAIN]).all() for part in found.parts):
-        return ""
+def _unused_split(partition: Any, data: Dataset, found: Partition) -> list[str]:
+    public = data.public
+    if public is None or getattr(partition, "public_split", False) or _goes_by(public, found):
+        return []
+    counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, public.sum(1).tolist(), strict=True))
     if hasattr(partition, "public_split"):
-        return "the tables' column split is not used, but ratios; partition.public_split = true takes it"
-    fits = [
-        name for name, kind in PARTITIONS.items() if data.example in _examples(kind) and hasattr(kind, "public_split")
-    ]
-    return f"the tables' column split is not used: this partition draws its own; {', '.join(fits)} can take it"
+        remedy = "partition.public_split = true takes it"
+    else:
+        fits = [
+            name
+            for name, kind in PARTITIONS.items()
+            if data.example in _examples(kind) and hasattr(kind, "public_split")
+        ]
+        remedy = f"{', '.join(fits)} can take it, by public_split = true"
+    return [f"the data's own split ({counts}) is not used: this partition draws its own; {remedy}"]
+
+
+def _goes_by(public: np.ndarray, found: Partition) -> bool:
+    """Whether all examples are used as the split bool [3, e] says, except that those outside it may train."""
+    free = np.asarray(~public.any(0))
+    for part in found.parts:
+        own = public[:, part.examples].copy()
+        own[TRAIN] |= free[part.examples]
+        if (part.masks & ~own).any():
+            return False
+    return True
 
 
 def _examples(kind: type) -> tuple[str, ...]:

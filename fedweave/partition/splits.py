@@ -69,7 +69,8 @@ def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
     if data.public is None:
         raise ConfigError(
             f"[partition] public_split = true, but {data.name!r} has no published split; "
-            "set it to false and give train, val and test, or give your own tables a column split."
+            "set it to false and give train, val and test, or give your own data a split: tables a column split, "
+            "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks."
         )
     masks = data.public & (data.y >= 0)
     return tuple(Part.of(data, own, masks[:, own]) for own in held)

@@ -85,7 +85,7 @@ class Terminal:
         idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
         odd = (*one_class(built.data), *odd_data(built.data))
         for note in (*unused(config.partition.make(), *cut), *idle, *odd):
-            self._console.print(f"note: {printable(note)}", highlight=False, soft_wrap=True, markup=False)
+            self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
     @staticmethod
     def _how(engine: Mapping[str, Any], built: Any) -> str:

@@ -256,6 +256,23 @@ def test_attributes_that_nodes_lack_are_named(lacking: str, options: dict[str, A
         datasets.from_networkx(graph, **options)
 
 
+def test_nodes_and_attributes_of_networkx_may_be_of_any_kind() -> None:
+    graph = nx.Graph()
+    graph.add_node(np.int64(1), label=0, a=1.0)
+    graph.add_node((1, 2), label=1, a=2.0)
+    graph.add_edge(np.int64(1), (1, 2))
+    for number, node in enumerate(graph):
+        graph.nodes[node][5] = number
+    data = datasets.from_networkx(graph)
+    assert (data.ids, data.columns, data.edges.tolist()) == (("1", "(1, 2)"), ("5", "a"), [[0, 1], [1, 0]])
+    graph.edges[1, (1, 2)].update({"weight": np.ones(2), 7: 2})
+    with pytest.raises(DataError, match="unknown columns: 7"):
+        datasets.from_networkx(graph)
+    graph.add_node("1", label=0, a=1.0)
+    with pytest.raises(DataError, match="id '1' is already in row 0"):
+        datasets.from_networkx(graph, features=["a"], ignore=("edges.weight", "edges.7"))
+
+
 def test_a_networkx_graph_without_attributes_says_so() -> None:
     with pytest.raises(DataError, match=r"none of 3 nodes has the attribute 'label'\. The nodes have no attributes\."):
         datasets.from_networkx(nx.path_graph(3))

@@ -116,9 +116,14 @@ BROKEN = {
     "no number": ({"A": "1, 2\n2, x\n"}, r"DS_A\.txt: line 2: .*invalid value 'x'"),
     "an empty line": ({"graph_labels": "1\n\n2\n"}, r"DS_graph_labels\.txt: line 2: .*invalid value ''"),
     "graphs from 0": ({"graph_indicator": "0\n0\n1\n1\n1\n"}, r"indicator\.txt: line 1: graph 0 at the start"),
-    "a graph left out": ({"graph_indicator": "1\n1\n1\n3\n3\n"}, r"indicator\.txt: line 4: graph 3 after graph 1"),
     "graphs mixed": ({"graph_indicator": "1\n2\n1\n2\n2\n"}, r"indicator\.txt: line 3: graph 1 after graph 2"),
     "no nodes": ({"graph_indicator": ""}, r"indicator\.txt: the file is empty"),
+    "labels of some graphs": (
+        {"graph_indicator": "1\n1\n1\n4\n4\n", "graph_labels": "1\n2\n3\n"},
+        r"labels\.txt: it has 3 lines, but there are 2 graphs in DS_graph_indicator\.txt, numbered up to 4",
+    ),
+    "times and labels": ({"node_labels": "0, 5\n0, 5, 7, 6\n0, 5\n0, 5\n0, 5\n"}, r"labels\.txt: line 2: .* temporal"),
+    "numbers to predict": ({"graph_labels": "0.37\n1.5\n"}, r"graph_labels\.txt: line 1: .*0\.37.*regression"),
     "labels missing": ({"graph_labels": "1\n"}, r"labels\.txt: it has 1 line, but there are 2 graphs in DS_graph_ind"),
     "two labels a graph": ({"graph_labels": "1, 2\n1, 2\n"}, r"DS_graph_labels\.txt: line 1: 2 numbers instead of one"),
     "kinds missing": ({"node_labels": "1\n2\n"}, r"node_labels\.txt: it has 2 lines, but there are 5 nodes"),
@@ -133,6 +138,40 @@ def test_refusals_name_file_and_line(what: str, tmp_path: Path) -> None:
     changed, message = BROKEN[what]
     with pytest.raises(DataError, match=message):
         tu.read(folder(tmp_path, **changed), "DS")
+
+
+@pytest.mark.parametrize(
+    ("labels", "y", "said"),
+    [
+        ("7\n5\n-1\n", [1, 0], "1 graph of 3 left out, without a node: 2"),
+        ("7\n5\n-1\n5\n", [1, 0], "2 graphs of 4 left out, without a node: 2, 4"),
+        ("7\n-1\n", [1, 0], "DS_graph_indicator.txt leaves out numbers up to 3; the labels are taken in order"),
+    ],
+)
+def test_numbers_of_graphs_may_have_gaps(tmp_path: Path, labels: str, y: list[int], said: str) -> None:
+    path = folder(tmp_path, without=("node_attributes",), graph_indicator="1\n1\n1\n3\n3\n", graph_labels=labels)
+    data = tu.read(path, "DS")
+    assert (data.y.tolist(), data.classes, data.ids, data.notes) == (y, 2, ("1", "3"), (said,))
+    np.testing.assert_array_equal(data.graph_of, [0, 0, 0, 1, 1])
+    (tmp_path / "DS_A.txt").write_text("3, 4\n4, 3\n")
+    (tmp_path / "DS_edge_labels.txt").unlink()
+    with pytest.raises(DataError, match="edge 3, 4 joins graphs 1 and 3"):
+        tu.read(path, "DS")
+
+
+def test_numbers_for_each_graph_without_classes_are_told_apart_from_a_missing_file(tmp_path: Path) -> None:
+    path = folder(tmp_path, without=("graph_labels",), graph_attributes="0.1\n0.2\n")
+    with pytest.raises(DataError, match=r"DS_graph_attributes\.txt: .*regression.* into DS_graph_labels\.txt"):
+        tu.read(path, "DS")
+
+
+def test_files_that_are_not_used_are_noted(tmp_path: Path) -> None:
+    path = folder(tmp_path, edge_attributes="1\n")
+    (path / "DS_README.txt").write_text("not data")
+    used, other = tu.read(path, "DS").notes
+    assert "DS_node_attributes.txt is not used; data.attributes = true" in used
+    assert other == f"in {path}, DS_edge_attributes.txt is not read"
+    assert tu.read(path, "DS", attributes=True, pattern="DS_[!e]*").notes == ()
 
 
 def test_attributes_are_numbers_and_there(tmp_path: Path) -> None:

@@ -214,6 +214,20 @@ def test_a_site_that_trains_on_one_class_alone_is_noted(project: Path) -> None:
     assert noted == [("bank-a", "every train node is of class c1, so that a model learns that alone")]
 
 
+def test_a_file_beside_a_sites_tables_is_noted_unless_it_is_the_global_test(project: Path) -> None:
+    tables(project.parent / "data")
+    bring(project, project.parent / "data")
+    path = project / "bank-a/data/global.npz"
+    path.write_bytes((project / "bank-b/data.npz").read_bytes())
+    told = examine(project, read_project(project)).notes
+    assert [whose for whose, what in told if what.endswith("global.npz is not read")] == ["bank-a"]
+    site = project / "bank-a/site.toml"
+    site.write_text(site.read_text().replace("[data]\n", '[data]\ntest = "data/global.npz"\n'))
+    found = examine(project, read_project(project))
+    assert "data/global.npz" in " ".join(what for _, what in found.faults)  # read, and of other columns
+    assert not [what for _, what in found.notes if "is not read" in what]
+
+
 def test_parties_with_unlike_splits_hear_which_nodes(project: Path) -> None:
     """The run would be refused, and could not say which: no site tells its ids."""
     config = experiment("glasu", **tables(project.parent / "data"))

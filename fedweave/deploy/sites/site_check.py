@@ -53,7 +53,7 @@ def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: in
         why = f"{counted(own.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
         told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
     _crowds(folder, own, rules, told)
-    told.notes.extend((name, said) for said in (*odd_features(own), *odd_data(own)))
+    told.notes.extend((name, said) for said in (*own.notes, *odd_features(own), *odd_data(own)))
     if odd := not_composed(own.ids):
         said = f"the id {odd!r} is not in Unicode's form NFC, and another party's that looks the same would not meet it"
         told.notes.append((name, said))
@@ -69,7 +69,10 @@ def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, s
         _get_on(folder, own, data.normalise, rules, config, sites, told)
     told.facts.append((name, _described(own)))
     _crowds(folder, own, rules, told)
-    told.notes.extend((name, said) for said in (*odd_features(own), *odd_data(own)))
+    beside = (
+        data.test is not None and (folder / data.test).parent == folder / data.path
+    )  # a file that is read after all
+    told.notes.extend((name, said) for said in (*(() if beside else own.notes), *odd_features(own), *odd_data(own)))
     told.forms[name] |= {
         "features": own.features,
         "columns": list(own.columns) or None,
