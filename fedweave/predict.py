@@ -120,7 +120,7 @@ def _jointly(run: Any, data: Path | None) -> "pa.Table":
     built = run.built
     if data is not None:
         try:
-            now = build(_on(run.config, data))
+            now = build(_on(run.config, data, built.data))
         except DataError as error:
             raise DataError(
                 f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)"
@@ -137,8 +137,8 @@ def _jointly(run: Any, data: Path | None) -> "pa.Table":
     return predictions_table(found, built.data.ids, built.data.labels, y=built.data.y)
 
 
-def _on(config: Any, data: Path) -> Any:
-    """The run's configuration on other data, whose split does not matter."""
+def _on(config: Any, data: Path, before: Any) -> Any:
+    """The run's configuration on other data, with the classes of the data `before`; the split does not matter."""
     from fedweave.datasets.features import OVER_NODES
 
     values, partition = config.data.values, config.partition.values
@@ -148,7 +148,11 @@ def _on(config: Any, data: Path) -> Any:
             "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'."
         )
     kept = {key: partition[key] for key in partition if key not in ("public_split", "train_rest")}
-    return replace(config, folder=str(data), partition=replace(config.partition, values=kept))
+    if "labels" in values:
+        known = {"labels": before.labels} if before.labels else {"classes": before.classes}
+        values = values | {"labels": None, "classes": None} | known
+    other = {"data": replace(config.data, values=values), "partition": replace(config.partition, values=kept)}
+    return replace(config, folder=str(data), **other)
 
 
 def _same_parties(before: Any, now: Any, data: Path) -> Any:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from fedweave.datasets.check import first, refuse, refuse_rows
 from fedweave.datasets.features import check_normalise
 from fedweave.datasets.naming import check_naming, named
-from fedweave.datasets.numerals import labels_in, refuse_numerals, refuse_stray
+from fedweave.datasets.numerals import among, labels_in, refuse_numerals, refuse_stray
 from fedweave.datasets.table import WHOLE, Table, find, read
 from fedweave.errors import ConfigError
 
@@ -103,7 +103,7 @@ class Classified:
                 table.path, f"some labels are numbers, others are names ({names[0]})", "Use one kind in column label."
             )
         classes = pa.array(self.labels or sorted(present.unique().to_pylist()), pa.string())
-        y = pc.index_in(cells, classes, skip_nulls=True)
+        y = among(cells, classes)
         unknown, allowed = (
             y.is_null().to_numpy(False) & cells.is_valid().to_numpy(False),
             ", ".join(classes.to_pylist()),

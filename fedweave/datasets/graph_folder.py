@@ -23,7 +23,7 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.features import compact, normalise, one_hot
-from fedweave.datasets.numerals import labels_in, refuse_numerals
+from fedweave.datasets.numerals import among, labels_in, refuse_numerals
 from fedweave.datasets.recognise import TABLES, require_folder
 from fedweave.datasets.sensitive import without_sens
 from fedweave.datasets.table import WHOLE, Table, find, read
@@ -250,7 +250,7 @@ def _kinds(table: Table, names: tuple[str, ...] | None, key: str) -> np.ndarray:
     if names is None:
         refuse_numerals(table, key)
     known = pa.array(_names(table, names), pa.string())
-    places = pc.index_in(cells, known, skip_nulls=True)
+    places = among(cells, known)
     unknown = first(places.is_null().to_numpy(False) & cells.is_valid().to_numpy(False))
     if unknown is not None:
         what = f"label {cells[unknown].as_py()!r} is none of {', '.join(known.to_pylist())}"

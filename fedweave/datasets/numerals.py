@@ -41,6 +41,14 @@ def labels_in(table: Table, key: str) -> pa.Array:
     return table.texts("label", _remedy(key))
 
 
+def among(cells: pa.Array, names: pa.Array) -> pa.Array:
+    """Places int64 of cells in `names`, null where empty or none of them; "1.0", as pandas writes a whole number beside
+    gaps, is the name "1" where there is no name "1.0"."""
+    known = pc.is_in(cells, names, skip_nulls=True)
+    whole = pc.replace_substring_regex(cells, r"^(-?\d{1,18})\.0*$", r"\1")
+    return pc.index_in(pc.if_else(known, cells, whole), names, skip_nulls=True)
+
+
 def refuse_numerals(table: Table, key: str) -> None:
     """Refuse numbers in the column "label" that are not written as whole ones, where `key` in [data] lists no names:
     each would be a name of its own, next to which 1 and 1.0 are two.

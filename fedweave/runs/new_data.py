@@ -29,11 +29,11 @@ _ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs ha
 
 @dataclass(frozen=True)
 class Before:
-    """What a run was trained on. kinds: whether the nodes of its small graphs have labels, be these features or not."""
+    """What a run was trained on: its configuration, its form as noted, and its data as read again."""
 
     config: Config
     form: Form
-    kinds: bool
+    data: Dataset
 
     @property
     def columns(self) -> Sequence[str]:
@@ -53,8 +53,7 @@ def like(before: Before, path: Path) -> Dataset:
     except DataError as error:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}") from error
-    if data.example != before.form.example:
-        refuse(path, f"it holds {data.example}s, and the run was trained on {before.form.example}s", "Give such data.")
+    _check_example(data.example, before, path)
     return replace(
         data,
         x=compact(rescaled(compact(_matched(data, before, path)), **before.form.scaling)),
@@ -75,7 +74,9 @@ def _read(before: Before, path: Path) -> Dataset:
         attributes = any(name.startswith("attribute ") for name in before.columns)
         return tu.read(path, tu.holds(path)[0], attributes, labelled=False)
     named: dict[str, Any] = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
-    kind = GraphFolder if form.example == "graph" else Members if "parties" in kinds else Folder
+    of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
+    _check_example("graph" if of_graphs else "node", before, path)
+    kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
     taken = {own.name for own in fields(kind)}
     own = {name: value for name, value in before.config.data.values.items() if name in _OF_TABLES and name in taken}
     if kind is Members and (owner := own.pop("owner", None)):  # a column that its folders stand in for
@@ -84,6 +85,11 @@ def _read(before: Before, path: Path) -> Dataset:
         own["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
     encoded = _encoded(before) if kind is GraphFolder else {}
     return kind(sens_feature=True, **named, **encoded, **own).load(path, 0, labelled=False)
+
+
+def _check_example(example: str, before: Before, path: Path) -> None:
+    if example != (wanted := before.form.example):
+        refuse(path, f"it holds {example}s, and the run was trained on {wanted}s", f"Give new {wanted}s")
 
 
 def _categories(names: Sequence[str], given: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
@@ -124,24 +130,31 @@ def _matched(data: Dataset, before: Before, path: Path) -> "np.ndarray | sp.csr_
 def _called(data: Dataset, before: Before, path: Path) -> list[str]:
     """What the columns of `data` are called in the run: columns without names, here or there, are taken in order; ""
     for one that encodes nodes' labels, where these were known to the run and no features."""
-    wanted = before.columns
-    if not data.columns and data.features == len(wanted):
-        if before.form.columns:
+    wanted, numbered = before.columns, not before.data.columns
+    if not data.columns:
+        _check_count(data.features, len(wanted), path)
+        if not numbered:
             _LOG.warning("note: %s: its columns have no names and are taken in the run's order", path)
         return list(wanted)
-    have = list(described.names(data))
-    if before.kinds and not any(described.column(name).kind == "label" for name in wanted):
+    have, labels = list(data.columns), any(described.column(name).kind == "label" for name in wanted)
+    if before.data.node_labels is not None and not labels:
         have = ["" if described.column(name).kind == "label" else name for name in have]
+    if numbered and labels:
+        _LOG.warning("note: %s: labels of nodes are taken as the numbers from 0 that they are in the run's data", path)
     free, asked = (
         [name for name in names if name and described.column(name).kind not in _ENCODED] for names in (have, wanted)
     )
     if not any(map(described.is_unnamed, (*free, *asked))):
         return have
-    if len(free) != len(asked):
-        count = f"nodes have {len(free)} feature columns, and the run was trained on {len(asked)}"
-        refuse(path, count, "Give the same ones in the same order")
+    _check_count(len(free), len(asked), path)
     order = dict(zip(free, asked, strict=True))
     return [order.get(name, name) for name in have]
+
+
+def _check_count(features: int, wanted: int, path: Path) -> None:
+    if features != wanted:
+        count = f"nodes have {features} feature columns, and the run was trained on {wanted}"
+        refuse(path, count, "Give the same ones in the same order")
 
 
 def _classes(data: Dataset, form: Form, path: Path) -> np.ndarray:

@@ -65,7 +65,7 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     if any(part.columns is not None for part in run.seen.parts):
         raise UserError("in the run each client has columns of its own, so that no one table of new nodes fits them.")
     form = read_form(run.directory) or form_of_config(run.config, built.data)
-    data = like(Before(run.config, form, built.data.node_labels is not None), path)
+    data = like(Before(run.config, form, built.data), path)
     which = model or ("personal" if client is not None or built.algorithm.global_model(run.state) is None else "global")
     chosen = _chosen(run, client, which)
     if which == "global":
