@@ -35,7 +35,8 @@ Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this
 def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
     data: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="New nodes or graphs, as tables (docs/data-format.md).")
+        Path | None,
+        typer.Option(metavar="PATH", help="New nodes or graphs, in any form that `run` takes (docs/data-format.md)."),
     ] = None,
     model: Chosen = None,
     client: Client = None,
@@ -48,6 +49,13 @@ def predict(
             help="A .parquet or .csv file (RUN/predictions.parquet; with --data RUN/new-predictions.parquet).",
         ),
     ] = None,
+    spreadsheet: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet",
+            help="For a .csv file that a spreadsheet opens: put an apostrophe before text that it would compute.",
+        ),
+    ] = False,
 ) -> None:
     """Predict classes with the models of a finished run.
 
@@ -64,8 +72,13 @@ def predict(
         raise UserError(f"{path} exists; name another file with --out, or remove it.")
     if path.suffix not in (".parquet", ".csv"):
         raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
+    if spreadsheet and path.suffix != ".csv":
+        raise UserError(f"--spreadsheet is for a .csv file, and {path} is none; name one with --out.")
     table = predictions(directory, data, None if model is None else str(model), client)
-    (write_csv if path.suffix == ".csv" else write_table)(path, table)
+    if path.suffix == ".csv":
+        write_csv(path, table, spreadsheet)
+    else:
+        write_table(path, table)
     share = None if data is None else right(table)  # of its own examples the run's metrics say more
     known = "" if share is None else f", right for {share:.1%} of those with a known class"
     screen().print(f"{len(table)} predictions{known}: {path}", highlight=False, markup=False, soft_wrap=True)
@@ -107,7 +120,7 @@ def _jointly(run: Any, data: Path | None) -> "pa.Table":
     built = run.built
     if data is not None:
         try:
-            now = build(_on(run.config, data))
+            now = build(_on(run.config, data, built.data))
         except DataError as error:
             raise DataError(
                 f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)"
@@ -124,8 +137,8 @@ def _jointly(run: Any, data: Path | None) -> "pa.Table":
     return predictions_table(found, built.data.ids, built.data.labels, y=built.data.y)
 
 
-def _on(config: Any, data: Path) -> Any:
-    """The run's configuration on other data, whose split does not matter."""
+def _on(config: Any, data: Path, before: Any) -> Any:
+    """The run's configuration on other data, with the classes of the data `before`; the split does not matter."""
     from fedweave.datasets.features import OVER_NODES
 
     values, partition = config.data.values, config.partition.values
@@ -135,7 +148,11 @@ def _on(config: Any, data: Path) -> Any:
             "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'."
         )
     kept = {key: partition[key] for key in partition if key not in ("public_split", "train_rest")}
-    return replace(config, folder=str(data), partition=replace(config.partition, values=kept))
+    if "labels" in values:
+        known = {"labels": before.labels} if before.labels else {"classes": before.classes}
+        values = values | {"labels": None, "classes": None} | known
+    other = {"data": replace(config.data, values=values), "partition": replace(config.partition, values=kept)}
+    return replace(config, folder=str(data), **other)
 
 
 def _same_parties(before: Any, now: Any, data: Path) -> Any:

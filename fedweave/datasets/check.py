@@ -118,6 +118,7 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
     if dataset.public is not None:
         check_array(dataset.public, "the split", np.bool_, (3, e), where)
         _check_split(dataset, where, labelled)
+    _check_names(dataset, where)
     for name, count in (("node_labels", n), ("edge_labels", dataset.edges.shape[1])):
         kinds = getattr(dataset, name)
         if kinds is not None:
@@ -233,6 +234,18 @@ def _check_labels(dataset: Dataset, where: str | Path, labelled: bool) -> None:
         refuse(where, f"y, row {row}: label {y[row]} is not in 0..{classes - 1}", "Correct it, or -1 for unlabelled.")
     if labelled and (y == -1).all():
         refuse(where, f"y: no {dataset.example} has a label", f"Label at least one {dataset.example}.")
+
+
+def _check_names(dataset: Dataset, where: str | Path) -> None:
+    """Refuse names of which there are not as many as of what they name."""
+    for key, count, what in (
+        ("columns", dataset.features, "column of x"),
+        ("labels", dataset.classes, "class"),
+        ("ids", dataset.examples, dataset.example),
+    ):
+        names = getattr(dataset, key)
+        if names and len(names) != count:
+            refuse(where, f"{key} names {len(names)}, and there are {count}", f"Give one name for each {what}, or ().")
 
 
 def _check_graphs(graph_of: np.ndarray, edges: np.ndarray, graphs: int, where: str | Path) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 from fedweave.datasets.base import Dataset
 from fedweave.errors import UserError
 
+NAMES = "names of columns and classes"  # "names" in older runs, for which TU folders and public tables said none
+
 
 def digests(data: Dataset) -> dict[str, str]:
     """{what: SHA-256} of everything that a run depends on."""
@@ -25,7 +27,7 @@ def digests(data: Dataset) -> dict[str, str]:
         "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
     }
     names = json.dumps([data.columns, data.labels, data.owners]).encode()
-    return {what: _digest(arrays) for what, arrays in held.items()} | {"names": hashlib.sha256(names).hexdigest()}
+    return {what: _digest(arrays) for what, arrays in held.items()} | {NAMES: hashlib.sha256(names).hexdigest()}
 
 
 def content(data: Dataset) -> str:

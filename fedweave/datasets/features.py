@@ -1,5 +1,7 @@
 """How node features are stored and scaled."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -97,3 +99,18 @@ def normalise(
     low, span = known.min(0), np.ptp(known, 0)
     scaled = 2 * np.divide(wide - low, span, out=np.full_like(wide, 0.5), where=span > 0) - 1
     return scaled.astype(np.float32)
+
+
+def rescaled(
+    x: "np.ndarray | sp.csr_matrix", how: str, shift: Sequence[float] = (), divisor: Sequence[float | None] = ()
+) -> "np.ndarray | sp.csr_matrix":
+    """Features float32 [m, d] scaled by numbers that `scaling` found over other nodes, one for each column, where `how`
+    is one of `OVER_NODES`; a divisor of None is infinity."""
+    if how not in OVER_NODES:
+        return normalise(x, how, "")
+    factor = np.array([0.0 if value is None else 1 / value for value in divisor])
+    if how == "scale" and isinstance(x, sp.csr_matrix):
+        return sp.csr_matrix(x.astype(np.float64) @ sp.diags(factor)).astype(np.float32)
+    wide = np.asarray(x.toarray() if isinstance(x, sp.csr_matrix) else x, np.float64)
+    scaled: np.ndarray = ((wide - np.array(shift)) * factor).astype(np.float32)
+    return scaled

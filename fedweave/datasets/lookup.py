@@ -67,11 +67,12 @@ class Public:
         dataset = npz.read(path, self.name)
         counted = ("nodes", *(("edges",) if self.exact else ()), "features", "classes")
         check_counts(dataset, self.facts, path, counted, _OWN)
-        return replace(dataset, x=normalise(compact(self._features(dataset, path)), self.normalise, self.name))
+        dataset = self._allowed(dataset, path)
+        return replace(dataset, x=normalise(compact(dataset.x), self.normalise, self.name))
 
-    def _features(self, dataset: Dataset, path: Path) -> sp.csr_matrix:
-        """What models may see of the features in the file."""
-        return dataset.x if self.sens_column is None else _without(dataset, self.sens_column, path)
+    def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
+        """The data set with what models may see of the features in the file."""
+        return dataset if self.sens_column is None else _without(dataset, self.sens_column, path)
 
     def _find(self, root: Path | None) -> Path:
         places = list(self._places(root))
@@ -120,11 +121,12 @@ def cache() -> Path:
     return Path(named).expanduser()
 
 
-def _without(dataset: Dataset, column: int, path: Path) -> sp.csr_matrix:
-    """The features without the column that repeats the sensitive attribute: it is never an input of a model."""
+def _without(dataset: Dataset, column: int, path: Path) -> Dataset:
+    """The data without the column that repeats the sensitive attribute: it is never an input of a model."""
     x: sp.csr_matrix = dataset.x
     if dataset.sens is None:
         refuse(path, "the array sens is missing", "Store the sensitive attribute as sens int64 [nodes].")
     if column >= x.shape[1] or not np.array_equal(x[:, [column]].toarray().ravel(), dataset.sens):
         refuse(path, f"feature column {column} does not repeat sens", "Use the published column order.")
-    return x[:, np.arange(x.shape[1]) != column]
+    columns = tuple(name for at, name in enumerate(dataset.columns) if at != column)
+    return replace(dataset, x=x[:, np.arange(x.shape[1]) != column], columns=columns)

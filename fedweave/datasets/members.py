@@ -53,7 +53,7 @@ class Members(Folder):
         faults, nodes, edges = Faults(), list[Table](), list[Table]()
         for folder in folders:
             with faults:
-                of_nodes, of_edges = self.tables(folder, "nodes", "edges")
+                of_nodes, of_edges = self.tables(folder, "nodes", "edges", lacking=not labelled)
                 nodes.append(_named(of_nodes, folder.name, NODES[:1]))
                 edges.append(_named(of_edges, folder.name, EDGES))
         faults.refuse()

@@ -62,7 +62,8 @@ class Parties:
         self._as_folder()
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The nodes that all parties have, sorted by id as text; the parties in order of name, features side by side.
+        """The nodes that all parties have, sorted by id as text; the parties in order of name, features side by
+        side and called party/column.
 
         Logs how many nodes are common and what every party drops, as a warning if it drops any; `seed` is not used.
 
@@ -100,6 +101,7 @@ class Parties:
             public=None if split is None else split_of(split, y),
             parties=parties,
             ids=tuple(ids.to_pylist()),
+            columns=tuple(f"{party.name}/{name}" for party in parties for name in party.names),
             labels=self._as_folder().names_of(label),
             notes=unread(root, [find(own, stem) for own in folders for stem in ("nodes", "edges")], *folders),
         )

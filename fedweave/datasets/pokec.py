@@ -55,13 +55,16 @@ class Pokec:
         x = np.empty((users.rows, len(features)), np.float32)
         for column, name in enumerate(features):
             x[:, column] = users.numbers(name, apart=False)  # as published
+        ids = _ids(users)
         dataset = Dataset(
             name=self.name,
             x=compact(normalise(x, self.normalise, self.name)),
-            edges=_edges(folder / f"{self.stem}_relationship.txt", _ids(users)),
+            edges=_edges(folder / f"{self.stem}_relationship.txt", ids),
             y=_binary(users, LABEL),
             classes=2,
             sens=_binary(users, SENS),
+            ids=tuple(map(str, ids.tolist())),
+            columns=tuple(features),
         )
         return check(dataset, folder)
 

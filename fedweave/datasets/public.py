@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import scipy.sparse as sp
-
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.lookup import Facts, Public
 
@@ -89,8 +87,8 @@ class Sensitive(People):
 
     sens_feature: bool = False
 
-    def _features(self, dataset: Dataset, path: Path) -> sp.csr_matrix:
-        return dataset.x if self.sens_feature else super()._features(dataset, path)
+    def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
+        return dataset if self.sens_feature else super()._allowed(dataset, path)
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class Table:
         """int64 [rows], the places of the column's `cells`, which are strings, in `names`, -1 where empty; others are
         refused."""
         allowed = pa.array(names, pa.string())
-        found, known = pc.index_in(cells, allowed, skip_nulls=True), Known(allowed)
+        found, known = _places(cells, allowed), Known(allowed)
 
         def said(row: int) -> str:
             return f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}{known.hint(cells[row].as_py())}"
@@ -304,3 +304,11 @@ def _refuse_encoding(path: Path, error: Exception) -> NoReturn:
         f"the file is not UTF-8; it looks like {form}",
         f"Save it as UTF-8, in a spreadsheet as “CSV UTF-8”, or: iconv -f {given} -t UTF-8 {path.name} > new.csv.",
     )
+
+
+def _places(cells: pa.Array, names: pa.Array) -> pa.Array:
+    """Places int64 of cells in `names`, null where empty or none of them; "1.0", as pandas writes a whole number beside
+    gaps, is the name "1" where there is no name "1.0"."""
+    known = pc.is_in(cells, names, skip_nulls=True)
+    whole = pc.replace_substring_regex(cells, r"^(-?\d{1,18})\.0*$", r"\1")
+    return pc.index_in(pc.if_else(known, cells, whole), names, skip_nulls=True)

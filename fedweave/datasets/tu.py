@@ -70,13 +70,17 @@ def holds(folder: Path, name: str = "*") -> list[str]:
     return sorted(found)
 
 
-def read(folder: Path, name: str, attributes: bool = False, pattern: str = "*") -> Dataset:
-    """The checked data set DS = `name` in `folder`. Classes are the different graph labels in rising order. Graphs are
-    in the order of their numbers; where these have gaps, `ids` are the numbers, and a note says so.
+def read(folder: Path, name: str, attributes: bool = False, labelled: bool = True, pattern: str = "*") -> Dataset:
+    """The checked data set DS = `name` in `folder`. Classes are the different graph labels in rising order, and called
+    like them; so are kinds of nodes and edges ("1, 3" where each has two labels), unless they are the numbers from 0.
+    Graphs are in the order of their numbers; where these have gaps, `ids` are the numbers, and a note says so.
 
     Features are one-hot node labels, a column for each number from the lowest to the highest label (so DD has 89
     columns, of which 82 occur), after them with `attributes` the node attributes; without either, one-hot degrees from
-    0 to the highest. Edges of a node with itself are dropped, repeated edges kept once (as in PyTorch Geometric).
+    0 to the highest. They are called "label = 3" ("label 2 = 3" of the second label), "attribute 1" and "degree = 3".
+    Edges of a node with itself are dropped, repeated edges kept once (as in PyTorch Geometric).
+
+    labelled: False for graphs to be predicted, which may have no graph labels.
 
     pattern: of the names of files that are noted if they are not read.
 
@@ -85,28 +89,54 @@ def read(folder: Path, name: str, attributes: bool = False, pattern: str = "*") 
     """
     indicator = _required(folder, f"{name}_graph_indicator")
     numbers, graph_of = np.unique(_graphs(indicator), return_inverse=True)
-    labels, gaps = _graph_labels(folder, name, numbers, indicator)
-    classes, y = np.unique(labels, return_inverse=True)
-    edges, edge_labels = _edges(folder, name, numbers[graph_of])
-    kinds, held = _node_labels(folder, name, len(graph_of)), []
-    if kinds is not None:
-        held += [one_hot(column) for column in kinds.T]
+    classes, y, gaps = _classes(folder, name, numbers, indicator, labelled)
+    edges, edge_labels, edge_kinds = _edges(folder, name, numbers[graph_of])
+    labels, held, columns = _node_labels(folder, name, len(graph_of)), [], list[str]()
+    node_labels, node_kinds = (None, ()) if labels is None else _numbered(labels)
+    for number, own in enumerate(() if labels is None else labels.T, 1):
+        held.append(one_hot(own - own.min()))
+        which = "label" if labels is None or labels.shape[1] == 1 else f"label {number}"
+        columns += [f"{which} = {value}" for value in range(own.min(), own.max() + 1)]
     if attributes:
         held.append(sp.csr_matrix(_attributes(folder, name, len(graph_of))))
-    x = sp.hstack(held, "csr", np.float32) if held else one_hot(np.bincount(edges[0], minlength=len(graph_of)))
+        columns += [f"attribute {number}" for number in range(1, held[-1].shape[1] + 1)]
+    if not held:
+        held.append(one_hot(np.bincount(edges[0], minlength=len(graph_of))))
+        columns += [f"degree = {degree}" for degree in range(held[-1].shape[1])]
     dataset = Dataset(
         name=name,
-        x=compact(x),
+        x=compact(sp.hstack(held, "csr", np.float32)),
         edges=edges,
-        y=y.astype(np.int64),
+        y=y,
         classes=len(classes),
+        columns=tuple(columns),
+        labels=_names(classes),
         ids=tuple(map(str, numbers.tolist())) if gaps else (),
         graph_of=graph_of.astype(np.int64),
-        node_labels=None if kinds is None else _numbered(kinds),
+        node_labels=node_labels,
         edge_labels=edge_labels,
+        node_kinds=node_kinds,
+        edge_kinds=edge_kinds,
         notes=(*gaps, *_unread(folder, name, attributes, pattern)),
     )
-    return check(dataset, folder)
+    return check(dataset, folder, labelled)
+
+
+def _classes(
+    folder: Path, name: str, numbers: np.ndarray, indicator: Lines, labelled: bool
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """The different labels of graphs, rising, int64 [e] each graph's place among them, -1 where there are none, and
+    what to say of `numbers` [e] of graphs that are left out."""
+    if not labelled and _file(folder, f"{name}_graph_labels") is None:
+        return np.zeros(0, np.int64), np.full(len(numbers), -1), ()
+    labels, gaps = _graph_labels(folder, name, numbers, indicator)
+    classes, y = np.unique(labels, return_inverse=True)
+    return classes, y.astype(np.int64), gaps
+
+
+def _names(numbers: np.ndarray) -> tuple[str, ...]:
+    """What rising `numbers` [m] call things; () where they count these from 0."""
+    return () if np.array_equal(numbers, np.arange(len(numbers))) else tuple(map(str, numbers.tolist()))
 
 
 def _unread(folder: Path, name: str, attributes: bool, pattern: str) -> Iterator[str]:
@@ -151,8 +181,9 @@ def _graphs(indicator: Lines) -> np.ndarray:
     return graph
 
 
-def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """int64 [2, E] in the form of `Dataset`, and int64 [E] their labels or None; `graph_of` [n] are graphs' numbers."""
+def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+    """int64 [2, E] in the form of `Dataset`, int64 [E] their labels or None, and what these are called; `graph_of` [n]
+    are graphs' numbers."""
     lines, n = _required(folder, f"{name}_A", columns=2), len(graph_of)
     ends = lines.values.T - 1
     line = first(np.any((ends < 0) | (ends >= n), 0))
@@ -172,34 +203,36 @@ def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, n
     if lonely is not None:
         line = int(kept[lonely])
         lines.refuse_at(line, f"edge {_pair(ends, line)} lacks its reverse", "Give every edge in both directions.")
-    return ends[:, kept], _edge_labels(folder, name, ends, kept, kept[reverse])
+    return ends[:, kept], *_edge_labels(folder, name, ends, kept, kept[reverse])
 
 
-def _edge_labels(folder: Path, name: str, ends: np.ndarray, kept: np.ndarray, reverse: np.ndarray) -> np.ndarray | None:
-    """int64 [E] of the edges that stand in the lines `kept`, and the other way round in the lines `reverse`."""
+def _edge_labels(
+    folder: Path, name: str, ends: np.ndarray, kept: np.ndarray, reverse: np.ndarray
+) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """int64 [E] of the edges that stand in the lines `kept`, and the other way round in the lines `reverse`; and what
+    they are called."""
     lines = _optional(folder, f"{name}_edge_labels")
     if lines is None:
-        return None
+        return None, ()
     lines.check_count(ends.shape[1], f"lines in {name}_A")
-    labels = _numbered(lines.values)
+    labels, kinds = _numbered(lines.values)
     at = first(labels[kept] != labels[reverse])
     if at is not None:
         other = f"that of its reverse in line {reverse[at] + 1}"
         lines.refuse_at(int(kept[at]), f"the label of edge {_pair(ends, int(kept[at]))} is not {other}", AGAIN)
-    return labels[kept]
+    return labels[kept], kinds
 
 
 def _node_labels(folder: Path, name: str, nodes: int) -> np.ndarray | None:
-    """int64 [n, columns], each column from 0, or None."""
+    """int64 [n, columns], or None."""
     lines = _optional(folder, f"{name}_node_labels", uneven=TEMPORAL)
     if lines is None:
         return None
     lines.check_count(nodes, "nodes")
-    labels = lines.values - lines.values.min(0)
-    line = first(np.any(labels > nodes, 1))
+    line = first(np.any(lines.values - lines.values.min(0) > nodes, 1))
     if line is not None:
         lines.refuse_at(line, f"label {lines.values[line].max()} is too far from the others", "Number them in a row.")
-    return labels
+    return lines.values
 
 
 def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
@@ -219,11 +252,13 @@ def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
     return values
 
 
-def _numbered(labels: np.ndarray) -> np.ndarray:
-    """int64 [m]: one number from 0 for each row of labels [m, columns]."""
+def _numbered(labels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """int64 [m], one number from 0 for each row of labels [m, columns], and what the numbers stand for (`_names`)."""
     if labels.shape[1] == 1:
-        return labels[:, 0] - (labels.min() if len(labels) else 0)
-    return np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
+        low, high = (labels.min(), labels.max()) if len(labels) else (0, -1)
+        return labels[:, 0] - low, _names(np.arange(low, high + 1))
+    rows, kinds = np.unique(labels, axis=0, return_inverse=True)
+    return kinds.reshape(-1), tuple(", ".join(map(str, row)) for row in rows.tolist())
 
 
 def _pair(ends: np.ndarray, line: int) -> str:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedweave.core.text import counted, printable
-from fedweave.export.source import AT_SITES, HANDED_OUT, Form, Source
+from fedweave.export.source import AT_SITES, HANDED_OUT, Source
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import GAPS, NOTES
 from fedweave.report.reading import Run
+from fedweave.runs.form import Form
 
 _SHOWN = (
     ("global/accuracy", "test accuracy of the global model, or of all clients' test examples together"),

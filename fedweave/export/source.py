@@ -1,12 +1,11 @@
 """The model of a finished run that is to be exported: its weights, and what data it wants."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import UserError
+from fedweave.runs.form import Form, form_of_config, read_form
 
 if TYPE_CHECKING:
     from fedweave.config import Config
@@ -15,23 +14,6 @@ if TYPE_CHECKING:
 KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego")
 AT_SITES = "sites"  # how features are scaled that each site reads by itself
 HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
-
-
-@dataclass(frozen=True)
-class Form:
-    """What data a model wants.
-
-    columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
-    know them. example: "node" or "graph". scaling: of the features, "how", and where that depends on the run's nodes
-    "shift" and "divisor" of every column, the latter None for those that become 0.
-    """
-
-    features: int
-    classes: int
-    columns: Sequence[str]
-    labels: Sequence[str]
-    example: str
-    scaling: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -110,7 +92,7 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
     if any(part.columns is not None for part in run.seen.parts):
         raise UserError("in the run each client has columns of its own, so that no one module fits them.")
     w = run.model_of(which, client or run.built.fed.clients[0])
-    form = Form(data.features, data.classes, data.columns, data.labels, data.example, _scaling(config))
+    form = read_form(directory) or form_of_config(config, data)
     return Source(config, which, _weights(config, algorithm, w, form), form)
 
 
@@ -142,22 +124,3 @@ def _weights(config: "Config", algorithm: Any, w: "Tree", form: Form) -> "Tree":
     given = config.model.values
     heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []
     return state_dict(net, w if masks is None else unmasked(w, masks.threshold), heads)
-
-
-def _scaling(config: "Config") -> dict[str, Any]:
-    """See `Form.scaling`."""
-    from fedweave.datasets.features import OVER_NODES
-    from fedweave.runs.scoring import unscaled
-
-    how = config.data.values.get("normalise", "none")
-    return numbers(unscaled(config) if how in OVER_NODES else None, how)
-
-
-def numbers(x: Any, how: str) -> dict[str, Any]:
-    """`Form.scaling` of features x [n, d], as they are."""
-    from fedweave.datasets.features import OVER_NODES, scaling
-
-    if how not in OVER_NODES:
-        return {"how": how}
-    shift, divisor = (found.tolist() for found in scaling(x, how))
-    return {"how": how, "shift": shift, "divisor": [value if math.isfinite(value) else None for value in divisor]}

@@ -98,7 +98,7 @@ def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path
     )
     text = page(whole, table, about, shlex.join(["fedweave", "statement", *words]))
     paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html")] + [out / SEAL]
-    write_csv(paths[0], table)
+    write_csv(paths[0], table, spreadsheet=True)
     write_table(paths[1], table)
     write(paths[2], lambda file: file.write(text.encode()))
     write(paths[3], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
@@ -147,7 +147,7 @@ def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:
     for path in sorted(folder.glob("statement*.csv")):
         if path.stem not in tables and path.stem == _stem(""):
             raise UserError(f"{path} cannot be checked without {path.stem}.parquet; ask for it, or leave the file out.")
-        if path.stem in tables and read(path) != csv_bytes(tables[path.stem]):
+        if path.stem in tables and read(path) != csv_bytes(tables[path.stem], spreadsheet=True):
             raise UserError(f"{path} is not what the statement's Parquet file says; it was changed. Ask for it again.")
 
 

@@ -67,6 +67,11 @@ PARTITION = {
     **dict.fromkeys(("nodes", "edges_kept", "edges_cut", "train", "val", "test"), Column(_WHOLE, full=False)),
     "labels": Column(_COUNTS, full=False),
 }
+COLUMNS = {
+    **dict.fromkeys(("column", "kind"), Column(_WORDS)),
+    "value": Column(_WORDS, full=False),
+    **dict.fromkeys(("shift", "divisor"), Column(_NUMBERS, full=False)),
+}
 MOTIFS = {"client": Column(_WORDS), "motif": Column(_WORDS), "graphs": Column(_WHOLE)}
 CONTRIBUTIONS = {"client": Column(_WORDS), "round": Column(_WHOLE), "leave_one_out": Column(_NUMBERS, full=False)}
 PREDICTIONS = {"client": Column(_WORDS), "predicted": Column(_ANY)}
@@ -74,6 +79,7 @@ OF_TABLE = {
     "metrics.parquet": METRICS,
     "ledger.parquet": LEDGER,
     "partition.parquet": PARTITION,
+    "columns.parquet": COLUMNS,
     "contributions.parquet": CONTRIBUTIONS,
     "motifs.parquet": MOTIFS,
     "predictions.parquet": PREDICTIONS,

@@ -24,13 +24,14 @@ from fedweave.errors import DiskFull, FedweaveError, UserError
 from fedweave.runs.columns import MOST, check_columns
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
+COLUMNS = "columns.parquet"  # what the columns and classes of the run's data are (`runs.form`)
 MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
 PREDICTIONS, NEW_PREDICTIONS = "predictions.parquet", "new-predictions.parquet"  # of the run's own examples, of others
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 RUN = "run.json"  # of a run between sites: which run of the project it is
-OF_A_RUN = (CONFIG, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
+OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
 EXPORT, STATEMENT = "export", "statement"  # folders
 OF_MODEL = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)  # of a run as it is, whatever its rounds
 OF_COMMANDS = (*OF_MODEL, EXPORT, STATEMENT)
@@ -94,23 +95,25 @@ def write_table(path: Path, table: pa.Table) -> None:
     write(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
-def write_csv(path: Path, table: pa.Table) -> None:
-    """`write` a CSV file for spreadsheets (`csv_bytes`)."""
-    write(path, lambda file: file.write(csv_bytes(table)))
+def write_csv(path: Path, table: pa.Table, spreadsheet: bool = False) -> None:
+    """`write` a CSV file (`csv_bytes`)."""
+    write(path, lambda file: file.write(csv_bytes(table, spreadsheet)))
 
 
-def csv_bytes(table: pa.Table) -> bytes:
-    """A table as CSV: words that a spreadsheet would compute are marked as words (`core.text.cell`)."""
+def csv_bytes(table: pa.Table, spreadsheet: bool = False) -> bytes:
+    """A table as CSV, its values as they are; for a spreadsheet, words that it would compute are marked as words
+    (`core.text.cell`)."""
     from pyarrow import csv
 
-    words = [pa.types.is_string(field.type) for field in table.schema]
-    columns = [
-        pa.array(map(cell, column.to_pylist()), pa.string()) if is_words else column
-        for column, is_words in zip(table.columns, words, strict=True)
-    ]
-    safe = pa.table(columns, names=table.column_names)
+    if spreadsheet:
+        words = [pa.types.is_string(field.type) for field in table.schema]
+        columns = [
+            pa.array(map(cell, column.to_pylist()), pa.string()) if is_words else column
+            for column, is_words in zip(table.columns, words, strict=True)
+        ]
+        table = pa.table(columns, names=table.column_names)
     sink = pa.BufferOutputStream()
-    csv.write_csv(safe, sink)
+    csv.write_csv(table, sink)
     return bytes(sink.getvalue())
 
 

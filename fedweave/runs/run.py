@@ -49,6 +49,7 @@ from fedweave.runs.files import (
     write,
     write_table,
 )
+from fedweave.runs.form import form_of_config, write_form
 from fedweave.runs.replacing import recover, replacing
 from fedweave.runs.resuming import check_replaceable, check_rounds, examine
 from fedweave.runs.saving import RunFiles, Sites
@@ -179,6 +180,8 @@ def _prepare(
         built.fed.restore(start.fed, start.data)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(here.held(built)))
+    if config.engine.name == "simulation":  # sites alone know theirs
+        write_form(directory, form_of_config(config, built.data))
     if motifs := getattr(built, "motifs", None):
         write_table(directory / MOTIFS, frequent(motifs, built.data))
     with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone

@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.config import resolve
 from fedweave.errors import DataError, UserError
-from fedweave.predict import _unlike, predictions
+from fedweave.predict import _on, _unlike, predictions
 
 CONFIG = """
 seed = 1
@@ -124,6 +125,14 @@ def test_labels_that_the_run_has_not_are_named() -> None:
     )
     assert _unlike(before, more).startswith("the run has no label fraud, only claim, ok. Correct it")
     assert _unlike(before, numbered).startswith("it has 3 classes, and the run 2. Where nodes have not all labels, set")
+
+
+def test_new_nodes_have_the_runs_classes_even_where_some_do_not_occur() -> None:
+    document = {"data": {"name": "parties", "path": "old"}, "partition": {"name": "parties"}}
+    config = resolve(document | {"model": {"name": "gcnii"}, "algorithm": {"name": "glasu"}})
+    for labels, given in ((("claim", "ok"), None), ((), 2)):
+        now = _on(config, Path("new"), SimpleNamespace(labels=labels, classes=2)).data.values
+        assert (now["labels"], now["classes"]) == (labels or None, given)
 
 
 def test_only_who_has_labels_predicts_and_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_two_parties_worked_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.y, [1, 0, -1])  # bad < good
     np.testing.assert_array_equal(data.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
     np.testing.assert_array_equal(data.edges, [[0, 1, 1, 2], [1, 0, 2, 1]])
+    assert data.columns == ("bank/income", "bank/age", "shop/spent")
     bank, shop = data.parties  # type: ignore[misc]
     assert (bank.name, bank.columns.tolist(), bank.labels) == ("bank", [0, 1], False)
     assert (shop.name, shop.columns.tolist(), shop.labels) == ("shop", [2], True)

@@ -109,6 +109,13 @@ def test_the_sensitive_attribute_is_no_feature_and_the_others_are_unchanged(name
         np.testing.assert_array_equal(x, dense(whole))
 
 
+def test_the_dropped_column_takes_its_name_along(tmp_path: Path) -> None:
+    whole = npz.read(Path(real("german")) / "german/german.npz", "german")
+    names = tuple(f"f{at}" for at in range(whole.features))
+    npz.write(replace(whole, columns=names), tmp_path / "german.npz")
+    assert load("german", str(tmp_path)).columns == names[1:]
+
+
 def test_normalisations() -> None:
     x = dense(load("german", real("german"), normalise="none").x)
     scaled = dense(load("german", real("german")).x)  # "minmax" is the default

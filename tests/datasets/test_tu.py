@@ -42,7 +42,10 @@ def test_a_collection_worked_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.edge_labels, [0, 0, 2, 2, 1, 1])  # from 2, the lowest of the edges
     np.testing.assert_array_equal(data.node_labels, [2, 0, 2, 3, 0])  # from 3
     np.testing.assert_array_equal(dense(data.x), np.eye(4)[[2, 0, 2, 3, 0]])  # label 4 does not occur
+    assert (data.columns, data.labels) == (tuple(f"label = {label}" for label in range(3, 7)), ("-1", "7"))
+    assert (data.node_kinds, data.edge_kinds[:3]) == (("3", "4", "5", "6"), ("2", "3", "4"))
     with_more = tu.read(tmp_path, "DS", attributes=True)
+    assert with_more.columns == (*data.columns, "attribute 1", "attribute 2")
     attributes = [[0.5, 1], [10, 2], [-3.25, 3], [4, 4], [0, 5]]
     np.testing.assert_array_equal(dense(with_more.x), np.hstack([np.eye(4)[[2, 0, 2, 3, 0]], attributes]))
 
@@ -50,6 +53,7 @@ def test_a_collection_worked_by_hand(tmp_path: Path) -> None:
 def test_degrees_stand_in_for_labels(tmp_path: Path) -> None:
     data = tu.read(folder(tmp_path, without=("node_labels", "edge_labels", "node_attributes")), "DS")
     np.testing.assert_array_equal(dense(data.x), np.eye(3)[[1, 2, 1, 1, 1]])  # the loop and the repeat do not count
+    assert data.columns == ("degree = 0", "degree = 1", "degree = 2")
     assert data.node_labels is None
     assert data.edge_labels is None
 
@@ -76,6 +80,8 @@ def test_several_labels_a_node_are_side_by_side_and_one_kind_each(tmp_path: Path
     data = tu.read(folder(tmp_path, node_labels="0, 1\n1, 1\n0, 1\n1, 2\n1, 1\n"), "DS")
     np.testing.assert_array_equal(dense(data.x), [[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 1, 1, 0]])
     np.testing.assert_array_equal(data.node_labels, [0, 1, 0, 2, 1])
+    assert data.columns == ("label 1 = 0", "label 1 = 1", "label 2 = 1", "label 2 = 2")
+    assert data.node_kinds == ("0, 1", "1, 1", "1, 2")
 
 
 @pytest.mark.parametrize(("name", "own_name"), [("proteins", "PROTEINS"), ("imdb-binary", "IMDB-BINARY")])

@@ -571,6 +571,20 @@ def test_a_card_does_not_say_of_features_that_were_cut_that_they_are_as_they_wer
     assert form_of(project / "bank-a").scaling == {"how": "none"}
 
 
+def test_a_site_exports_by_what_it_noted_of_its_data_in_the_run(project: Path, tmp_path: Path) -> None:
+    """Other columns or scaling, said later, are of later runs."""
+    site = project / "bank-a/site.toml"
+    as_made = site.read_text()
+    site.write_text(as_made.replace("[data]", '[data]\nnormalise = "standard"', 1))
+    joined(project, experiment("fedavg"), run="r1")
+    then = form_of(project / "bank-a")
+    (tmp_path / "run.json").write_text('{"run": "r1"}')
+    site.write_text(as_made)
+    assert form_of(project / "bank-a").scaling == {"how": "handed out"}
+    assert form_of(project / "bank-a", tmp_path).scaling == then.scaling
+    assert len(then.scaling["shift"]) == then.features
+
+
 def test_a_readable_secret_is_refused(project: Path) -> None:
     secret = project / "bank-a/privacy.secret"
     assert secret.stat().st_mode & 0o777 == 0o600

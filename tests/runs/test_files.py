@@ -115,8 +115,10 @@ def test_an_older_ledger_is_read_and_continued(tmp_path: Path, absent: list[str]
 
 def test_a_table_for_spreadsheets_has_no_formula(tmp_path: Path) -> None:
     table = pa.table({"member": ["=1+1", "bank-a", None], "paid": [-1.5, 2.0, 0.0]})
-    files.write_csv(tmp_path / "t.csv", table)
+    files.write_csv(tmp_path / "t.csv", table, spreadsheet=True)
     assert (tmp_path / "t.csv").read_text().splitlines() == ['"member","paid"', '"\'=1+1",-1.5', '"bank-a",2', ",0"]
+    files.write_csv(tmp_path / "t.csv", table)
+    assert (tmp_path / "t.csv").read_text().splitlines() == ['"member","paid"', '"=1+1",-1.5', '"bank-a",2', ",0"]
 
 
 def test_a_page_replaces_pages_alone(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def test_files_of_a_run(whole: Path) -> None:
     kept = {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
     assert kept == {
         "config.toml",
+        "columns.parquet",
         "partition.parquet",
         "metrics.parquet",
         "ledger.parquet",
@@ -182,10 +183,10 @@ def test_crash_at_any_write_resumes_to_the_same_numbers(
             runs.run(resolved(), directory, Quiet(), resume=True)
             assert final_numbers(directory) == final_numbers(whole), f"crash at write {count}"
             left = [path.name for path in directory.rglob("*.tmp")]
-            assert left == [] or (count, before) == (15, False)  # after the last write nothing is left to resume
+            assert left == [] or (count, before) == (16, False)  # after the last write nothing is left to resume
         else:
             break
-    assert count == 16, "two files before training, three after each of four rounds, and the summary"
+    assert count == 17, "three files before training, three after each of four rounds, and the summary"
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedprox", *KINDS])

@@ -21,6 +21,7 @@ from fedweave.deploy.flare.admission import admitted, check_sites
 from fedweave.deploy.flare.alignment import BLINDING, MEETING
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
+from fedweave.deploy.flare.forms import note_form
 from fedweave.deploy.flare.holdings import Holdings, hold, marks
 from fedweave.deploy.flare.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
 from fedweave.deploy.flare.keys import read_checked
@@ -163,6 +164,7 @@ class Member:
         job.check_version(asked.data[self._name].version if self._name in asked.data else 0)
         if isinstance(found, Holdings):
             job.check_marks(marks(found.data, data.normalise))
+            note_form(asked, data, self._folder, found.data)
             job.begin(found, found.features, data.normalise)
             told = describe(found, withheld(rules)) | kept_back(said(job.needed), withheld(rules))
             if asked.predict:  # how many new records there are is the site's own affair

@@ -259,7 +259,7 @@ def export(
 
     exportable(directory)  # or a site's tables would be blamed for what no site can give
     folder = free(directory, out, form)
-    write_export(folder, directory, source(directory, None, None, form_of(site)), form)
+    write_export(folder, directory, source(directory, None, None, form_of(site, directory)), form)
 
 
 class Teller:

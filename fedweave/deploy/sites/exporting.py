@@ -1,23 +1,24 @@
-"""What a site's own tables say of the data that a model of a run between sites wants."""
+"""What a site says of the data that a model of a run between sites wants."""
 
-from dataclasses import replace
 from pathlib import Path
 
-from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.forms import form_at
 from fedweave.deploy.flare.keys import read_checked
+from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.sitefile import SITE_FILE
-from fedweave.export.source import HANDED_OUT, Form, numbers
+from fedweave.deploy.sites.running import number_of
+from fedweave.runs.files import RUN
+from fedweave.runs.form import Form, read_form
 
 
-def form_of(site: Path) -> Form:
-    """The form of the data in a site's folder.
+def form_of(site: Path, directory: Path | None = None) -> Form:
+    """The form of the data in a site's folder, as the site noted it of the run in `directory`, or as it is now.
 
     Raises:
-        ConfigError: it has no valid `site.toml`. DataError: its data is absent or refused.
+        ConfigError: it has no valid `site.toml`. DataError: nothing was noted, and the data is absent or refused.
     """
     about, _ = read_checked(site / SITE_FILE)
-    data = read_graph(site / about.path, replace(about, normalise="none"))
-    labels, scaling = data.labels, numbers(data.x, about.normalise)
-    if about.draws_as is not None and about.normalise == "none":
-        scaling = {"how": HANDED_OUT}
-    return Form(data.features, data.classes, data.columns, labels, data.example, scaling)
+    if directory is not None and (directory / RUN).exists():
+        noted = read_form(site / RUNS / number_of(directory))
+        return noted or form_at(about, site)
+    return form_at(about, site)
