@@ -47,7 +47,7 @@ class TU:
         return self._read(root, found[0])
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
-        dataset = tu.read(folder, name, self.attributes, pattern)
+        dataset = tu.read(folder, name, self.attributes, pattern=pattern)
         return replace(dataset, x=normalise(dataset.x, self.normalise, name))
 
 
