@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.errors import FedweaveError
+from fedweave.errors import FedweaveError, listed
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows, materialize_stacked
 
@@ -53,7 +53,7 @@ class Replies:
             FedweaveError: that client did not reply.
         """
         if client not in self._place:
-            raise FedweaveError(f"client {client!r} did not reply; these did: {', '.join(self.clients)}.")
+            raise FedweaveError(f"client {client!r} did not reply; these {len(self):,} did: {listed(self.clients)}.")
         batch, row = self._place[client]
         shown = {path: leaf for path, leaf in self._batches[batch][1].items() if not self._hidden(path)}
         return nest({path: row_of(leaf, row) for path, leaf in shown.items()})
