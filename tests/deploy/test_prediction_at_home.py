@@ -23,8 +23,9 @@ from fedweave.deploy.flare.joining import FORM
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.server import Server, _predict
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.sites.exporting import form_of
 from fedweave.deploy.sites.running import number_of, run
-from fedweave.errors import ClientsMissing, UserError
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.rounds import train
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUMMARY
@@ -157,6 +158,12 @@ def swap(banks: Path, site: str = "bank-b") -> None:
     path.write_text(path.read_text().replace("age,debt", "debt,age"))
 
 
+def settle(banks: Path, site: str, **changed: Any) -> None:
+    """Change settings in a site's file."""
+    about = {"path": "data", "labels": ["low", "high"], "normalise": "row"} | changed
+    write_site_file(banks / site / SITE_FILE, about)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -165,6 +172,14 @@ def swap(banks: Path, site: str = "bank-b") -> None:
             r"features: not as in the run r1. Give the columns ['age', 'debt'], in this order.",
         ),
         (lambda banks: shutil.rmtree(banks / "bank-b/runs"), "the run r1 was not trained here"),
+        (
+            lambda banks: [settle(banks, site, labels=["high", "low"]) for site in SITES],
+            r"classes: not as in the run r1. Say labels = ['low', 'high'] in site.toml.",
+        ),
+        (
+            lambda banks: settle(banks, "bank-b", normalise="none"),
+            r"scaling: not as in the run r1. Say normalise = 'row' in site.toml.",
+        ),
     ],
 )
 def test_data_that_the_models_do_not_fit_is_refused(
@@ -172,7 +187,7 @@ def test_data_that_the_models_do_not_fit_is_refused(
 ) -> None:
     config, algorithm, state = trained(banks)
     change(banks)
-    with pytest.raises(ClientsMissing, match="bank-b: its data or settings were refused"):
+    with pytest.raises(ClientsMissing, match=r"bank-b: its data or settings were refused"):
         predict(banks, config, algorithm, state)
     assert any(said in record.getMessage() for record in caplog.records)
     assert not (banks / "bank-b/runs/r1/predictions.parquet").exists()
@@ -186,6 +201,14 @@ def predict_as_the_server_does(project: Path, config: Any, algorithm: Any, state
     Checkpoint(round=ROUNDS, state=state, fed={"round": ROUNDS}).save(folder / CHECKPOINT)
     link, server = InProcess(project), Server("r1", SITES, written(config.plain()), which)
     _predict(lambda: server._join(config, project / "server", folder, link), folder, which)
+
+
+def test_an_export_does_not_name_columns_as_they_were_swapped_after_training(banks: Path) -> None:
+    trained(banks)
+    assert form_of(banks / "bank-b", "r1").columns == ("age", "debt")
+    swap(banks)
+    with pytest.raises(FedweaveError, match="features: not as in the run r1"):
+        form_of(banks / "bank-b", "r1")
 
 
 @pytest.mark.parametrize("quorum", [0.6, 1.0])

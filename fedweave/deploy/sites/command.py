@@ -254,12 +254,14 @@ def export(
     and the scaling, of a site's own tables. Nothing but these names and numbers leaves the site's folder.
     """
     from fedweave.deploy.sites.exporting import form_of
+    from fedweave.deploy.sites.running import number_of
     from fedweave.export.command import free, write_export
     from fedweave.export.source import exportable, source
+    from fedweave.runs.files import RUN
 
     exportable(directory)  # or a site's tables would be blamed for what no site can give
-    folder = free(directory, out, form)
-    write_export(folder, directory, source(directory, None, None, form_of(site)), form)
+    folder, number = free(directory, out, form), number_of(directory) if (directory / RUN).exists() else ""
+    write_export(folder, directory, source(directory, None, None, form_of(site, number)), form)
 
 
 class Teller:
