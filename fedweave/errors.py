@@ -1,11 +1,19 @@
 """Every error that fedweave raises on purpose: each says what is wrong, where, and what to do."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+MANY = 10  # names that a message writes out
 _NO_MEMORY = ("can't allocate memory", "out of memory")  # how PyTorch says it, which raises a RuntimeError
 _CARRIERS = ("core", "engines", "ops")  # of steps that others wrote
 NOT_FINITE = "holds numbers that are not finite"
 _CALMER = "Lower algorithm.lr, or bound the updates (algorithm.parts = [{name = 'clip', norm = 1.0}])."
+
+
+def listed(names: Sequence[object], between: str = ", ") -> str:
+    """Names in a sentence; of more than `MANY` the first two and the last: "c0, c1, … c9999"."""
+    shown = names if len(names) <= MANY else [*names[:2], f"… {names[-1]}"]
+    return between.join(map(str, shown))
 
 
 class FedweaveError(Exception):
@@ -57,7 +65,7 @@ class ClientsMissing(FedweaveError):
 
     def __init__(self, step: str, missing: dict[str, str], wanted: int, called: int, fixed: bool = False) -> None:
         self.step, self.missing = step, dict(missing)
-        named = "; ".join(f"{client}: {reason.removesuffix('.')}" for client, reason in missing.items())
+        named = _reasons({client: reason.removesuffix(".") for client, reason in missing.items()})
         if len(missing) == called and all(NOT_FINITE in reason for reason in missing.values()):
             super().__init__(f"step {step!r}: training diverged at every client. {named}. {_CALMER}")
             return
@@ -67,6 +75,16 @@ class ClientsMissing(FedweaveError):
             f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. "
             f"Missing: {named}. Bring {remedy}"
         )
+
+
+def _reasons(missing: Mapping[str, str]) -> str:
+    """Who is missing why: each by name, of many those together that have one reason."""
+    if len(missing) <= MANY:
+        return "; ".join(f"{client}: {reason}" for client, reason in missing.items())
+    alike: dict[str, list[str]] = {}
+    for client, reason in missing.items():
+        alike.setdefault(reason, []).append(client)
+    return listed([f"{listed(clients)} ({len(clients):,}): {reason}" for reason, clients in alike.items()], "; ")
 
 
 def raised_at(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedweave.core.text import counted
-from fedweave.errors import DataError, UserError
+from fedweave.errors import DataError, UserError, listed
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
@@ -81,7 +81,18 @@ def predict(
         write_table(path, table)
     share = None if data is None else right(table)  # of its own examples the run's metrics say more
     known = "" if share is None else f", right for {share:.1%} of those with a known class"
-    screen().print(f"{len(table)} predictions{known}: {path}", highlight=False, markup=False, soft_wrap=True)
+    lines = [f"{len(table)} predictions{known}: {path}"]
+    if model is ModelName.trained and client is None and (left := _without_rows(directory, table)):
+        lines.append(f"note: {counted(len(left), 'client')} never trained, so no rows are of them: {listed(left)}")
+    screen().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _without_rows(directory: Path, table: "pa.Table") -> list[str]:
+    """The clients of a run of which nothing is predicted."""
+    from fedweave.runs.files import PARTITION, read_table
+
+    there = set(table["client"].to_pylist())
+    return [client for client in read_table(directory, PARTITION)["client"].to_pylist() if client not in there]
 
 
 def predictions(

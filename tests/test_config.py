@@ -360,3 +360,9 @@ def test_who_exchanges_a_plugin_is_told_how_to_leave_out_the_keys_of_the_other(t
     with pytest.raises(ConfigError, match="unknown key") as other:
         config.read(path, ["algorithm.step=3"])
     assert "keeps the other keys" not in str(other.value)
+
+
+@pytest.mark.parametrize("document", [{"engine": {"device": "cuda"}}, {"device": "cuda"}, {"engine": {"gpus": 1}}])
+def test_who_looks_for_gpus_hears_that_there_are_none(document: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="fedweave computes on CPUs"):
+        config.resolve({"data": {"name": "digits"}, **document})

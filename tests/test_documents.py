@@ -113,3 +113,21 @@ def test_the_second_part_of_the_extending_page_weighs_by_roots_of_nodes() -> Non
     weights = part.weigh({}, Round(replies, torch.arange(5), {}, made.model))
     assert weights.tolist() == pytest.approx((sizes.sqrt() / sizes.sqrt().sum()).tolist())
     assert {row["key"] for row in fed.ledger.table().to_pylist() if row["direction"] == "up"} > {"nodes"}
+
+
+@pytest.mark.slow
+def test_the_demo_ends_as_the_readme_shows(tmp_path: Path) -> None:
+    """With room for another processor."""
+    experiment = str(ROOT / "experiments/digits.toml")
+    assert CliRunner().invoke(app, ["run", experiment, "-o", str(tmp_path / "demo")]).exit_code == 0
+    found, shown = json.loads((tmp_path / "demo/summary.json").read_text())["metrics"], (ROOT / "README.md").read_text()
+    for name in ("accuracy", "f1", "macro_f1", "auc", "majority"):
+        row = re.search(rf"^ +{name} +([\d.]+) +([\d.]+)", shown, re.MULTILINE)
+        assert row is not None
+        assert [found[f"{kind}/{name}"] for kind in ("global", "local")] == pytest.approx(
+            [float(value) for value in row.groups()], abs=0.02
+        )
+    for name in ("worst_accuracy", "best_accuracy", "accuracy_deviation"):
+        row = re.search(rf" {name} +([\d.]+)", shown)
+        assert row is not None
+        assert found[f"fairness/{name}"] == pytest.approx(float(row[1]), abs=0.1)

@@ -20,6 +20,7 @@ from fedweave.outside import check_trusted
 
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
 MOST_OTHERS = 9  # plug-ins that a hint names
+_DEVICES, _ON_CPUS = ("device", "gpu", "gpus", "cuda"), " fedweave computes on CPUs; it does not use GPUs."
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
 
 
@@ -207,6 +208,8 @@ def _in_sections(document: Document, key: str) -> str:
         name = table.get("name", DEFAULT_NAMES.get(path)) if isinstance(table, dict) else DEFAULT_NAMES.get(path)
         if isinstance(name, str) and name in kinds and key in parameters(path, kinds[name]):
             found.append(f"{path}.{key}")
+    if not found and key in _DEVICES:
+        return _ON_CPUS
     return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
@@ -215,6 +218,8 @@ def _of_others(path: str, key: str) -> str:
     found = [name for name, kind in registry(path).items() if key in parameters(path, kind)]
     if len(found) == 1:
         return f" It is a key of {found[0]} ({path}.name = {json.dumps(found[0])})."
+    if path == "engine" and not found and key in _DEVICES:
+        return _ON_CPUS
     return f" It is a key of {', '.join(found)}." if 0 < len(found) <= MOST_OTHERS else ""
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedweave.core.portions import Joint, Portion
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.errors import FedweaveError
+from fedweave.errors import FedweaveError, listed
 
 
 class Replies:
@@ -43,7 +43,7 @@ class Replies:
             FedweaveError: that client did not reply.
         """
         if client not in self._row:
-            raise FedweaveError(f"client {client!r} did not reply; these did: {', '.join(self.clients)}.")
+            raise FedweaveError(f"client {client!r} did not reply; these {len(self):,} did: {listed(self.clients)}.")
         tree = self._all.one(self._row[client])
         return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)}) if self._sums else tree
 

@@ -9,7 +9,7 @@ from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import release_of
 from fedweave.core.tree import Tree
-from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused, UserError
+from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused, UserError, listed
 
 
 class Keys:
@@ -63,7 +63,7 @@ def called(step: str, clients: Sequence[str] | None, known: Sequence[str], quoru
     wanted, everyone = set(clients), set(known)
     unknown = [client for client in clients if client not in everyone]
     if unknown or len(wanted) < len(clients):
-        raise FedweaveError(f"{step} was called on {unknown or tuple(clients)}: unknown or repeated clients.")
+        raise FedweaveError(f"{step} was called on {listed(unknown or clients)}: unknown or repeated clients.")
     return tuple(client for client in known if client in wanted)
 
 
@@ -83,7 +83,7 @@ def sources(step: str, to: Mapping[str, Sequence[str]], known: Sequence[str]) ->
             )
     found = {peer: tuple(client for client in chosen if peer in to[client]) for peer in chosen}
     if len({len(senders) for senders in found.values()}) > 1:
-        counts = {peer: len(senders) for peer, senders in found.items()}
+        counts = listed([f"{peer}: {len(senders)}" for peer, senders in found.items()])
         raise FedweaveError(f"{step} sends unequally many messages ({counts}); let all clients hear from equally many.")
     return found
 
@@ -97,7 +97,9 @@ def receivers(step: str, clients: Sequence[str] | None, received: Sent | None) -
     if received is None:
         return clients
     if silent := [client for client in clients or () if client not in received.clients]:
-        raise FedweaveError(f"{step} was called on {silent} with what {received.step} sent, but they did not send.")
+        raise FedweaveError(
+            f"{step} was called on {listed(silent)} with what {received.step} sent, but they did not send."
+        )
     return received.clients if clients is None else clients
 
 

@@ -1,6 +1,7 @@
 """The command `fedweave export`."""
 
 import json
+import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,15 +73,20 @@ def write_export(folder: Path, directory: Path, found: "Source", form: Format, c
     """Write the model of the run in `directory` into a new `folder`, with its card."""
     from fedweave.export.card import card
     from fedweave.report.reading import read_run
-    from fedweave.runs.files import write
+    from fedweave.runs.files import plain_errors, write
 
     about = found.described()
     files, usage = _files(about, found.weights, form)
     files["model.json"] = json.dumps(about, indent=2).encode()
     files["README.md"] = card(read_run(directory), found, client, usage).encode()
-    folder.mkdir(parents=True)
-    for file, content in files.items():
-        write(folder / file, lambda at, content=content: at.write(content))  # type: ignore[misc]
+    with plain_errors(folder):
+        folder.mkdir(parents=True)
+    try:
+        for file, content in files.items():
+            write(folder / file, lambda at, content=content: at.write(content))  # type: ignore[misc]
+    except BaseException:  # what is there of it is no export
+        shutil.rmtree(folder)
+        raise
     typer.echo(f"{found.which} model: {folder}")
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import ConfigError, UserError, listed
 from fedweave.incentives.payoffs import Payoffs
 
 MONEY = pa.decimal128(18, 2)
@@ -142,7 +142,7 @@ def statement(terms: Terms, rounds: Sequence[Round]) -> pa.Table:
 def _check(entry: Round) -> None:
     names = list(entry.members)
     if len(set(names)) < len(names):
-        raise UserError(f"round {entry.number} names a member twice: {', '.join(names)}.")
+        raise UserError(f"round {entry.number} names a member twice: {listed(names)}.")
     for column in (*MEASURES, "pay", "reason"):
         values = getattr(entry, column)
         if values is not None and len(values) != len(names):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.errors import UserError
+from fedweave.errors import UserError, listed
 from fedweave.incentives.statement import MEASURES, SCHEMA, Terms
 
 
@@ -98,7 +98,7 @@ def of_member(table: pa.Table, member: str) -> pa.Table:
     """
     own = table.filter(pc.equal(table["member"], member))
     if not len(own):
-        names = ", ".join(sorted(set(table["member"].to_pylist())))
+        names = listed(sorted(set(table["member"].to_pylist())))
         raise UserError(f"no lines of {member!r}; the statement has those of {names}.")
     return own
 

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from fedweave.core.mechanism import Account, Applied, read_applied
 from fedweave.core.purposes import FRAMING, PURPOSES
-from fedweave.errors import UserError
+from fedweave.core.text import counted
+from fedweave.errors import UserError, listed
 from fedweave.report.message_parts import parts
 
 SERVER = "server"
@@ -79,7 +80,9 @@ def of_member(ledger: pa.Table, member: str) -> pa.Table:
     """
     ends = [pc.cast(ledger[name], pa.string()) for name in ("client", "to")]
     if member not in (known := members(ledger)):
-        raise UserError(f"the ledger knows no member {member!r}; it has {', '.join(known)}.")
+        raise UserError(
+            f"the ledger knows no member {member!r}; it has {counted(len(known), 'member')}: {listed(known)}."
+        )
     return ledger.filter(pc.or_kleene(pc.equal(ends[0], member), pc.equal(ends[1], member)))
 
 

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from fedweave.config import written
 from fedweave.core.text import counted
+from fedweave.errors import listed
 from fedweave.report import figures, gain, price, svg, tables, traffic
 from fedweave.report.absences import absent
 from fedweave.report.cells import Table
@@ -40,7 +41,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
     prices = price.sentences(groups) if tables.comparable(groups) else []
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.filters["coded"] = coded
+    environment.filters |= {"coded": coded, "listed": listed}
     return environment.from_string(PAGE).render(
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [*gain.sentences(gained), *prices],

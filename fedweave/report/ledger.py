@@ -14,6 +14,7 @@ from rich.table import Table
 from fedweave.core.mechanism import Account
 from fedweave.core.purposes import FRAMING
 from fedweave.core.text import cell, counted
+from fedweave.errors import listed
 from fedweave.privacy.spent import Bound, of_members, remarks
 from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, unbounded, who
 from fedweave.report.markup import unmarked
@@ -132,7 +133,7 @@ def _in_all(ledger: pa.Table, whose: str) -> list[str]:
 
 
 def _all(known: Sequence[str]) -> str:
-    return f"{counted(len(known), 'member')}: {', '.join(known)}"
+    return f"{counted(len(known), 'member')}: {listed(known)}"
 
 
 def _moved(sums: dict[str, int], whose: str) -> str:

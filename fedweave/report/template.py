@@ -322,7 +322,7 @@ little, above 100 practically nothing.</p>
 {{ grid(one.spent, "narrow") }}
 {%- endif %}
 <details{% if disclosures | length == 1 %} open{% endif %}><summary>The ledger, added up</summary>
-<p class="small">Members: {{ one.members | join(", ") }}. Times are of the first and the last message of a kind.</p>
+<p class="small">Members: {{ one.members | listed }}. Times are of the first and the last message of a kind.</p>
 {{ grid(one.table, "dense") }}</details>
 {%- endfor %}
 <p class="small">The ledger records the name, shape and size of everything that crossed a boundary, and what the

@@ -27,6 +27,7 @@ CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metric
 COLUMNS = "columns.parquet"  # what the columns and classes of the run's data are (`runs.form`)
 MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
 PREDICTIONS, NEW_PREDICTIONS = "predictions.parquet", "new-predictions.parquet"  # of the run's own examples, of others
+EARLIER = "earlier-predictions.parquet"  # at a site: what the last but one `sites predict`, or an older model, left
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"

@@ -10,9 +10,10 @@ from fedweave.algorithms.deployment import Which
 from fedweave.build import Built, build
 from fedweave.config import Config, read_saved
 from fedweave.core.algorithm import capabilities
+from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.contents import check_same
-from fedweave.errors import UserError
+from fedweave.errors import UserError, listed
 from fedweave.partition.base import Partition
 from fedweave.partition.pooling import pooled
 from fedweave.runs.again import check_again, check_fits
@@ -62,9 +63,10 @@ class Trained:
         Raises:
             UserError: there is no such client, or it has no such model.
         """
-        if client not in self.built.fed.clients:
+        if client not in (clients := self.built.fed.clients):
             raise UserError(
-                f"--client {client}: the run has no such client; it has {', '.join(self.built.fed.clients)}."
+                f"--client {client}: the run has no such client; it has {counted(len(clients), 'client')}: "
+                f"{listed(clients)}."
             )
         found = self.models(which)
         if client not in found:

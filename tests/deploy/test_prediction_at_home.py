@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from fedweave.cli import app
+from fedweave.config import written
 from fedweave.core.ledger import Ledger
 from fedweave.core.purposes import FRAMING
 from fedweave.datasets.base import Dataset
@@ -18,9 +21,14 @@ from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import marks
 from fedweave.deploy.flare.joining import FORM
 from fedweave.deploy.flare.journal import entries, journal_path
+from fedweave.deploy.flare.server import Server, _predict
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
-from fedweave.errors import ClientsMissing, UserError
+from fedweave.deploy.sites.exporting import form_of
+from fedweave.deploy.sites.running import number_of, run
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.rounds import train
+from fedweave.runs.checkpoint import Checkpoint
+from fedweave.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUMMARY
 from fedweave.runs.scoring import probabilities
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import joined, private, project, simulated
@@ -29,9 +37,9 @@ __all__ = ["project"]
 ROUNDS = 2
 
 
-def trained(project: Path, name: str = "fedavg") -> tuple[Any, Any, Any]:
+def trained(project: Path, name: str = "fedavg", **settings: Any) -> tuple[Any, Any, Any]:
     """The experiment, its algorithm and the server's state after the rounds at the sites."""
-    config = experiment(name, rounds=ROUNDS)
+    config = experiment(name, rounds=ROUNDS, **settings)
     fed, algorithm, _ = joined(project, config)
     *_, last = train(algorithm, fed, ROUNDS)
     fed.snapshot()
@@ -144,17 +152,34 @@ def test_new_customers_are_predicted_beside_the_old(banks: Path) -> None:
     assert [own or "" for own in found["true"]] == classes  # the new one's is not known
 
 
+def swap(banks: Path, site: str = "bank-b") -> None:
+    """Swap the names of two columns in a site's table."""
+    path = banks / site / "data/nodes.csv"
+    path.write_text(path.read_text().replace("age,debt", "debt,age"))
+
+
+def settle(banks: Path, site: str, **changed: Any) -> None:
+    """Change settings in a site's file."""
+    about = {"path": "data", "labels": ["low", "high"], "normalise": "row"} | changed
+    write_site_file(banks / site / SITE_FILE, about)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (
-            lambda banks: [
-                path.write_text(path.read_text().replace("age,debt", "debt,age"))
-                for path in [banks / "bank-b/data/nodes.csv"]
-            ],
+            swap,
             r"features: not as in the run r1. Give the columns ['age', 'debt'], in this order.",
         ),
         (lambda banks: shutil.rmtree(banks / "bank-b/runs"), "the run r1 was not trained here"),
+        (
+            lambda banks: [settle(banks, site, labels=["high", "low"]) for site in SITES],
+            r"classes: not as in the run r1. Say labels = ['low', 'high'] in site.toml.",
+        ),
+        (
+            lambda banks: settle(banks, "bank-b", normalise="none"),
+            r"scaling: not as in the run r1. Say normalise = 'row' in site.toml.",
+        ),
     ],
 )
 def test_data_that_the_models_do_not_fit_is_refused(
@@ -162,10 +187,83 @@ def test_data_that_the_models_do_not_fit_is_refused(
 ) -> None:
     config, algorithm, state = trained(banks)
     change(banks)
-    with pytest.raises(ClientsMissing, match="bank-b: its data or settings were refused"):
+    with pytest.raises(ClientsMissing, match=r"bank-b: its data or settings were refused"):
         predict(banks, config, algorithm, state)
     assert any(said in record.getMessage() for record in caplog.records)
     assert not (banks / "bank-b/runs/r1/predictions.parquet").exists()
+
+
+def predict_as_the_server_does(project: Path, config: Any, algorithm: Any, state: Any, which: str = "personal") -> None:
+    """The server's part of `fedweave sites predict`, with the sites in this process."""
+    folder = project / "server/runs/r1"
+    (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
+    (folder / SUMMARY).write_text("{}")
+    Checkpoint(round=ROUNDS, state=state, fed={"round": ROUNDS}).save(folder / CHECKPOINT)
+    link, server = InProcess(project), Server("r1", SITES, written(config.plain()), which)
+    _predict(lambda: server._join(config, project / "server", folder, link), folder, which)
+
+
+def test_an_export_does_not_name_columns_as_they_were_swapped_after_training(banks: Path) -> None:
+    trained(banks)
+    assert form_of(banks / "bank-b", "r1").columns == ("age", "debt")
+    swap(banks)
+    with pytest.raises(FedweaveError, match="features: not as in the run r1"):
+        form_of(banks / "bank-b", "r1")
+
+
+@pytest.mark.parametrize("quorum", [0.6, 1.0])
+def test_a_site_that_was_asked_and_did_not_write_is_named_and_keeps_no_older_file(banks: Path, quorum: float) -> None:
+    """With two columns swapped at one site, whatever the quorum of training: the others have new scores, that one none,
+    and the scores of before are not where new ones belong."""
+    config, algorithm, state = trained(banks, quorum=quorum)
+    predict_as_the_server_does(banks, config, algorithm, state)
+    first = {site: pq.read_table(banks / site / "runs/r1/predictions.parquet") for site in SITES}
+    swap(banks)
+    customers(banks / "bank-a/data", 7)
+    with pytest.raises(UserError, match=r"1 of 3 sites .*bank-b: its data or settings .*Those of bank-a, bank-c are"):
+        predict_as_the_server_does(banks, config, algorithm, state)
+    assert not (banks / "bank-b/runs/r1/predictions.parquet").exists()
+    assert pq.read_table(banks / "bank-b/runs/r1" / EARLIER).equals(first["bank-b"])
+    assert not pq.read_table(banks / "bank-a/runs/r1/predictions.parquet").equals(first["bank-a"])
+    assert pq.read_table(banks / "bank-c/runs/r1/predictions.parquet").equals(first["bank-c"])
+
+
+def test_a_site_without_the_model_that_is_asked_for_is_named(banks: Path) -> None:
+    """Of FedAvg with one client a round, those that were never called have no trained model."""
+    config, algorithm, state = trained(banks, algorithm_settings={"participation": 0.1})
+    with pytest.raises(UserError, match=r"1 of 3 sites wrote no predictions. bank-.: it never trained"):
+        predict_as_the_server_does(banks, config, algorithm, state, "trained")
+
+
+def test_scores_of_a_model_that_trains_on_are_set_aside(banks: Path) -> None:
+    config, algorithm, state = trained(banks)
+    predict(banks, config, algorithm, state)
+    assert (banks / "bank-a/runs/r1/predictions.parquet").exists()
+    fed = Flare(InProcess(banks), SITES, ledger=Ledger(), seed=config.general.seed)
+    fed.join(config.plain(), "r1", ROUNDS)
+    assert not (banks / "bank-a/runs/r1/predictions.parquet").exists()
+
+
+@pytest.mark.slow
+def test_the_command_fails_where_a_site_wrote_nothing(owned: Path, tmp_path: Path) -> None:
+    """Real processes, with a quorum that training needs no third site for."""
+    for at, site in enumerate(SITES):
+        customers(owned / site / "data", at)
+        write_site_file(owned / site / SITE_FILE, {"path": "data", "labels": ["low", "high"], "normalise": "row"})
+    (owned / "server/test.npz").unlink(missing_ok=True)
+    run(experiment("fedavg", rounds=2, quorum=0.6), owned, tmp_path / "out", False, lambda now: None)
+    command = ["sites", "predict", str(tmp_path / "out"), "--sites", str(owned)]
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 0, told.output
+    paths = {site: owned / site / "runs" / number_of(tmp_path / "out") / PREDICTIONS for site in SITES}
+    before = {site: path.stat().st_mtime_ns for site, path in paths.items()}
+    swap(owned)
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 2
+    assert "bank-b: its data or settings were refused" in told.stderr
+    assert "Give the columns" in told.stderr  # from the log of the site, whose folder is on this machine
+    assert not paths["bank-b"].exists()
+    assert all(paths[site].stat().st_mtime_ns > before[site] for site in ("bank-a", "bank-c"))
 
 
 @pytest.mark.parametrize("scaling", NORMALISE)

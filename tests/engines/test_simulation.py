@@ -451,6 +451,17 @@ def test_absent_clients_are_named_with_their_reason(make: Make) -> None:
     assert caught.value.missing == {"site4": "asleep"}
 
 
+def test_of_many_who_are_missing_few_are_named() -> None:
+    """By the reason that they share; of ten or fewer each with its own."""
+    missing = {f"c{i}": "asleep" for i in range(9_999)} | {"x": "its disk is full."}
+    said = str(ClientsMissing("count", missing, 10_000, 10_000))
+    assert "0 of 10000 clients replied" in said
+    assert "Missing: c0, c1, … c9998 (9,999): asleep; x (1): its disk is full. Bring" in said
+    replies = Replies([f"c{i}" for i in range(9_999)], [], {})
+    with pytest.raises(FedweaveError, match="'x' did not reply; these 9,999 did: c0, c1, … c9998"):
+        replies["x"]
+
+
 def test_a_call_below_quorum_runs_nobody(make: Make) -> None:
     fed = make(absent=lambda round, client: "off" if client == "site0" and round == 0 else None)
     with pytest.raises(ClientsMissing):

@@ -19,6 +19,7 @@ from fedweave.build import graph_of
 from fedweave.cli import app
 from fedweave.datasets import features
 from fedweave.deploy.sites.running import for_sites
+from fedweave.errors import DiskFull
 from fedweave.export import card, source
 from fedweave.predict import predictions
 from fedweave.runs.scoring import probabilities
@@ -168,6 +169,20 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, data_root: Path) -> 
     said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
     assert said.exit_code == 2
     assert "model 'star' cannot be exported; those that can are gcn, gat, sage, gin, mlp, gcnii, ego" in said.output
+    assert not (tmp_path / "run/export").exists()
+
+
+def test_an_export_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, cut = {"name": "digits"}, {"name": "random", "clients": 2}
+    made(tmp_path / "run", {"name": "fedavg"}, data, 1, partition=cut)
+
+    def write_some(path: Path, fill: Any) -> None:
+        if path.name == "model.json":
+            raise DiskFull(f"{path} cannot be written, the disk is full.")
+        path.write_bytes(b"")
+
+    monkeypatch.setattr("fedweave.runs.files.write", write_some)
+    assert CliRunner().invoke(app, ["export", str(tmp_path / "run")]).exit_code == 1
     assert not (tmp_path / "run/export").exists()
 
 

@@ -21,6 +21,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian
 from fedweave.core.purposes import EVALUATION, FRAMING, SETUP, TRAINING
+from fedweave.errors import UserError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.gaussian import epsilon
@@ -163,3 +164,15 @@ def test_what_the_ledger_names_is_enough_to_scale_by() -> None:
     whole = StandardScaler().fit(x)
     assert np.allclose(mean, whole.mean_)
     assert np.allclose(deviation, whole.scale_)
+
+
+def test_of_many_members_few_are_named() -> None:
+    kept = Ledger()
+    kept.record(
+        1, 0, "A.train", [f"c{i:04}" for i in range(10_000)], "up", {"n": 1}, 0.0, StepInfo.of({"n": "a count"})
+    )
+    told = shown(kept.table())
+    assert "10,000 members: c0000, c0001, … c9999" in told
+    assert len(told) < 2000
+    with pytest.raises(UserError, match="no member 'x'; it has 10,000 members: c0000, c0001, … c9999"):
+        of_member(kept.table(), "x")

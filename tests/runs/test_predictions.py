@@ -94,6 +94,17 @@ def test_predictions_of_the_test_nodes_of_cora_have_the_accuracy_of_the_summary(
             assert judged["global"] == pytest.approx(summary["global/accuracy"], abs=1e-12)
 
 
+def test_clients_without_the_model_that_is_asked_for_are_named(tmp_path: Path) -> None:
+    """With a quarter of eight clients in the one round, six never trained."""
+    cut = {"name": "random", "clients": 8}
+    made(tmp_path / "run", {"name": "fedavg", "participation": 0.25}, {"name": "digits"}, 1, partition=cut)
+    said = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "--model", "trained"])
+    there = set(pq.read_table(tmp_path / "run/predictions.parquet")["client"].to_pylist())
+    assert len(there) == 2
+    left = ", ".join(f"client-{i}" for i in range(8) if f"client-{i}" not in there)
+    assert f"note: 6 clients never trained, so no rows are of them: {left}" in said.output
+
+
 @pytest.mark.parametrize("name", NODES)
 def test_every_algorithm_predicts_its_own_nodes_and_new_ones(tmp_path: Path, name: str) -> None:
     cut = {"name": "overlap"} if name == "fairgfl" else {"name": "louvain", "holdout": True}

@@ -160,9 +160,59 @@ def ran(path: Path) -> str:
     return "".join(cell.output for cell in module("tutorials").executed(path))
 
 
+def numbers(pattern: str, out: str) -> list[list[float]]:
+    """What stands in the groups of a pattern: a list for each, with an entry for each match."""
+    return [list(map(float, group)) for group in zip(*(m.groups() for m in re.finditer(pattern, out)), strict=True)]
+
+
+def test_no_result_stands_in_a_tutorials_prose() -> None:
+    """Another processor or version gives others: results are printed by the code beside them; settings are quoted."""
+    for path in TUTORIALS:
+        prose = [cell.source for cell in module("tutorials").cells(path.read_text()) if not cell.code]
+        assert not re.findall(r"\d\.\d|\d %", re.sub(r"`[^`]*`", "", "\n".join(prose))), path.name
+
+
 def check_bank(out: str) -> None:
-    plain, _, fair, between = (float(number) for number in re.findall(r"ΔSP ([\d.]+) ", out))
-    assert fair < between < plain
+    """Both gaps are far above chance and fall with the penalty, and so does accuracy."""
+    accuracy, sp, chance, eo = numbers(r"accuracy ([\d.]+), ΔSP ([\d.]+) \(chance ([\d.]+)\), ΔEO ([\d.]+)", out)
+    plain, _, fair, between = range(4)
+    assert min(sp[plain], eo[plain]) > 5 * chance[plain]
+    assert sp[fair] < sp[between] < sp[plain]
+    assert eo[fair] < eo[plain]
+    assert accuracy[fair] < accuracy[plain]
+
+
+def check_marketplace(out: str) -> None:
+    """Shops without overlap gain, the others lose, and on average it is the shorter step that costs."""
+    moved = numbers(r"losses: no overlap (.*), little (.*), much (.*), on average (.*)", out)
+    for none, little, much in zip(*moved[:3], strict=True):
+        assert none < 0 < min(little, much)
+    shorter, normalised = moved[3]
+    assert abs(normalised) < 0.02 < shorter
+    assert "ε = 300" in out
+
+
+def check_hospitals(out: str) -> None:
+    """Each model is better together than the best alone, and more exchanges cost more."""
+    alone, together = (re.findall(rf"{how}, each clinic: (.*)", out)[0] for how in ("alone", "together"))
+    assert min(*numbers(r": ([\d.]+)", together)) > max(*numbers(r": ([\d.]+)", alone))
+    [[one, two]] = numbers(r"([\d.]+) MB sent", out)
+    assert one < two
+
+
+def check_drugs(out: str) -> None:
+    """Over four cuts the laboratory with wrong labels loses value on average."""
+    [changes] = numbers(r"now \((.*)\); ", out)
+    assert len(changes) == 4
+    assert sum(changes) / 4 < -0.01
+
+
+def check_shops(out: str) -> None:
+    """On all products FedEgo is far behind FedAvg and near being alone; λ is small."""
+    [[alone, fedavg, fedego]] = numbers(r"all products ([\d.]+)", out)
+    assert fedavg > fedego + 0.03
+    assert abs(fedego - alone) < 0.05
+    assert max(*numbers(r": ([\d.]+)", re.findall("lambda .*", out)[0])) < 0.2
 
 
 def test_a_tutorial_runs() -> None:
@@ -171,15 +221,7 @@ def test_a_tutorial_runs() -> None:
 
 
 @pytest.mark.slow
-def test_all_tutorials_run_and_show_what_they_tell() -> None:
-    out = {path.stem: ran(path) for path in TUTORIALS}
-    check_bank(out["bank"])
-    spread = [float(number) for number in re.findall(r"variance of losses ([\d.]+)", out["marketplace"])]
-    assert spread[2] < spread[0]
-    assert "ε = 300" in out["marketplace"]
-    found = [float(number) for number in re.findall(r"0\.\d+", out["hospitals"])]
-    assert min(found[4:7]) > max(found[:3])  # together, each clinic alone
-    values = re.findall(r"value [\d.]+ before, ([\d.]+) now", out["drugs"])
-    assert values.index(min(values)) == len(values) - 1  # who has wrong labels is worth least
-    own = [float(number) for number in re.findall(r"own products ([\d.]+)", out["shops"])]
-    assert own[0] < min(own[1:])
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_all_tutorials_run_and_show_what_they_tell(path: Path) -> None:
+    """What the prose concludes held with every seed that was tried; here with room for another processor."""
+    globals()[f"check_{path.stem}"](ran(path))

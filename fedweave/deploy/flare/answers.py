@@ -1,13 +1,18 @@
 """What carries calls to sites, and what comes back."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from fedweave.core.tree import Tree, encode
 
 # How refusals begin that the site's owner, or who started the job, can mend.
 MISTAKEN, FORBIDDEN = "its data or settings were refused", "the policy of the site forbids it"
+
+
+def mendable(refusals: Iterable[str]) -> bool:
+    """Whether a site's owner, or who started the job, can mend one of the reasons why sites gave nothing."""
+    return any(why.startswith((MISTAKEN, FORBIDDEN)) for why in refusals)
 
 
 class Answer(NamedTuple):

@@ -10,7 +10,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._logged: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}  # why each site was last missing
         self._log = logging.getLogger("fedweave.server")
 
     def note(self, round: int, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
@@ -18,9 +18,9 @@ class Faults:
         self._counts.update((site, "missing") for site in missing)
         self._counts.update((site, "refused") for site in refused)
         for site, why in {**missing, **refused}.items():
-            if site in refused or self._logged.get(site) != why:  # who stays away is named once, not at every call
+            if site in refused or self.reasons.get(site) != why:  # who stays away is named once, not at every call
                 self._log.warning("round %d: %s is left out: %s", round, site, why)
-        self._logged |= missing
+        self.reasons |= missing
 
     def update(self, found: Mapping[tuple[str, str], int] | Iterable[tuple[str, str]]) -> None:
         """Count more faults, once each or as often as `found` says, of which there is no reason."""

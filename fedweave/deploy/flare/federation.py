@@ -23,7 +23,7 @@ from fedweave.deploy.flare.faults import Faults
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.joining import JOINING
 from fedweave.deploy.flare.lengths import longest, without
-from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults
+from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults, read_written
 from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.scores import as_arrived
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
@@ -71,7 +71,7 @@ class Flare(Engine):
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
         self._pin = ""
-        self._faults = Faults()
+        self._faults, self._wrote = Faults(), set[str]()
         self._versions = DataVersions()
         self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
         self.begin(0)
@@ -164,6 +164,7 @@ class Flare(Engine):
             request["sum"] = self._sums.prepare(name, info, here)
             here = request["sum"]["peers"]
         replies, notes = self._step(request, info, messages, chosen, here)
+        self._wrote |= {site for site, note in notes.items() if read_written(note)}
         if received is not None:
             for site, note in notes.items():
                 self._faults.update(read_faults(note, received.sources[site]).items())
@@ -279,6 +280,11 @@ class Flare(Engine):
     def faults(self) -> dict[tuple[str, str], int]:
         """{(site, "missing" | "refused" | "late"): calls} since the last time that this was asked."""
         return self._faults.taken()
+
+    def unwritten(self, wanted: Sequence[str]) -> dict[str, str]:
+        """{site: why} of those of the `wanted` sites that have not said that they wrote predictions; "" where they took
+        part and had no model to predict with."""
+        return {site: self._faults.reasons.get(site, "") for site in wanted if site not in self._wrote}
 
     def snapshot(self) -> Tree:
         """The round alone: the sites keep their states themselves."""

@@ -114,11 +114,13 @@ def _classified(site: SiteData) -> dict[str, Any]:
 
 
 def marks(data: Dataset, scaling: str) -> dict[str, Any]:
-    """What must be the same when a run's models predict: the features and, if these are scaled over them, the nodes;
-    and when it resumes: all of the data."""
+    """What must be the same when a run's models predict: features, classes and scaling and, if features are scaled over
+    them, the nodes; and when it resumes: all of the data."""
     scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
     return {
         "features": list(data.columns) or data.features,
+        "classes": list(data.labels) or data.classes,
+        "scaling": scaling,
         "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
         "data": content(data),
     }

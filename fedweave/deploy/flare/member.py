@@ -28,9 +28,9 @@ from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.lengths import said
 from fedweave.deploy.flare.participation import Participation
 from fedweave.deploy.flare.party import PartyData, read_own
-from fedweave.deploy.flare.peers import HEARD, ROUNDED, Post, Receipt
+from fedweave.deploy.flare.peers import HEARD, ROUNDED, WRITTEN, Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_reply
-from fedweave.deploy.flare.predicted import leave
+from fedweave.deploy.flare.predicted import leave, set_aside
 from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.requests import (
     Agree,
@@ -54,7 +54,6 @@ from fedweave.engines.data import taken
 from fedweave.engines.steps import find_step
 from fedweave.engines.summing import INFO
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
-from fedweave.runs.scoring import probabilities
 
 LOG = "fedweave.log"
 _WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
@@ -141,6 +140,7 @@ class Member:
         if self._joined:
             raise CallRefused("a job joins once")
         self._joined = True
+        set_aside(self._folder, asked.run)
         check_versions(asked.versions, {})  # another release's document could mean something else
         data, rules = read_checked(self._folder / SITE_FILE)
         config = admitted(rules, asked.document)
@@ -259,14 +259,11 @@ class Member:
         if asked.kind == "send":
             sent, note = self._deliver(job, asked, reply, info)
         else:
-            sent, note = self._send(asked.round, asked.step, reply, info), json.dumps(noted)
-        if "prediction" in client.state:
-            leave(job, self._name, client.state.pop("prediction"), self._log)
-        if "model" in client.state:
-            model = client.state.pop("model")
-            leave(job, self._name, probabilities(job.algorithm.net, model, job.graph), self._log)
+            sent, note = self._send(asked.round, asked.step, reply, info), ""
+        if leave(job, self._name, client.state, self._log):
+            noted[WRITTEN] = True
         job.memory.keep(client.state, heard, info)
-        return sent, note
+        return sent, note or json.dumps(noted)
 
     def _received(self, job: Participation, asked: Call) -> tuple[Tree, dict[str, str]]:
         """What the step finds of its peers, and {peer: "missing" or "refused"} of those who left nothing of use."""

@@ -146,15 +146,7 @@ class Participation:
             return write(path, lambda file: file.write(json.dumps(marks).encode()))
         if not path.exists():
             raise FedweaveError(f"{path.parent} holds no models of this site: the run {self.run} was not trained here.")
-        before = _marks_before(path)
-        wanted = marks if not self.asked.predict else {what: marks[what] for what in marks if what != "data"}
-        if odd := [what for what in wanted if what in before and wanted[what] != before[what]]:
-            remedy = {
-                "data": "Bring back the data that the run began with, or start a new run.",
-                "features": f"Give the columns {before['features']}, in this order.",
-                "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
-            }
-            raise FedweaveError(f"{odd[0]}: not as in the run {self.run}. {remedy[odd[0]]}")
+        check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
         return None
 
     def aligned(self, own: PartyData, kept: Holdings) -> str:
@@ -309,6 +301,30 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Any:
     check_rounds(algorithm, config.general.rounds)
     check_scaling(scaling, algorithm, ("example", "node"))
     return algorithm
+
+
+def fitting(marks: dict[str, Any]) -> dict[str, Any]:
+    """Of the `marks` (`holdings.marks`) those that a run's models need to be as they were in training."""
+    return {what: mark for what, mark in marks.items() if what != "data"}
+
+
+def check_as_before(path: Path, run: str, marks: dict[str, Any]) -> None:
+    """Compare the `marks` of a site's data with those in the file `path`, of when the `run` began.
+
+    Raises:
+        FedweaveError: one is another; says what to bring back. Or the file is damaged.
+    """
+    before = _marks_before(path)
+    if odd := [what for what in marks if what in before and marks[what] != before[what]]:
+        was = before[odd[0]]
+        remedy = {
+            "data": "Bring back the data that the run began with, or start a new run.",
+            "features": f"Give the columns {was}, in this order.",
+            "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
+            "scaling": f"Say normalise = {was!r} in site.toml.",
+            "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
+        }
+        raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
 
 
 def _marks_before(path: Path) -> dict[str, Any]:

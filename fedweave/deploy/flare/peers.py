@@ -15,7 +15,7 @@ from fedweave.errors import FedweaveError
 
 _LONGEST = 1 << 20  # characters of a note
 _MOST = 1 << 53  # bytes, versions
-VERSION, HEARD, ROUNDED = "(data)", "(heard)", "(rounded)"  # keys of a note
+VERSION, HEARD, ROUNDED, WRITTEN = "(data)", "(heard)", "(rounded)", "(written)"  # keys of a note
 
 
 class Post(Protocol):
@@ -155,6 +155,14 @@ def read_rounding(note: str) -> int:
         return step if isinstance(step, int) and 1 < step < _MOST else 1
     except (ValueError, AttributeError):
         return 1
+
+
+def read_written(note: str) -> bool:
+    """Whether a site notes that it has written predictions (`WRITTEN`)."""
+    try:
+        return _parsed(note).get(WRITTEN) is True
+    except (ValueError, AttributeError):
+        return False
 
 
 def _parsed(note: str) -> Any:

@@ -22,7 +22,7 @@ from fedweave.core.replies import Replies
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.agreements import agreed, check_names, confirmed, uncompared
 from fedweave.deploy.flare.alignment import widest
-from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN
+from fedweave.deploy.flare.answers import mendable
 from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.journal import Journal, journal_path
@@ -31,6 +31,7 @@ from fedweave.deploy.flare.logs import log_to
 from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.names import RESULT, TOPIC
 from fedweave.deploy.flare.participation import RUNS
+from fedweave.deploy.flare.predicted import check_written, predicting
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.privacy.aggregation import read_root
@@ -165,7 +166,8 @@ class Server:
             dtype=dtype,
             test=server_test(root, dtype),
             held=server_graphs(root, dtype),
-            quorum=None if needs.vertical else values["quorum"],  # no party can do without the others' columns
+            # No party can do without the others' columns; where each site predicts alone, none waits for another.
+            quorum=None if needs.vertical else 0.0 if self.predict else values["quorum"],
             limit=int(values["reply_mb"] * 1e6),
             root=read_root(root / STARTUP),
             resend=values["resend"],
@@ -195,7 +197,7 @@ def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
     to its ledger.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none. FedweaveError: a site that was to predict did not; names each, and those that did.
     """
     if not (folder / SUMMARY).exists():
         raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
@@ -207,14 +209,15 @@ def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
             built.algorithm.predict(reached.state, built.fed)
         else:
             built.algorithm.deploy(reached.state, built.fed, which)
+        wanted = predicting(built.algorithm, reached.state, built.fed.clients)
+        check_written(wanted, built.fed.unwritten(wanted))
     finally:
         write_table(folder / LEDGER, built.fed.ledger.table())
 
 
 def mistaken(error: FedweaveError) -> bool:
     """Whether those who started the job, or own a site, can mend it."""
-    missing = error.missing.values() if isinstance(error, ClientsMissing) else ()
-    return isinstance(error, UserError) or any(why.startswith((MISTAKEN, FORBIDDEN)) for why in missing)
+    return isinstance(error, UserError) or mendable(error.missing.values() if isinstance(error, ClientsMissing) else ())
 
 
 def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> dict[str, Any]:

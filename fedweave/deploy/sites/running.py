@@ -15,6 +15,7 @@ from fedweave.config import Config, Document, resolve, written
 from fedweave.core.algorithm import capabilities
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
+from fedweave.deploy.flare.predicted import predicting
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.session import Admin
 from fedweave.deploy.sites.access import administer
@@ -241,9 +242,8 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
         last = _job(admin, config, about, here, number, directory, told, predict=model or "personal")
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
-    state = Checkpoint.load(directory / CHECKPOINT).state
-    holders = state["holders"] if joint else dict.fromkeys(about.sites, True)
-    return [Path(site) / RUNS / number / PREDICTIONS for site in about.sites if holders[site]]
+    wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)
+    return [Path(site) / RUNS / number / PREDICTIONS for site in wrote]
 
 
 def _job(
