@@ -194,6 +194,10 @@ class FedAvg(Deployable):
         """What the parts know of each client (`Part.measures`)."""
         return self.composed.measures(self._memory(state), len(fed.clients))
 
+    def counts(self, state: Tree) -> dict[str, float]:
+        """What the parts know of all clients together (`Part.counts`)."""
+        return self.composed.counts(self._memory(state))
+
     def pairs(self, state: Tree) -> dict[str, Tensor]:
         """What the parts know of every two clients (`Part.pairs`)."""
         return self.composed.pairs(self._memory(state))

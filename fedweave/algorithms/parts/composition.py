@@ -247,6 +247,10 @@ class Composition(dict[str, Part]):
             for key, of_clients in measured.items()
         }
 
+    def counts(self, memory: Tree) -> dict[str, float]:
+        """What the parts know about all clients together, by name."""
+        return {name: number for own, part in self.items() for name, number in part.counts(memory[own]).items()}
+
     def pairs(self, memory: Tree) -> dict[str, Tensor]:
         """What the parts know of every two clients, by name."""
         return {key: matrix for name, part in self.items() for key, matrix in part.pairs(memory[name]).items()}

@@ -21,10 +21,11 @@ class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
     At the server, in the order of a round: `init`, `download` or `reward`, `observe`, `limit`, `weigh`, `aggregate`,
-    `value`, `step`, `update`, `measures` and `pairs`. At a client: `receive`, `start`, `recall`, `minibatches`,
-    `prepare`, `loss`, `criterion`, `penalty` and `regulariser`, `after`, `release`, `report`; `judged` when models are
-    evaluated; and if data changes from round to round, `changes` and `changed` before all others. `layers` gives the
-    model that is trained and used. `state` is the part's memory at the server: a tree, saved in checkpoints.
+    `value`, `step`, `update`, `measures`, `counts` and `pairs`. At a client: `receive`, `start`, `recall`,
+    `minibatches`, `prepare`, `loss`, `criterion`, `penalty` and `regulariser`, `after`, `release`, `report`; `judged`
+    when models are evaluated; and if data changes from round to round, `changes` and `changed` before all others.
+    `layers` gives the model that is trained and used. `state` is the part's memory at the server: a tree, saved in
+    checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
     hears:     what a client learns from `download`, or from its `reward`; "" if it gets neither.
@@ -147,6 +148,10 @@ class Part:
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{name: float64 [N]}: what the server knows about each client after a round; NaN where undefined."""
+        return {}
+
+    def counts(self, state: Tree) -> dict[str, float]:
+        """{name: number}: what the server knows about all clients together after a round; in the run's summary."""
         return {}
 
     def pairs(self, state: Tree) -> dict[str, Tensor]:
