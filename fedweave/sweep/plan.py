@@ -7,7 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 
 from fedweave import datasets, outside
-from fedweave.config import Document, load, override, parameters, registry, with_algorithm
+from fedweave.config import Document, Exchanged, load, override, parameters, registry, resolve, with_algorithm
 from fedweave.config.plugins import lookup
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import ConfigError, UserError
@@ -36,15 +36,18 @@ def planned(
     base = load(config)
     documents, notes = list[Document](), list[str]()
     for name in algorithms.split(",") if algorithms else [None]:
-        document, dropped = (base, ()) if name is None else with_algorithm(base, name.strip(), "--algorithms")
+        exchanged = Exchanged()
+        document = base
+        if name is not None:
+            document, exchanged = with_algorithm(base, name.strip(), "--algorithms")
         document = deepcopy(document)
         apart = [text for text in settings if not _takes(document, text.partition("=")[0].strip(), "--set")]
         for text in settings:
             if text not in apart:
                 override(document, text)
-        without = [*dropped, *(f"--set {text}" for text in apart)]
-        notes += [f"{(name or '').strip()} does not take {', '.join(without)}."] if without else []
-        documents += _combined(document, [_values(text) for text in grid])
+        combined = _combined(document, [_values(text) for text in grid])
+        documents += combined
+        notes += _told((name or "").strip(), exchanged, apart, combined[0])
     numbers = _seeds(seeds)
     if len(numbers) * len(documents) > MOST:
         raise UserError(f"these are {len(numbers) * len(documents):,} runs; ask for at most {MOST:,}.")
@@ -52,6 +55,12 @@ def planned(
     for run in runs[: len(documents)]:
         run.config.check_made()
     return list({run.name: run for run in runs}.values()), notes
+
+
+def _told(name: str, exchanged: Exchanged, apart: Sequence[str], document: Document) -> list[str]:
+    """Sentences on what an algorithm keeps of [algorithm] and what not; apart: the --set that it does not take."""
+    without = [f"{name} does not take {', '.join(f'--set {text}' for text in apart)}"] if apart else []
+    return [f"{note}." for note in (*without, *exchanged.told(name, resolve(document).algorithm.values))]
 
 
 def _combined(document: Document, grid: Sequence[tuple[str, list[str]]]) -> list[Document]:
