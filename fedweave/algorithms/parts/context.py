@@ -123,7 +123,7 @@ class Context:
 
     def shared(self, w: Tree) -> Tree:
         """The leaves of `w` that the server sends."""
-        sent = {path for path, _ in leaves(self.message["w"])}
+        sent = {path for path, _ in leaves(self.message.get("w", {}))}
         return nest({path: leaf for path, leaf in leaves(w) if path in sent})
 
     @property

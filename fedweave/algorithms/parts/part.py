@@ -28,7 +28,8 @@ class Part:
     checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
-    hears:     what a client learns from `download`, or from its `reward`; "" if it gets neither.
+    hears:     what a client learns from `download`, or from its `reward`, as a sentence or {key of it: a sentence}; ""
+        if it gets neither.
     releases:  what `release` turns an update into, if that is no longer a change of the model weights; else "".
     mechanism: how `release` protects an update; None if it does not. most_rounds: for how many rounds that is enough.
     personal:  True if every client gets weights of its own, so that there is no one global model.
@@ -50,7 +51,7 @@ class Part:
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
-    hears: ClassVar[str] = ""
+    hears: ClassVar[str | Mapping[str, str]] = ""
     releases: ClassVar[str] = ""
     personal: ClassVar[bool] = False
     judged_apart: ClassVar[bool] = False
