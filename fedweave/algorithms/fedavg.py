@@ -6,7 +6,7 @@ that is FedAvg. Deviations: optimisers other than SGD are allowed, and their sta
 round; a local step takes all of a client's training examples unless a part draws mini-batches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,7 +18,7 @@ from torch import Tensor
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy, Objective, Part, Round, has
-from fedweave.algorithms.parts.fitting import check_examples, check_sum
+from fedweave.algorithms.parts.fitting import check_examples, check_shares_nothing, check_sum
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
@@ -46,6 +46,7 @@ class FedAvg(Deployable):
     participation:   share of the clients sampled per round, at least one.
     quorum:          share of the sampled clients that must reply.
     share:           patterns of the weights that are shared, such as "0/*" for the first layer's; others stay at home.
+        None, (), where parts exchange something else, such as prototypes.
     parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
         other parts decide these.
     """
@@ -69,8 +70,7 @@ class FedAvg(Deployable):
         for name in ("participation", "quorum"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
-        if not self.share:
-            raise ValueError("share is empty, so nothing would be learnt together; choose the algorithm local for that")
+        check_shares_nothing(self.composed, self.share)
         if self.composed.personal and (owner := self.composed.owner("step") or self.composed.owner("aggregate")):
             raise ValueError(f"parts: {owner} makes one global step, but every client has weights of its own")
         for name, part in self.composed.items():
@@ -116,7 +116,8 @@ class FedAvg(Deployable):
     @cached_property
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
-        return Composition.of(self.parts, defaults={"loss": CrossEntropy(), "weigh": BySize()})
+        weights = {"weigh": BySize()} if self.share else {}  # of updates, which there are none without
+        return Composition.of(self.parts, defaults={"loss": CrossEntropy(), **weights})
 
     @cached_property
     def objective(self) -> Objective:
@@ -152,7 +153,7 @@ class FedAvg(Deployable):
         whole = models.init(self.net, fed.key("init"), fed.dtype)
         w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
         vain = [pattern for pattern in self.share if not any(fnmatchcase(path, pattern) for path in paths)]
-        if whole and (vain or not w):
+        if whole and (vain or (self.share and not w)):
             told = vain[0] if vain else list(self.share)
             raise ConfigError(f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.")
         state: Tree = {"parts": self.composed.begun(fed, w)}
@@ -169,7 +170,8 @@ class FedAvg(Deployable):
         if self.composed.changes:
             fed.replace_data(self.change, quorum=self.quorum)
         chosen = sample(fed, self.participation)
-        replies = fed.map(self.train, *self._download(state, chosen, fed), clients=chosen, quorum=self.quorum)
+        told = self._download(state, chosen, fed, self.composed)
+        replies = fed.map(self.train, *told, clients=chosen, quorum=self.quorum)
         at = places(fed, replies.clients)
         w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
         round = Round(replies, at, w, self.model, fed.held)
@@ -193,6 +195,10 @@ class FedAvg(Deployable):
         """What the parts know of each client (`Part.measures`)."""
         return self.composed.measures(self._memory(state), len(fed.clients))
 
+    def counts(self, state: Tree) -> dict[str, float]:
+        """What the parts know of all clients together (`Part.counts`)."""
+        return self.composed.counts(self._memory(state))
+
     def pairs(self, state: Tree) -> dict[str, Tensor]:
         """What the parts know of every two clients (`Part.pairs`)."""
         return self.composed.pairs(self._memory(state))
@@ -200,15 +206,17 @@ class FedAvg(Deployable):
     def _memory(self, state: Tree) -> Tree:
         return {name: state.get("parts", {}).get(name, {}) for name in self.composed}
 
-    def _download(self, state: Tree, clients: Sequence[str], fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What all called clients get, and what each of them does."""
+    def _download(
+        self, state: Tree, clients: Sequence[str], fed: Federation, asked: Collection[str]
+    ) -> tuple[Tree, Stacked | None]:
+        """What all called clients get, and what each of them does; asked: the parts that may send something besides."""
         at, memory = places(fed, clients), self._memory(state)
         rewarded = bool(self.composed.owner("reward"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
         each: Tree = {}
         own: Tree = {}
         for name, part in self.composed.items():
-            to_all, to_each = self.composed.download(name, memory, at)
+            to_all, to_each = self.composed.download(name, memory, at) if name in asked else ({}, {})
             shared |= {name: to_all} if to_all else {}
             own |= {name: to_each} if to_each else {}
             each |= {"w": self.composed.reward(name, memory, at)} if has(part, "reward") else {}
@@ -266,7 +274,7 @@ class FedAvg(Deployable):
 
     def _whole(self, ctx: Context) -> Tree:
         """The received weights, and the client's own in the places that are not shared."""
-        received = ctx.message["w"]
+        received = ctx.message.get("w", {})
         if not self._own_weights:
             return received
         return nest(dict(leaves(ctx.own)) | dict(leaves(received)))
@@ -294,8 +302,8 @@ class FedAvg(Deployable):
         return self._one_model and not any(part.judged_apart for part in self.composed.values())
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What a round sends."""
-        return self._download(state, fed.clients, fed)
+        """The weights, or what clients get instead, and what parts send of which the models that they use depend."""
+        return self._download(state, fed.clients, fed, self.composed.judging)
 
     @on_client(sends=SCORES, hears=lambda self: self.composed.hears)
     def score(self, client: Client, message: Tree) -> Tree:

@@ -178,7 +178,25 @@ class SecureSum:
         return UNBOUNDED
 
 
-Mechanism: TypeAlias = Mixup | Clipped | Gaussian | LDP | SecureSum
+@dataclass(frozen=True)
+class Derived:
+    """A function of what was protected to leave in the same message under the key `of`, and so costs nothing more."""
+
+    of: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, str) or not self.of:
+            raise ValueError(f"of is {self.of!r}; it names the other key")
+
+    def __str__(self) -> str:
+        return f"a function of what leaves as {self.of}, protected as that is"
+
+    def cost(self) -> Cost:
+        """Of one release, beside that of `of`."""
+        return Cost()
+
+
+Mechanism: TypeAlias = Mixup | Clipped | Gaussian | LDP | SecureSum | Derived
 Mechanisms: TypeAlias = tuple[Mechanism, ...]
 KINDS: dict[str, type[Mechanism]] = {
     "mixup": Mixup,
@@ -186,6 +204,7 @@ KINDS: dict[str, type[Mechanism]] = {
     "gaussian": Gaussian,
     "ldp": LDP,
     "secure_sum": SecureSum,
+    "derived": Derived,
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 

@@ -23,9 +23,8 @@ from fedweave.deploy.flare.joining import FORM
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.server import Server, _predict
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
-from fedweave.deploy.sites.exporting import form_of
 from fedweave.deploy.sites.running import number_of, run
-from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.errors import ClientsMissing, UserError
 from fedweave.rounds import train
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUMMARY
@@ -201,14 +200,6 @@ def predict_as_the_server_does(project: Path, config: Any, algorithm: Any, state
     Checkpoint(round=ROUNDS, state=state, fed={"round": ROUNDS}).save(folder / CHECKPOINT)
     link, server = InProcess(project), Server("r1", SITES, written(config.plain()), which)
     _predict(lambda: server._join(config, project / "server", folder, link), folder, which)
-
-
-def test_an_export_does_not_name_columns_as_they_were_swapped_after_training(banks: Path) -> None:
-    trained(banks)
-    assert form_of(banks / "bank-b", "r1").columns == ("age", "debt")
-    swap(banks)
-    with pytest.raises(FedweaveError, match="features: not as in the run r1"):
-        form_of(banks / "bank-b", "r1")
 
 
 @pytest.mark.parametrize("quorum", [0.6, 1.0])

@@ -81,11 +81,14 @@ class Composition(dict[str, Part]):
         }
 
     def joint(self, memory: Tree, round: Round) -> Tree:
-        """The joint update: what the owner of `aggregate` makes of the updates, else their weighted sum.
+        """The joint update: what the owner of `aggregate` makes of the updates, else their weighted sum; {} where no
+        weights are shared.
 
         Raises:
             ConfigError: its owner gives something else than a change of the weights.
         """
+        if not round.w:
+            return {}
         if not (owner := self.owner("aggregate")):
             return round.weighted()
         made = self.decided("aggregate", memory, round)
@@ -247,6 +250,10 @@ class Composition(dict[str, Part]):
             for key, of_clients in measured.items()
         }
 
+    def counts(self, memory: Tree) -> dict[str, float]:
+        """What the parts know about all clients together, by name."""
+        return {name: number for own, part in self.items() for name, number in part.counts(memory[own]).items()}
+
     def pairs(self, memory: Tree) -> dict[str, Tensor]:
         """What the parts know of every two clients, by name."""
         return {key: matrix for name, part in self.items() for key, matrix in part.pairs(memory[name]).items()}
@@ -256,6 +263,16 @@ class Composition(dict[str, Part]):
         for part in self.values():
             model = part.layers(model, own)
         return model
+
+    @property
+    def judging(self) -> list[str]:
+        """The parts that must send clients their `download` to have models judged or used: those that themselves decide
+        which model that is, and all where it is trained for use (`Part.tunes`). What is for training does not go down
+        again."""
+        judge = self.owner("judged")
+        if judge and self[judge].tunes:
+            return list(self)
+        return [name for name in self if name in (self.owner("receive"), judge or self.owner("start"))]
 
     @property
     def setup(self) -> tuple[Step, ...]:
@@ -300,8 +317,10 @@ class Composition(dict[str, Part]):
     def hears(self) -> dict[str, str]:
         """What a client learns from what a round sends it."""
         reward = self.owner("reward")
-        whole = self[reward].hears if reward else MIXED if self.personal else GLOBAL
-        given = {name: part.hears for name, part in self.items() if part.hears and name != reward}
+        whole = "; ".join(_of_keys("", self[reward]).values()) if reward else MIXED if self.personal else GLOBAL
+        given = {
+            key: told for name, part in self.items() if name != reward for key, told in _of_keys(name, part).items()
+        }
         keep = "that the model is to be kept for the client's owner"
         return {"w": whole, "init": INIT, KEEP: keep} | given | {f"each/{name}": told for name, told in given.items()}
 
@@ -317,6 +336,13 @@ class Composition(dict[str, Part]):
     def mechanism(self) -> tuple[Mechanism, ...]:
         """What protects an update, in the order in which it is applied."""
         return tuple(own for part in self.values() for own in mechanisms(part))
+
+
+def _of_keys(name: str, part: Part) -> dict[str, str]:
+    """{path in messages: what the client learns from it} of a part's `hears`."""
+    if isinstance(part.hears, str):
+        return {name: part.hears} if part.hears else {}
+    return {f"{name}/{key}": told for key, told in part.hears.items()}
 
 
 def _refuse_diverged(round: Round) -> None:

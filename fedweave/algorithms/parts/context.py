@@ -55,7 +55,7 @@ class Context:
     name:      under which the part finds what it sent itself, and keeps its memory.
     received:  the weights that the server sent; a leaf that is not shared is the client's own.
     start:     where local training starts. trained: where it ended. last_loss: before its last step (None before it).
-    known:     what `outputs` has computed in this call.
+    known:     what `outputs` has computed in this call. said: what a `release` leaves for its part's `report`.
     """
 
     client: Client
@@ -67,6 +67,7 @@ class Context:
     trained: Tree = field(default_factory=dict)
     last_loss: Tensor | None = None
     known: dict[int, tuple[Tree, Tensor]] = field(default_factory=dict)
+    said: dict[str, Tensor] = field(default_factory=dict)
 
     def outputs(self, w: Tree) -> Tensor:
         """Logits [e, c] of the weights `w` for all examples of the client, without dropout; computed once in a call."""
@@ -122,7 +123,7 @@ class Context:
 
     def shared(self, w: Tree) -> Tree:
         """The leaves of `w` that the server sends."""
-        sent = {path for path, _ in leaves(self.message["w"])}
+        sent = {path for path, _ in leaves(self.message.get("w", {}))}
         return nest({path: leaf for path, leaf in leaves(w) if path in sent})
 
     @property

@@ -1,6 +1,6 @@
 """Which parts can be combined: what is refused before training, naming the parts and what to do."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import FunctionType
 
@@ -20,6 +20,7 @@ DECIDES = {
     "judged": "which model a client uses",
 }
 SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # parts that decide what others need
+_OF_UPDATES = ("release", "limit", "aggregate", "step", "reward")  # hooks without a use where no weights are shared
 LOOKS = ("observe", "limit", "value")  # hooks of the server that see single clients; others are decided by one part
 
 Parts = Mapping[str, Part]  # in their order
@@ -33,8 +34,19 @@ def check(parts: Parts) -> None:
             different meanings; one changes an update after another has bounded or hidden it, looks at what is hidden,
             or lacks another that it needs; or somebody's own part has a method that nothing calls.
     """
-    for check_one in (_deciding, _reporting, _called, _hidden, _replaced, _steady, _bounded, _complete):
+    for check_one in (_declaring, _deciding, _reporting, _called, _hidden, _replaced, _steady, _bounded, _complete):
         check_one(parts)
+
+
+def _declaring(parts: Parts) -> None:
+    """Refuse a user's own part whose `sends` or `hears` is of another form."""
+    for name, part in parts.items():
+        sends, hears = part.sends, part.hears
+        if not isinstance(sends, Mapping) or not all(isinstance(own, str | Sends) for own in sends.values()):
+            raise ValueError(f"parts: {name}.sends is to be {{key of its report: what that tells, a str or Sends}}")
+        told = list(hears.values()) if isinstance(hears, Mapping) else [hears]
+        if not all(isinstance(own, str) for own in told):
+            raise ValueError(f"parts: {name}.hears is to be a str, or {{key of its download: a str}}")
 
 
 def _deciding(parts: Parts) -> None:
@@ -116,6 +128,26 @@ def check_sum(parts: Parts, remembers: str, participation: float) -> None:
             raise ValueError(
                 f"parts: {name} with everyone = true is of all clients, and participation is {participation:g}; set "
                 "participation = 1.0, or everyone = false"
+            )
+
+
+def check_shares_nothing(parts: Parts, share: Sequence[str]) -> None:
+    """Refuse clients that share no weights unless a part exchanges something else, and parts that are about updates.
+
+    Raises:
+        ValueError: says what to set.
+    """
+    if share:
+        return
+    if not any(has(part, "report") and part.sends for part in parts.values()):
+        raise ValueError(
+            "share is empty, and no part has clients report anything, so that nothing would be learnt together: choose "
+            "the algorithm local for that, or a part with `report` and `download`"
+        )
+    for name, part in parts.items():
+        if about := next((hook for hook in _OF_UPDATES if has(part, hook)), ""):
+            raise ValueError(
+                f"parts: {name}.{about} is about updates, and with share = () clients send none; set share"
             )
 
 

@@ -21,17 +21,20 @@ class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
     At the server, in the order of a round: `init`, `download` or `reward`, `observe`, `limit`, `weigh`, `aggregate`,
-    `value`, `step`, `update`, `measures` and `pairs`. At a client: `receive`, `start`, `recall`, `minibatches`,
-    `prepare`, `loss`, `criterion`, `penalty` and `regulariser`, `after`, `release`, `report`; `judged` when models are
-    evaluated; and if data changes from round to round, `changes` and `changed` before all others. `layers` gives the
-    model that is trained and used. `state` is the part's memory at the server: a tree, saved in checkpoints.
+    `value`, `step`, `update`, `measures`, `counts` and `pairs`. At a client: `receive`, `start`, `recall`,
+    `minibatches`, `prepare`, `loss`, `criterion`, `penalty` and `regulariser`, `after`, `release`, `report`; `judged`
+    when models are evaluated; and if data changes from round to round, `changes` and `changed` before all others.
+    `layers` gives the model that is trained and used. `state` is the part's memory at the server: a tree, saved in
+    checkpoints.
 
     sends:     {key of what `report` adds: what the receiver learns from it}.
-    hears:     what a client learns from `download`, or from its `reward`; "" if it gets neither.
+    hears:     what a client learns from `download`, or from its `reward`, as a sentence or {key of it: a sentence}; ""
+        if it gets neither.
     releases:  what `release` turns an update into, if that is no longer a change of the model weights; else "".
     mechanism: how `release` protects an update; None if it does not. most_rounds: for how many rounds that is enough.
     personal:  True if every client gets weights of its own, so that there is no one global model.
     judged_apart: True if the global test judges the models that the clients use (`judged`), not the global one.
+    tunes:     True if `judged` trains, so that clients are sent what all parts' terms of the objective need.
     requires:  hooks that some other part must decide.
     private:   patterns of weights that never leave their client, such as "*_mask".
     groups:    True if clients need a sensitive attribute.
@@ -48,10 +51,11 @@ class Part:
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
-    hears: ClassVar[str] = ""
+    hears: ClassVar[str | Mapping[str, str]] = ""
     releases: ClassVar[str] = ""
     personal: ClassVar[bool] = False
     judged_apart: ClassVar[bool] = False
+    tunes: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[bool] = False
@@ -104,7 +108,8 @@ class Part:
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """What the called clients find in `ctx.given`: a tree for all of them, and one with leaves [P, …] of which each
-        gets its row; at: int64 [P], the clients' places among all."""
+        gets its row; at: int64 [P], the clients' places among all. It goes down for training; to judge models only that
+        of the part whose `receive` and `judged`, or else `start`, make them."""
         return {}, {}
 
     def reward(self, state: Tree, at: Tensor) -> Tree:
@@ -144,6 +149,10 @@ class Part:
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{name: float64 [N]}: what the server knows about each client after a round; NaN where undefined."""
+        return {}
+
+    def counts(self, state: Tree) -> dict[str, float]:
+        """{name: number}: what the server knows about all clients together after a round; in the run's summary."""
         return {}
 
     def pairs(self, state: Tree) -> dict[str, Tensor]:
