@@ -4,10 +4,11 @@ import torch
 
 from fedweave.core import model as models
 from fedweave.core.federation import Client, Declaration, Federation, Sends
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Pairs, Whole
 from fedweave.core.tree import Tree
+from fedweave.learn import where_trained
 from fedweave.metrics import group_fairness
 from fedweave.metrics.classification import ALWAYS, counts
 
@@ -58,23 +59,32 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True) -> Tree:
     return pairs | group_fairness.counts(logits, graph.y, graph.sens, graph.masks)
 
 
-def score(model: Model, w: Tree, client: Client, trained: Tree | None = None) -> Tree:
+def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, remembered: bool = True) -> Tree:
     """{"own": pairs} of `w` on the client's own examples, and {"trained": pairs} there of its model right after its own
-    training, by default `client.state["w"]`, without AUC and groups; all zero if it never trained."""
+    training, by default `client.state["w"]`, without AUC and groups; all zero if it was never called to train.
+
+    remembered: whether that is what a client without training examples has received, too; else that is `w`."""
     own, trained = measure(model, w, client.graph), client.state.get("w") if trained is None else trained
     if trained is None or trained is w:
         after = {name: own[name] if trained is w else torch.zeros_like(own[name]) for name in ALWAYS}
     else:
         after = measure(model, trained, client.graph, whole=False)
+        if not remembered:
+            after = where_trained(client.graph.masks[TRAIN].any(), after, {name: own[name] for name in ALWAYS})
     return {"own": own, "trained": after}
 
 
 def personal_score(
-    model: Model, w: Tree, client: Client, trained: Tree | None = None, test_model: Model | None = None
+    model: Model,
+    w: Tree,
+    client: Client,
+    trained: Tree | None = None,
+    test_model: Model | None = None,
+    remembered: bool = True,
 ) -> Tree:
     """`score`, and the client's own model on the global test graph where there is one, as `test_model` if that is
     another."""
-    own = score(model, w, client, trained)
+    own = score(model, w, client, trained, remembered)
     return own if client.test is None else own | {"global_test": measure(test_model or model, w, client.test)}
 
 

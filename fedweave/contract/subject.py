@@ -13,7 +13,7 @@ from fedweave.config import check_name, own_parameters
 from fedweave.contract import federations
 from fedweave.contract.wire import BytesEngine, Recorder
 from fedweave.core.algorithm import Capabilities, capabilities, needs
-from fedweave.core.graph import Graph
+from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
@@ -91,9 +91,16 @@ class Subject:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the algorithm refuses its settings: {error}") from error
 
-    def graphs(self, dtype: torch.dtype = torch.float32, changed: int | None = None) -> dict[str, Graph]:
-        """{client: graph}; client `changed` holds other data."""
-        return federations.graphs(dtype, changed, self.needs)
+    def graphs(
+        self, dtype: torch.dtype = torch.float32, changed: int | None = None, idle: int | None = None
+    ) -> dict[str, Graph]:
+        """{client: graph}; client `changed` holds other data, and client `idle` has no training examples."""
+        own = federations.graphs(dtype, changed, self.needs)
+        if idle is not None:
+            graph = own[f"site-{idle}"]
+            splits = torch.arange(len(SPLITS))[:, None]
+            own[f"site-{idle}"] = graph._replace(masks=graph.masks & (splits != TRAIN))
+        return own
 
     def federation(
         self, engine: type[Simulation] = Recorder, dtype: torch.dtype = torch.float32, **options: Any
