@@ -22,6 +22,8 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     found = {}
     accuracy = metrics.get("global/accuracy")
+    if "fairness/undefined_clients" in metrics and accuracy is None and metrics.get("local/accuracy") is None:
+        found["untested"] = "nobody was tested: no client has a test example, and there is no global test set."
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
         found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy

@@ -62,6 +62,7 @@ class Terminal:
     def header(self, config: Config, built: Any) -> None:
         """What is run, on what, and the clients; and what of one's own, or of the algorithm, is not used."""
         from fedweave.algorithms.fedavg import FedAvg
+        from fedweave.demands import untested
         from fedweave.partition import unused
         from fedweave.partition.base import client_ids
         from fedweave.partition.statistics import statistics, totals
@@ -80,9 +81,11 @@ class Terminal:
         self._console.print(" · ".join(parts), highlight=False, soft_wrap=True)
         cut = built.data, built.partition
         named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
-        self._console.print(clients_table(statistics(*cut) | named, totals(*cut), built.data.labels))
+        held = statistics(*cut) | named
+        self._console.print(clients_table(held, totals(*cut), built.data.labels))
         idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
-        for note in (*unused(config.partition.make(), *cut), *idle):
+        alone = filter(None, [untested(held["test"], built.fed.test is not None)])
+        for note in (*alone, *unused(config.partition.make(), *cut), *idle):
             self._console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
 
     def step(self, reached: Any) -> None:

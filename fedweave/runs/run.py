@@ -24,6 +24,7 @@ from fedweave.config import Config, written
 from fedweave.core.edge_list import MotifTable
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import check_same, digests
+from fedweave.demands import check_trained
 from fedweave.errors import UserError
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.privacy.spent import bounds
@@ -141,11 +142,13 @@ def run(
         return finished
     here = here or RunBackend()
     built = here.build(config)
+    columns = here.held(built)
+    check_trained(columns["train"])
     with locked(directory), replacing(directory) if overwrite else nullcontext():
         if not overwrite:
             examine(config, directory, resume)  # again: now nobody else writes
         source = here.source(built) | outside.digests(config.plain())
-        start, metrics = _prepare(config, built, directory, here, source)
+        start, metrics = _prepare(config, built, directory, columns, source)
         watch.begin(config, built, directory, start.round)
         files = RunFiles(directory, built, metrics, start, source)
         with here.stop or Stop(watch.stopping) as stop:
@@ -165,7 +168,7 @@ def run(
 
 
 def _prepare(
-    config: Config, built: Any, directory: Path, here: RunBackend, source: dict[str, str]
+    config: Config, built: Any, directory: Path, columns: dict[str, Any], source: dict[str, str]
 ) -> tuple[Checkpoint, pa.Table]:
     """Write what is known before training and restore the checkpoint, if there is one."""
     remove_leftovers(directory)
@@ -178,7 +181,7 @@ def _prepare(
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
-    write_table(directory / PARTITION, pa.table(here.held(built)))
+    write_table(directory / PARTITION, pa.table(columns))
     if motifs := getattr(built, "motifs", None):
         write_table(directory / MOTIFS, frequent(motifs, built.data))
     with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone

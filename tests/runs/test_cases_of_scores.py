@@ -41,3 +41,27 @@ def test_a_client_without_training_examples_has_the_model_that_it_received(
         assert last[client, "trained/accuracy"] == last[client, "accuracy"] == 0.95
     assert called("predict", out, "--model", "trained", "--out", out / "t.parquet").exit_code == 0
     assert {client: accuracies(out / "t.parquet")[client] for client in ("b", "c")} == {"b": 0.95, "c": 0.95}
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_run_in_which_nobody_trains_is_refused_before_it(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with an AUC of .97 of random weights."""
+    monkeypatch.chdir(CASES / "idle-trained")
+    said = called(command, "notrain.toml", *(("--out", tmp_path / "run") if command == "run" else ()))
+    assert said.exit_code == 2
+    assert "nobody would train" in " ".join(said.output.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_which_nobody_is_tested_says_so_first_and_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model may be all that is wanted, so that it is no mistake."""
+    monkeypatch.chdir(CASES / "idle-trained")
+    said = called("run", "notest.toml", "--out", tmp_path / "run")
+    assert said.exit_code == 0
+    first, last = " ".join(said.output.split()).split("round 3/3")
+    assert "no client has a test example" in first
+    assert "nobody was tested" in last
