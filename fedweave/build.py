@@ -100,6 +100,7 @@ def federation(
         test=global_test_graph(data, partition, dtype),
         held=held_graphs(data, partition, dtype),
         pairs={name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
+        members={name: torch.from_numpy(own) for name, own in partition.members.items()},
         places=placements(data, partition) if needs(algorithm).ids else None,
         seed=seed,
         mode=mode,

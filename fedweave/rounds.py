@@ -10,11 +10,13 @@ import pyarrow as pa
 import torch
 
 from fedweave.core import purposes
-from fedweave.core.algorithm import Algorithm, capabilities, check_rounds
+from fedweave.core.algorithm import Algorithm, Evaluation, capabilities, check_rounds
+from fedweave.core.members import of_members
 from fedweave.core.tree import Tree, check, leaves
-from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged
+from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure
+from fedweave.metrics.pooled import pooled
 
 SERVER = "server"
 _TRAINED: WeakSet[Any] = WeakSet()  # federations on which a training has begun
@@ -114,13 +116,23 @@ def train(
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = purposes.EVALUATION
             _refuse_divergence(number, state)
-            rows, measured = measure(number, algorithm.evaluate(state, fed))
+            rows, measured = measure(number, *_judged(algorithm, state, fed, number == rounds))
             best = best_validated(number, rows, measured, before)
             best |= fairest(number, rows, measured, before, fair_margin)
             before = measured | best
             found = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
         yield RoundResult(number, state, metrics, found)
+
+
+def _judged(algorithm: Algorithm, state: Tree, fed: Any, last: bool) -> tuple[Evaluation, dict[str, Any]]:
+    """The evaluation, by member where one client holds what all do, and after the `last` round what only a simulation
+    can say of all examples together."""
+    found = algorithm.evaluate(state, fed)
+    found = found._replace(clients=of_members(found.clients, getattr(fed, "members", ())))
+    graphs = getattr(fed, "graphs", {}) if last else {}
+    w = algorithm.judged_model(state) if graphs and hasattr(algorithm, "judged_model") else None
+    return found, {} if w is None else pooled(algorithm.net, w, graphs.values())  # type: ignore[attr-defined]
 
 
 def evaluated(number: int, rounds: int, eval_every: int) -> bool:
@@ -152,6 +164,11 @@ def _tree(algorithm: Algorithm, method: str, state: Any) -> Tree:
 
 
 def _refuse_divergence(round: int, state: Tree) -> None:
-    for path, leaf in leaves(state):
-        if isinstance(leaf, torch.Tensor) and not leaf.isfinite().all():
-            raise FedweaveError(told_diverged(f"after round {round} {path!r}"))
+    """Name what is not finite: a weight or, where weights are finite, the part that keeps it."""
+    tensors = ((path, leaf) for path, leaf in leaves(state) if isinstance(leaf, torch.Tensor))
+    odd = [path for path, leaf in tensors if not leaf.isfinite().all()]
+    for path in sorted(odd, key=lambda path: path.startswith("parts/")):
+        if path.startswith("parts/"):
+            _, name, kept = path.split("/", 2)
+            raise FedweaveError(told_of_part(name, f"what it keeps as {kept!r} after round {round}"))
+        raise FedweaveError(told_diverged(f"after round {round} {path!r}"))

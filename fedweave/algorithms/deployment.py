@@ -50,6 +50,10 @@ class Deployable:
         """The server's model; None where there is no one model."""
         return None
 
+    def judged_model(self, state: Tree) -> Tree | None:
+        """`global_model`, where every client uses just that; None elsewhere."""
+        return None
+
     def one_model(self, state: Tree) -> Tree:
         """`global_model`, where it must be there.
 

@@ -286,6 +286,12 @@ class FedAvg(Deployable):
         """w; None where some weights stay at clients or every client has weights of its own."""
         return state["w"] if self._one_model else None
 
+    def judged_model(self, state: Tree) -> Tree | None:
+        """w, unless clients use something else."""
+        judge, begun = self.composed.owner("judged"), map(self.composed.owner, ("receive", "start"))
+        own = not self.composed[judge].judged_global if judge else any(begun)
+        return None if own else self.global_model(state)
+
     @property
     def _one_model(self) -> bool:
         return not self.composed.personal and not self.composed.private and self.share == ("*",)
@@ -325,8 +331,8 @@ class FedAvg(Deployable):
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
         w = self.used(client, message)
-        told = {"test_model": self.test_net, "remembered": self._goes_on}
-        return self.judged(client, message, w, lambda: personal_score(self.net, w, client, **told))
+        net, test, own = self.net, self.test_net, self._goes_on
+        return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
 
     def judging(self, state: Tree) -> Any:
         """`score` where the global test judges a global model, else `score_personal`."""

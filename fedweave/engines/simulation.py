@@ -13,6 +13,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client, Placement, Sent, Step, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
+from fedweave.core.members import by_size
 from fedweave.core.names import TAKEN
 from fedweave.core.replies import Batch, Replies, as_row, row_of
 from fedweave.core.stacked import Stacked
@@ -50,7 +51,8 @@ class Simulation:
 
     graphs: {client id: its graph}, in client order. classes: number of classes. test: global test graph or None.
     held:   further graphs of the server's, by role. places: {client id: where its nodes stand in the whole graph}, for
-            algorithms that ask for it. pairs: the truth about every pair of clients, for comparisons.
+            algorithms that ask for it. pairs: the truth about every pair of clients, for comparisons. members: of the
+            one client that holds what all members hold, {member: int64, which of its examples are its own}.
     chunk:  clients run at once in mode "vmap"; 0 chooses by memory. absent: (round, client) -> reason or None, to
             rehearse clients that do not reply.
     record: when repeated steps of mode "vmap" are recorded, which changes no number: "auto" from the second time on,
@@ -67,6 +69,7 @@ class Simulation:
         held: Mapping[str, Graph] | None = None,
         places: Mapping[str, Placement] | None = None,
         pairs: Mapping[str, Tensor] | None = None,
+        members: Mapping[str, Tensor] | None = None,
         seed: int = 0,
         mode: str = "vmap",
         chunk: int = 0,
@@ -91,6 +94,7 @@ class Simulation:
         self.held: Mapping[str, Graph] = with_test(held or {}, test)
         self.pairs: Mapping[str, Tensor] = dict(pairs or {})
         self._places = places or {}
+        self.members, self._members = by_size(members or {})
         self.dtype = next(iter(graphs.values())).x.dtype
         self.ledger, self._last = Ledger(), LastSent(resend)
         self._sums = SumMeter(self.ledger)
@@ -206,7 +210,7 @@ class Simulation:
         place = self._places.get(client) if call.info.ragged else None
         key, secret = call.key("client", me), call.key("secret", me)
         state = {} if call.info.forgets else self._states.one(client)
-        view = Client(self._graphs[client], state, key, secret, self.test, place)
+        view = Client(self._graphs[client], state, key, secret, self.test, place, self._members)
         message = messages.one(client)
         given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
         watched = Watched(view.graph, view.test, place)
@@ -245,7 +249,7 @@ class Simulation:
         if not call.info.forgets:
             states = stacked_states(self._states, group, graphs, copy=call.step not in self._readers)
         inputs = (graphs, states, call.key("client", ids), call.key("secret", ids), mine)
-        operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test))
+        operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test, self._members))
         private = batch_dims(inputs)
         dims = private + (None,) * (len(operands) - len(private))
         named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))

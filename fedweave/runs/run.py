@@ -231,6 +231,7 @@ def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
         "features": built.data.features,
         "class_count": built.data.classes,
         "clients": len(built.fed.clients),
+        **({"members": len(members)} if (members := getattr(built.fed, "members", ())) else {}),  # of the one client
         "rounds": last.round,
         "seed": config.general.seed,
         "seconds": last.seconds,

@@ -32,6 +32,7 @@ class Part:
     mechanism: how `release` protects an update; None if it does not. most_rounds: for how many rounds that is enough.
     personal:  True if every client gets weights of its own, so that there is no one global model.
     judged_apart: True if the global test judges the models that the clients use (`judged`), not the global one.
+    judged_global: True if `judged` gives the received weights, so that clients use the global model.
     requires:  hooks that some other part must decide.
     private:   patterns of weights that never leave their client, such as "*_mask".
     groups:    True if clients need a sensitive attribute.
@@ -52,6 +53,7 @@ class Part:
     releases: ClassVar[str] = ""
     personal: ClassVar[bool] = False
     judged_apart: ClassVar[bool] = False
+    judged_global: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[bool] = False
