@@ -3,6 +3,8 @@ clients, and a fairest round that is not one."""
 
 from collections.abc import Mapping, Sequence
 
+from fedweave.metrics.measured import DIVERGED, RAREST
+
 _REFERENCES = {
     "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, that of always predicting the most frequent "
     "class of the training examples.",
@@ -18,6 +20,27 @@ def compared_people(names: Sequence[str]) -> str:
     return f"{told[0].upper()}{told[1:]}.{left if names[2:] else ''}" if told else ""
 
 
+def judged_otherwise(metrics: Mapping[str, float | None]) -> bool:
+    """Whether a class is so rare in training that nothing is judged by accuracy."""
+    return metrics.get(RAREST) is not None
+
+
+def headline(metrics: Mapping[str, float | None]) -> str:
+    """ "accuracy global 0.8123, local 0.7912" of an evaluation, or AUC where accuracy judges nothing; "" without."""
+    name, shown = ("auc", "AUC") if judged_otherwise(metrics) else ("accuracy", "accuracy")
+    values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
+    known = ", ".join(f"{kind} {value:.4f}" for kind, value in values.items() if value is not None)
+    return f"{shown} {known}" if known else ""
+
+
+def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
+    """How many members a mean AUC within members is of; "" where that is not known or they are all."""
+    members = metrics.get("within/members")
+    if members is None or clients is None or members >= clients:
+        return ""
+    return f"AUC within members is of {members:g} of {clients}: the others' test examples are of one class."
+
+
 def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     found = {}
@@ -27,7 +50,18 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
         found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
-    for kind, words in _REFERENCES.items():
+    if metrics.get(DIVERGED):
+        found["diverged"] = (
+            f"training diverged: a mean loss of {metrics[DIVERGED]:.3g} is that of no model that learns. Lower "
+            "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalise)."
+        )
+    if judged_otherwise(metrics):
+        found["rare"] = (
+            f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
+            "a high accuracy. So nothing is judged by accuracy here: no best round, no gain, no comparison with the "
+            "most frequent class. See AUC and macro F1."
+        )
+    for kind, words in ({} if "rare" in found else _REFERENCES).items():
         matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/majority")
         reached = metrics.get(f"{kind}/accuracy") if matched is None else matched
         if alike and reached is not None and constant is not None and reached < constant:
@@ -38,7 +72,8 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
             "metrics are of the others. metrics.parquet names them (missing, refused, late)."
         )
-    found |= _lacking("best_val", "best validation accuracy", metrics)
+    if "rare" not in found:
+        found |= _lacking("best_val", "best validation accuracy", metrics)
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left rounded and without counts by class "

@@ -16,7 +16,7 @@ from fedweave.config import Config
 from fedweave.core.text import counted
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
-from fedweave.report.notes import compared_people, fallen_back, notes, of_fairest
+from fedweave.report.notes import compared_people, covered, fallen_back, headline, judged_otherwise, notes, of_fairest
 from fedweave.runs.files import METRICS, read_table
 
 # Where the output is not a terminal:
@@ -45,7 +45,7 @@ class Terminal:
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._rounds = self._done = 0
-        self._accuracy = ""  # of the last evaluation
+        self._last = ""  # headline of the last evaluation
 
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
@@ -91,12 +91,12 @@ class Terminal:
     def step(self, reached: Any) -> None:
         """One more round."""
         note = f"{reached.seconds / reached.round:.3g} s/round"
-        accuracy = {name: reached.summary.get(f"{name}/accuracy") for name in ("global", "local")}
-        if known := [f"{name} {value:.4f}" for name, value in accuracy.items() if value is not None]:
-            note += f", accuracy {', '.join(known)}"
-            self._accuracy = f", accuracy after round {reached.round} {', '.join(known)}"
+        if known := headline(reached.summary):
+            note += f", {known}"
+            name, _, values = known.partition(" ")
+            self._last = f", {name} after round {reached.round} {values}"
         else:
-            note += self._accuracy
+            note += self._last
         if self._bar is not None:
             self._bar.update(self._task, completed=reached.round, note=note)
         elif reached.round == self._rounds or reached.round % max(1, self._rounds // LINES) == 0:
@@ -123,7 +123,10 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         table.add_column(heading, justify="right")
     for name in [name for name in names if name != "classes_predicted"]:
         table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
-    if "best_val/round" in metrics:
+    if "pooled/auc" in metrics:
+        table.add_row("auc, pooled", _number(metrics["pooled/auc"]))
+    by_accuracy = "best_val/round" in metrics and not judged_otherwise(metrics)
+    if by_accuracy:
         best = (_number(metrics.get(f"best_val/{kind}/accuracy")) for kind in kinds)
         table.add_row("accuracy, best val", *best)
     tables = [table]
@@ -133,6 +136,8 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         for name, value in fairness.items():
             tables[1].add_row(name, _number(value))
     console.print(Columns(tables))
+    if some := covered(metrics, summary.get("members", summary.get("clients"))):
+        console.print(some, highlight=False, soft_wrap=True, markup=False)
     for note in (*notes(metrics).values(), *_absences(directory)):
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
@@ -144,7 +149,7 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     traffic += _for_evaluation(summary)
-    if "best_val/round" in metrics:
+    if by_accuracy:
         console.print(f"best mean validation accuracy after round {metrics['best_val/round']}", highlight=False)
     if "best_fair/round" in metrics:
         _show_fairest(console, metrics)
