@@ -3,7 +3,7 @@ clients, and a fairest round that is not one."""
 
 from collections.abc import Mapping, Sequence
 
-from fedweave.metrics.measured import DIVERGED, RAREST
+_DIVERGED, _RAREST = "scores/diverged", "scores/rarest"  # `metrics.measured`, which takes long to import
 
 _REFERENCES = {
     "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, that of always predicting the most frequent "
@@ -22,7 +22,7 @@ def compared_people(names: Sequence[str]) -> str:
 
 def judged_otherwise(metrics: Mapping[str, float | None]) -> bool:
     """Whether a class is so rare in training that nothing is judged by accuracy."""
-    return metrics.get(RAREST) is not None
+    return metrics.get(_RAREST) is not None
 
 
 def headline(metrics: Mapping[str, float | None]) -> str:
@@ -50,14 +50,14 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
         found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
-    if metrics.get(DIVERGED):
+    if metrics.get(_DIVERGED):
         found["diverged"] = (
-            f"training diverged: a mean loss of {metrics[DIVERGED]:.3g} is that of no model that learns. Lower "
+            f"training diverged: a mean loss of {metrics[_DIVERGED]:.3g} is that of no model that learns. Lower "
             "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalise)."
         )
     if judged_otherwise(metrics):
         found["rare"] = (
-            f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
+            f"the rarest class has {metrics[_RAREST]:.1%} of the training examples: a model that never predicts it has "
             "a high accuracy. So nothing is judged by accuracy here: no best round, no gain, no comparison with the "
             "most frequent class. See AUC and macro F1."
         )

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedweave import outside
 from fedweave.build import Built, build
@@ -27,6 +28,7 @@ from fedweave.datasets.contents import check_same, digests
 from fedweave.demands import check_trained
 from fedweave.errors import UserError
 from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.metrics.pooled import POOLED
 from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
 from fedweave.runs.again import held
@@ -178,6 +180,7 @@ def _prepare(
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
+        metrics = metrics.filter(pc.invert(pc.starts_with(metrics["metric"], f"{POOLED}/")))  # of the last round alone
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
