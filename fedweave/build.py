@@ -133,6 +133,7 @@ def _on_cluster(config: Config, made: Ingredients) -> _Engine:
         test=global_test_graph(made.data, made.seen, dtype),
         held=held_graphs(made.data, made.seen, dtype),
         pairs={name: torch.from_numpy(matrix) for name, matrix in made.seen.pairs.items()},
+        members=_members(made.seen),
         seed=config.general.seed,
         resend=engine.resend,
     )
@@ -149,7 +150,7 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     vocabulary = getattr(made.algorithm, "vocabulary", None)
     own = client_graphs(made.data, made.seen, dtype, vocabulary, frozenset(clients))
     places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
-    given: dict[str, Any] = {"classes": made.data.classes, "places": places}
+    given: dict[str, Any] = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
     given["test"] = global_test_graph(made.data, made.seen, dtype)
     if _mode(made.model, "vmap") == "loop":
         return Worker(Loop(own, **given), made.algorithm)
@@ -192,9 +193,14 @@ def _simulation(data: Dataset, partition: Partition, algorithm: Any, dtype: torc
         test=global_test_graph(data, partition, dtype),
         held=held_graphs(data, partition, dtype),
         pairs={name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
+        members=_members(partition),
         places=placements(data, partition) if needs(algorithm).ids else None,
         **options,
     )
+
+
+def _members(partition: Partition) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(own) for name, own in partition.members.items()}
 
 
 def width(data: Dataset, partition: Partition) -> int:

@@ -26,11 +26,13 @@ def check(
     from fedweave.build import build
     from fedweave.config import read
     from fedweave.core.text import printable
+    from fedweave.demands import check_trained
     from fedweave.report.terminal import Terminal, screen
 
     console = screen()
     chosen, notes = read(config, settings or [], algorithm)
     built = build(chosen.in_process())
+    check_trained([int(part.masks[0].sum()) for part in built.partition.parts])
     begun(chosen, built)
     Terminal(console).header(chosen, built)
     for line in (*facts(chosen, built), *(f"note: {text}" for text in (*oddities(chosen, built), *notes))):

@@ -68,6 +68,28 @@ def check_examples(config: Config, data: Dataset) -> None:
         )
 
 
+UNTESTED = (
+    "no client has a test example and there is no global test set: the model is trained, and nothing says how good it "
+    "is. Mark test examples (a column split), or give partition.test a share."
+)
+
+
+def check_trained(train: Sequence[int | None]) -> None:
+    """Raise ConfigError where nobody would train: numbers of training examples by client, None where one does not
+    say."""
+    if None not in train and not sum(filter(None, train)):
+        raise ConfigError(
+            "no client has a labelled training example, so that nobody would train, and every score would be of a "
+            "model with random weights. Mark training examples (a column split), or give partition.train a share."
+        )
+
+
+def untested(test: Sequence[int | None], judged: bool) -> str:
+    """What to say before a run in which nobody is tested, which is allowed, since its model may be all that is wanted;
+    "" otherwise. test: numbers of test examples by client. judged: whether there is a global test set."""
+    return UNTESTED if not judged and None not in test and not sum(filter(None, test)) else ""
+
+
 def check_scaling(how: str, algorithm: Any, records: Sequence[str]) -> None:
     """Refuse to scale features by numbers over all examples where ε is of one of them: it moves all the others, too.
 

@@ -67,7 +67,8 @@ class ClientsMissing(FedweaveError):
         self.step, self.missing = step, dict(missing)
         named = _reasons({client: reason.removesuffix(".") for client, reason in missing.items()})
         if len(missing) == called and all(NOT_FINITE in reason for reason in missing.values()):
-            super().__init__(f"step {step!r}: training diverged at every client. {named}. {_CALMER}")
+            said = "training diverged at every client, or what a part computes is no number"
+            super().__init__(f"step {step!r}: {said}. {named}. {_CALMER}")
             return
         lower = "them back, put right what they refuse or, if the algorithm can do without them, lower [engine] quorum."
         remedy = "them back, or put right what they refuse; no setting lowers how many are needed." if fixed else lower
@@ -113,3 +114,8 @@ def out_of_memory(error: BaseException) -> bool:
 def told_diverged(what: str) -> str:
     """The message where `what` holds numbers that are not finite."""
     return f"training diverged: {what} {NOT_FINITE}. {_CALMER}"
+
+
+def told_of_part(name: str, what: str) -> str:
+    """The message where `what` part `name` gives, and no weight, holds numbers that are not finite."""
+    return f"part {name!r}: {what} {NOT_FINITE}, and the weights are finite. Put right what {name} computes."

@@ -8,13 +8,16 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from fedweave.algorithms.deployment import Deployable
 from fedweave.core import purposes
-from fedweave.core.algorithm import Algorithm, capabilities, check_rounds
-from fedweave.core.engine import Engine
+from fedweave.core.algorithm import Algorithm, Evaluation, capabilities, check_rounds
+from fedweave.core.engine import Engine, HoldsGraphs
+from fedweave.core.members import of_members
 from fedweave.core.tree import Tree, check, leaves
-from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged
+from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure
+from fedweave.metrics.pooled import pooled
 
 SERVER = "server"
 
@@ -113,7 +116,7 @@ def train(
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = purposes.EVALUATION
             _refuse_divergence(number, state)
-            rows, measured = measure(number, algorithm.evaluate(state, fed))
+            rows, measured = measure(number, *_judged(algorithm, state, fed, number == rounds))
             measured |= of_all(algorithm, state)
             best = best_validated(number, rows, measured, before)
             best |= fairest(number, rows, measured, before, fair_margin)
@@ -121,6 +124,17 @@ def train(
             found = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
         yield RoundResult(number, state, metrics, found)
+
+
+def _judged(algorithm: Algorithm, state: Tree, fed: Engine, last: bool) -> tuple[Evaluation, dict[str, Any]]:
+    """The evaluation, by member where one client holds what all do, and after the `last` round what only a simulation
+    can say of all examples together."""
+    found = algorithm.evaluate(state, fed)
+    found = found._replace(clients=of_members(found.clients, fed.members))
+    if not (last and isinstance(fed, HoldsGraphs) and isinstance(algorithm, Deployable)):
+        return found, {}
+    w = algorithm.judged_model(state)
+    return found, {} if w is None else pooled(algorithm.net, w, fed.graphs.values())
 
 
 def evaluated(number: int, rounds: int, eval_every: int) -> bool:
@@ -158,6 +172,11 @@ def _tree(algorithm: Algorithm, method: str, state: Any) -> Tree:
 
 
 def _refuse_divergence(round: int, state: Tree) -> None:
-    for path, leaf in leaves(state):
-        if isinstance(leaf, torch.Tensor) and not leaf.isfinite().all():
-            raise FedweaveError(told_diverged(f"after round {round} {path!r}"))
+    """Name what is not finite: a weight or, where weights are finite, the part that keeps it."""
+    tensors = ((path, leaf) for path, leaf in leaves(state) if isinstance(leaf, torch.Tensor))
+    odd = [path for path, leaf in tensors if not leaf.isfinite().all()]
+    for path in sorted(odd, key=lambda path: path.startswith("parts/")):
+        if path.startswith("parts/"):
+            _, name, kept = path.split("/", 2)
+            raise FedweaveError(told_of_part(name, f"what it keeps as {kept!r} after round {round}"))
+        raise FedweaveError(told_diverged(f"after round {round} {path!r}"))

@@ -1,6 +1,6 @@
 """Handing a finished run's models to those who own the data, for prediction and export."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from fedweave.algorithms.parts.context import KEEP
@@ -12,6 +12,12 @@ from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 
 Which = Literal["global", "personal", "trained"]
+
+
+def _again(algorithm: Any) -> Mapping[str, str]:
+    """What clients learn from what they are `told_again`."""
+    heard: Mapping[str, str] = algorithm.hears_again
+    return heard
 
 
 class Deployable:
@@ -26,6 +32,11 @@ class Deployable:
     quorum: float
 
     @property
+    def hears_again(self) -> Mapping[str, str]:
+        """What clients learn from what they are `told_again`, by key."""
+        return {}
+
+    @property
     def net(self) -> Model:
         """The model as it is used on clients' data."""
         return self.model
@@ -37,6 +48,10 @@ class Deployable:
 
     def global_model(self, state: Tree) -> Tree | None:
         """The server's model; None where there is no one model."""
+        return None
+
+    def judged_model(self, state: Tree) -> Tree | None:
+        """`global_model`, where every client uses just that; None elsewhere."""
         return None
 
     def one_model(self, state: Tree) -> Tree:
@@ -73,8 +88,13 @@ class Deployable:
         train, score = self.train, self.score  # type: ignore[attr-defined]
         return Calls((), (train,), (score,), (score, self.keep_given, self.keep_trained))
 
-    def last_trained(self, client: Client) -> Tree | None:
-        """The weights after the client's own training, if it ever trained."""
+    def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """What clients must be sent to keep the models of their own training: nothing, if they remember these."""
+        return {}, None
+
+    def last_trained(self, client: Client, message: Tree) -> Tree | None:
+        """The weights after the client's own training, if it was ever called to train: without training examples, those
+        that it received. message: what it is `told_again`."""
         return client.state.get("w")
 
     def deploy(self, state: Tree, fed: Federation, which: Which = "personal") -> None:
@@ -86,7 +106,7 @@ class Deployable:
             UserError: there is no global model.
         """
         if which == "trained":
-            fed.map(self.keep_trained, quorum=self.quorum)
+            fed.map(self.keep_trained, *self.told_again(state, fed), quorum=self.quorum)
         elif which == "personal":
             shared, each = self.told(state, fed)
             fed.map(self.judging(state), shared | {KEEP: 1}, each, quorum=self.quorum)
@@ -98,10 +118,10 @@ class Deployable:
         """Keep the model that the server sends."""
         return _kept(client, message["w"])
 
-    @on_client()
+    @on_client(hears=_again)
     def keep_trained(self, client: Client, message: Tree) -> Tree:
         """Keep the model that the client trained, if it ever did."""
-        return _kept(client, self.last_trained(client))
+        return _kept(client, self.last_trained(client, message))
 
 
 def _kept(client: Client, w: Any) -> Tree:

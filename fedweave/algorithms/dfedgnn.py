@@ -90,7 +90,7 @@ class DFedGNN(Local):
         """The client's weights, averaged with its neighbours'."""
         return self._own(client, message["init"])
 
-    def last_trained(self, client: Client) -> Tree | None:
+    def last_trained(self, client: Client, message: Tree) -> Tree | None:
         """The weights before they were averaged with the neighbours'."""
         return client.state.get("trained", client.state.get("w"))
 

@@ -12,6 +12,7 @@ from fedweave.algorithms.parts import Context, Part
 from fedweave.algorithms.preset import preset
 from fedweave.core import random
 from fedweave.core.tree import Tree
+from fedweave.learn import where_trained
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class PersonalModel(Part):
         key = random.fold(ctx.client.key, "personal")
         state = ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(self.judged(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull)
+        v = where_trained(ctx.examples > 0, v, ctx.received)  # where the pull alone leads to
         ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
 
     def _pull(self, v: Tensor, received: Tensor, given: Tree) -> Tensor:

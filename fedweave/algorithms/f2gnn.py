@@ -97,6 +97,7 @@ class DivergenceStart(Part):
     """
 
     js: Distance = "nodes"
+    judged_global = True
     sends: ClassVar = {
         "js": Sends("how far apart the predictions of the global and the client's last model are", within=Real())
     }

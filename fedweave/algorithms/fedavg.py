@@ -6,7 +6,7 @@ that is FedAvg. Deviations: optimisers other than SGD are allowed, and their sta
 round; a local step takes all of a client's training examples unless a part draws mini-batches.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -25,7 +25,7 @@ from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.arrays import graph_like
 from fedweave.core.federation import DATA, Client, Federation, on_client
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
@@ -110,7 +110,9 @@ class FedAvg(Deployable):
 
     @property
     def _goes_on(self) -> bool:
-        """Whether clients train from, or are judged by, what they trained before."""
+        """Whether clients train from, or are judged by, what they trained before. Only then those without training
+        examples put what they received in its place; elsewhere that is done where it is looked at, because it would
+        have every client keep all of its weights, and not those alone that its features touch."""
         return self._own_weights or any(map(self.composed.owner, ("start", "judged")))
 
     @cached_property
@@ -248,7 +250,7 @@ class FedAvg(Deployable):
         ctx, kept = self._context(client, message), self.optimizer_state == "kept"
         state = client.state.get("optimizer") if kept else None
         fitted = self.objective.fit(ctx.start, client, client.key, ctx.sent, anchor=ctx.received, state=state)
-        w = where_trained(ctx.examples > 0, fitted.w, ctx.start) if self._goes_on else fitted.w
+        w = where_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
         client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimiser takes steps of weight decay alone
@@ -292,6 +294,12 @@ class FedAvg(Deployable):
         """w; None where some weights stay at clients or every client has weights of its own."""
         return state["w"] if self._one_model else None
 
+    def judged_model(self, state: Tree) -> Tree | None:
+        """w, unless clients use something else."""
+        judge, begun = self.composed.owner("judged"), map(self.composed.owner, ("receive", "start"))
+        own = not self.composed[judge].judged_global if judge else any(begun)
+        return None if own else self.global_model(state)
+
     @property
     def _one_model(self) -> bool:
         return not self.composed.personal and not self.composed.private and self.share == ("*",)
@@ -305,17 +313,34 @@ class FedAvg(Deployable):
         """The weights, or what clients get instead, and what parts send of which the models that they use depend."""
         return self._download(state, fed.clients, fed, self.composed.judging)
 
+    def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """What a round sends, unless clients without training examples remember what they have instead of training."""
+        return ({}, None) if self._goes_on else self.told(state, fed)
+
+    @property
+    def hears_again(self) -> Mapping[str, str]:
+        """As in a round."""
+        return self.composed.hears
+
+    def last_trained(self, client: Client, message: Tree) -> Tree | None:
+        """The weights after the client's own training; without training examples, those that it received."""
+        w = client.state.get("w")
+        if w is None or self._goes_on:
+            return w
+        return where_trained(client.graph.masks[TRAIN].any(), w, self.used(client, message))
+
     @on_client(sends=SCORES, hears=lambda self: self.composed.hears)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes."""
         w = self.used(client, message)
-        return self.judged(client, message, w, lambda: score(self.net, w, client))
+        return self.judged(client, message, w, lambda: score(self.net, w, client, remembered=self._goes_on))
 
     @on_client(sends=PERSONAL_SCORES, hears=lambda self: self.composed.hears)
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
         w = self.used(client, message)
-        return self.judged(client, message, w, lambda: personal_score(self.net, w, client, test_model=self.test_net))
+        net, test, own = self.net, self.test_net, self._goes_on
+        return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
 
     def judging(self, state: Tree) -> Any:
         """`score` where the global test judges a global model, else `score_personal`."""

@@ -22,7 +22,7 @@ from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, scale
-from fedweave.learn import cross_entropy
+from fedweave.learn import cross_entropy, where_trained
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class MetaGradient(Part):
 
     def judged(self, ctx: Context) -> Tree:
         """The received weights, trained on a support set."""
-        return ctx.objective.fit(ctx.received, ctx.client, random.fold(ctx.client.key, "tune"), ctx.sent).w
+        w = ctx.objective.fit(ctx.received, ctx.client, random.fold(ctx.client.key, "tune"), ctx.sent).w
+        return where_trained(ctx.examples > 0, w, ctx.received)
 
 
 @preset

@@ -1,13 +1,16 @@
 """How models are judged, shared by all algorithms."""
 
 import torch
+from torch import Tensor
+from torch.func import vmap
 
 from fedweave.core import model as models
 from fedweave.core.federation import Client, Declaration, Federation, Sends
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Pairs, Whole
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.learn import where_trained
 from fedweave.metrics import group_fairness
 from fedweave.metrics.classification import ALWAYS, counts
 
@@ -48,33 +51,58 @@ PERSONAL_SCORES: Declaration = {
 }
 
 
-def measure(model: Model, w: Tree, graph: Graph, whole: bool = True) -> Tree:
+def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tuple[Tensor, ...] = ()) -> Tree:
     """Additive pairs [3, 2, …] per metric of `w` on the train, val and test examples of `graph`; the `whole` with the
-    AUC and, where there are two classes and a sensitive attribute, with what `group_fairness.counts` adds."""
+    AUC and, where there are two classes and a sensitive attribute, with what `group_fairness.counts` adds.
+
+    members: see `core.federation.Client`; if there are any, [M, 3, 2, …], the pairs of each one's own examples.
+    """
     logits = models.apply(model, w, graph)
-    pairs = counts(logits, graph.y, graph.masks, whole)
-    if not whole or graph.sens is None or logits.shape[-1] != 2:
+    if not members:
+        return _pairs(logits, graph.y, graph.masks, graph.sens, whole)
+
+    def own(rows: Tensor) -> Tree:
+        at = rows.clamp(min=0)
+        masks = graph.masks[:, at] & (rows >= 0)
+        return _pairs(logits[at], graph.y[at], masks, None if graph.sens is None else graph.sens[at], whole)
+
+    return map_leaves(lambda *each: torch.cat(each), *(vmap(own)(rows) for rows in members))
+
+
+def _pairs(logits: Tensor, y: Tensor, masks: Tensor, sens: Tensor | None, whole: bool) -> Tree:
+    pairs = counts(logits, y, masks, whole)
+    if not whole or sens is None or logits.shape[-1] != 2:
         return pairs
-    return pairs | group_fairness.counts(logits, graph.y, graph.sens, graph.masks)
+    return pairs | group_fairness.counts(logits, y, sens, masks)
 
 
-def score(model: Model, w: Tree, client: Client, trained: Tree | None = None) -> Tree:
+def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, remembered: bool = True) -> Tree:
     """{"own": pairs} of `w` on the client's own examples, and {"trained": pairs} there of its model right after its own
-    training, by default `client.state["w"]`, without AUC and groups; all zero if it never trained."""
-    own, trained = measure(model, w, client.graph), client.state.get("w") if trained is None else trained
+    training, by default `client.state["w"]`, without AUC and groups; all zero if it was never called to train.
+
+    remembered: whether that is what a client without training examples has received, too; else that is `w`."""
+    own = measure(model, w, client.graph, members=client.members)
+    trained = client.state.get("w") if trained is None else trained
     if trained is None or trained is w:
         after = {name: own[name] if trained is w else torch.zeros_like(own[name]) for name in ALWAYS}
     else:
-        after = measure(model, trained, client.graph, whole=False)
+        after = measure(model, trained, client.graph, whole=False, members=client.members)
+        if not remembered:
+            after = where_trained(client.graph.masks[TRAIN].any(), after, {name: own[name] for name in ALWAYS})
     return {"own": own, "trained": after}
 
 
 def personal_score(
-    model: Model, w: Tree, client: Client, trained: Tree | None = None, test_model: Model | None = None
+    model: Model,
+    w: Tree,
+    client: Client,
+    trained: Tree | None = None,
+    test_model: Model | None = None,
+    remembered: bool = True,
 ) -> Tree:
     """`score`, and the client's own model on the global test graph where there is one, as `test_model` if that is
     another."""
-    own = score(model, w, client, trained)
+    own = score(model, w, client, trained, remembered)
     return own if client.test is None else own | {"global_test": measure(test_model or model, w, client.test)}
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from fedweave.algorithms.scoring import measure as measured
 from fedweave.contract.ordinary import NoGcn, ordinary
-from fedweave.contract.subject import EVERY, ROUNDS, SAVED, TOGETHER, Run, Subject, distance, everything
+from fedweave.contract.subject import EVERY, ROUNDS, SAVED, TOGETHER, Run, Subject, distance, everything, everywhere
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import step_name
 from fedweave.core.tree import Tree, decode, map_leaves
@@ -19,7 +20,7 @@ from fedweave.errors import ClientsMissing
 from fedweave.rounds import SERVER, train
 
 Law = Callable[[Subject], None]
-CHANGED, ABSENT = 3, "site-1"
+CHANGED, ABSENT, IDLE = 3, "site-1", 2
 
 
 class Broken(Exception):
@@ -67,7 +68,7 @@ def shards_give_the_same_bits(subject: Subject) -> None:
     """Clients dealt to one executor or to three, each with an algorithm of its own, leave what batches leave."""
     for shards in (1, 3):
         run = subject.sharded(shards)
-        _equal(run.left, subject.batched().left, 0.0, f"{shards} executors and one")
+        _equal(run.left, everywhere(subject.batched().left), 0.0, f"{shards} executors and one")
         if not run.fed.passed:
             raise Broken("nothing passed between the executors and the engine")
 
@@ -147,6 +148,30 @@ def a_quorum_carries_the_round(subject: Subject) -> None:
         raise Broken(f"{ABSENT} was to be left out of one round alone, but those judged were {judged}")
 
 
+def a_client_without_training_examples_keeps_what_it_receives(subject: Subject) -> None:
+    """It has no training: what counts as its trained model, in its scores and as deployed, is one that it was given,
+    before the round or after it, and no weight decay or pull moves it."""
+    settings = {"weight_decay": 0.5} if subject.takes("weight_decay") else {}
+    made = subject.made(**settings)
+    if not hasattr(made, "deploy"):  # then no client has a whole model
+        return
+    fed = subject.federation(clients=subject.graphs(idle=IDLE), **TOGETHER)
+    client, given = f"site-{IDLE}", []
+    state = made.init(fed)
+    for round in (1, 2):
+        given.append(_deployed(made, state, fed, "personal", client))
+        fed.begin(round)
+        state = made.round(state, fed)
+    given = [*given[1:], _deployed(made, state, fed, "personal", client)]
+    kept = _deployed(made, state, fed, "trained", client)
+    if not (gap := min(distance(kept, one) for one in given)) <= 1e-6:
+        raise Broken(f"the trained model of {client}, which has no training examples, is {gap:.2g} off what it got")
+    told = made.evaluate(state, fed).clients[client].get("trained", {})
+    shown = measured(made.net, kept, fed.graphs[client], whole=False)
+    if told and not (gap := distance(told, {name: shown[name] for name in told})) <= 1e-4:
+        raise Broken(f"the scores of {client}'s trained model are {gap:.2g} off those of the one that is deployed")
+
+
 def training_lowers_the_loss(subject: Subject) -> None:
     """The sum of the clients' training losses falls over 12 rounds, by half a percent at least; where some of them
     take part in a round, it may rise in between, with those whom the last rounds did not call."""
@@ -217,11 +242,21 @@ LAWS: dict[str, Law] = {
         a_resumed_run_gives_the_same,
         a_missing_client_is_named,
         a_quorum_carries_the_round,
+        a_client_without_training_examples_keeps_what_it_receives,
         it_runs_the_steps_that_it_declares,
         training_lowers_the_loss,
         one_client_is_ordinary_training,
     )
 }
+
+
+def _deployed(made: Any, state: Tree, fed: Any, which: str, client: str) -> Tree:
+    """The model that is stored at a client for its owner, whose states stay as they are."""
+    before = fed.snapshot()
+    made.deploy(state, fed, which)
+    model: Tree = fed.snapshot()[client].get("model", {})
+    fed.restore(before)
+    return model
 
 
 def _equal(found: Tree, expected: Tree, most: float, what: str) -> None:

@@ -14,7 +14,7 @@ from fedweave.contract import federations
 from fedweave.contract.wire import BytesEngine, Recorder, ShardedRecorder
 from fedweave.core.algorithm import Capabilities, capabilities, needs
 from fedweave.core.engine import Engine
-from fedweave.core.graph import Graph
+from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.engine import LocalEngine
 from fedweave.errors import ConfigError
@@ -92,9 +92,16 @@ class Subject:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the algorithm refuses its settings: {error}") from error
 
-    def graphs(self, dtype: torch.dtype = torch.float32, changed: int | None = None) -> dict[str, Graph]:
-        """{client: graph}; client `changed` holds other data."""
-        return federations.graphs(dtype, changed, self.needs)
+    def graphs(
+        self, dtype: torch.dtype = torch.float32, changed: int | None = None, idle: int | None = None
+    ) -> dict[str, Graph]:
+        """{client: graph}; client `changed` holds other data, and client `idle` has no training examples."""
+        own = federations.graphs(dtype, changed, self.needs)
+        if idle is not None:
+            graph = own[f"site-{idle}"]
+            splits = torch.arange(len(SPLITS))[:, None]
+            own[f"site-{idle}"] = graph._replace(masks=graph.masks & (splits != TRAIN))
+        return own
 
     def federation(
         self, engine: type[LocalEngine] = Recorder, dtype: torch.dtype = torch.float32, **options: Any
@@ -177,6 +184,11 @@ def checkpoint(step: RoundResult, fed: Engine) -> bytes:
 def everything(step: RoundResult, fed: Engine) -> Tree:
     """All that a run leaves after a round."""
     return {"server": step.state, "clients": fed.snapshot(), "summary": dict(step.summary)}
+
+
+def everywhere(left: Tree) -> Tree:
+    """What a run leaves without the scores that only an engine with all data in its process has."""
+    return left | {"summary": {name: own for name, own in left["summary"].items() if not name.startswith("pooled/")}}
 
 
 def distance(a: Tree, b: Tree) -> float:

@@ -1,8 +1,11 @@
 """What the loop over rounds and a run's files use of an engine, besides what algorithms do."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from fedweave.core.federation import Federation
+from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import Tree
 
@@ -12,11 +15,13 @@ class Engine(Federation):
 
     ledger: what crossed a boundary. round: the number of the present one.
     trained: whether a training has begun on it; its clients then hold what they learnt.
+    members: of the one client that holds what all members hold, (member, its place) in the order of `core.members`.
     """
 
     ledger: Ledger
     round: int
     trained: bool = False
+    members: tuple[tuple[str, int], ...] = ()
 
     @abstractmethod
     def begin(self, round: int) -> None:
@@ -33,3 +38,13 @@ class Engine(Federation):
     @abstractmethod
     def restore(self, tree: Tree, data: Tree | None = None) -> None:
         """Undo `snapshot` and `snapshot_data`."""
+
+
+@runtime_checkable
+class HoldsGraphs(Protocol):
+    """An engine in whose process all clients' data is, as of a simulation."""
+
+    @property
+    def graphs(self) -> Mapping[str, Graph]:
+        """{client id: its current data}, for whoever owns it all; no algorithm may look."""
+        ...

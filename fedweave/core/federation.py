@@ -45,6 +45,8 @@ class Client:
     test:   the global test graph that every client holds, or None.
     place:  the places of its nodes among all clients'; None except in ragged steps of algorithms that need `ids`
             (`core.algorithm.Capabilities`), because the number of edges that leave a client differs between clients.
+    members: of the one client that holds what all members hold, which examples are whose: int64 [M, m] for the members
+            of one size, -1 at padding; () at all others. For scores alone.
     """
 
     graph: Graph
@@ -53,6 +55,7 @@ class Client:
     secret: Tensor
     test: Graph | None = None
     place: Placement | None = None
+    members: tuple[Tensor, ...] = ()
 
 
 Step = Callable[[Client, Tree], Tree]

@@ -23,7 +23,7 @@ from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
 
 def run_batch(work: Work, spec: Any, dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
     """Replies and states of a batch, stacked; `operands` flattened ((graph, state, key, secret, own message), shared
-    message, test graph), `dims` where each has the clients' axis.
+    message, test graph, members), `dims` where each has the clients' axis.
 
     Raises:
         StepFailed: the step draws from NumPy's own generator. This is not called where a recording is played, so that
@@ -32,8 +32,8 @@ def run_batch(work: Work, spec: Any, dims: tuple[Any, ...], operands: tuple[Any,
     form, before = Form(), _drawn()
 
     def one(*flat: Any) -> tuple[Tensor, ...]:
-        (graph, state, key, secret, mine), shared, test = pytree.tree_unflatten(flat, spec)
-        view = Client(graph, state, key, secret, test)
+        (graph, state, key, secret, mine), shared, test, members = pytree.tree_unflatten(flat, spec)
+        view = Client(graph, state, key, secret, test, members=members)
         reply = check(work.step(view, shared | mine), f"the reply of {work.name}")
         kept = check(view.state, f"the state that {work.name} keeps")
         check_permanent(work.name, work.info, reply, kept)

@@ -12,6 +12,7 @@ from fedweave.core.engine import Engine
 from fedweave.core.federation import Call, Sent
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
+from fedweave.core.members import by_size
 from fedweave.core.names import TAKEN
 from fedweave.core.portions import Portion
 from fedweave.core.replies import Replies
@@ -53,8 +54,8 @@ class LocalEngine(Engine):
 
     executor: runs the steps. classes: number of classes. dtype: of weights and features. test: global test graph or
     None. held: further graphs of the server's, by role. pairs: the truth about every pair of clients, for comparisons.
-    absent: (round, client) -> reason or None, to rehearse clients that do not reply. resend: count what clients still
-    have from the previous message as sent again.
+    members: see `engines.loop`. absent: (round, client) -> reason or None, to rehearse clients that do not reply.
+    resend: count what clients still have from the previous message as sent again.
 
     Raises:
         ConfigError: there is no client, or one has a name that stands for something else.
@@ -69,6 +70,7 @@ class LocalEngine(Engine):
         test: Graph | None = None,
         held: Mapping[str, Graph] | None = None,
         pairs: Mapping[str, Tensor] | None = None,
+        members: Mapping[str, Tensor] | None = None,
         seed: int = 0,
         absent: Absent | None = None,
         resend: bool = True,
@@ -77,6 +79,7 @@ class LocalEngine(Engine):
         self.clients, self.classes, self.dtype, self.test = executor.clients, classes, dtype, test
         self.held: Mapping[str, Graph] = with_test(held or {}, test)
         self.pairs: Mapping[str, Tensor] = dict(pairs or {})
+        self.members, _ = by_size(members or {})
         self.executor = executor
         self.ledger, self._last = Ledger(), LastSent(resend)
         self._sums, self._keys, self._absent = SumMeter(self.ledger), Keys(seed), absent

@@ -11,6 +11,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client, Placement
 from fedweave.core.graph import Graph
 from fedweave.core.measure import measured
+from fedweave.core.members import by_size
 from fedweave.core.portions import Batch, as_row
 from fedweave.core.tree import Tree, check, leaves, map_leaves
 from fedweave.engines.calls import check_permanent, of_client
@@ -28,6 +29,7 @@ class Loop:
 
     graphs: {client: its graph}, in client order. classes: of all graphs. test: the global test graph or None.
     places: {client: where its nodes stand in the whole graph}, for algorithms that ask for it.
+    members: of the one client that holds what all members hold, {member: int64, which of its examples are its own}.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class Loop:
         classes: int,
         test: Graph | None = None,
         places: Mapping[str, Placement] | None = None,
+        members: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.clients, self.test = tuple(graphs), test
         self.data = ClientData(graphs, classes)
         self._places, self._states = places or {}, States()
+        _, self._members = by_size(members or {})
         self._ids = {client: torch.tensor(random.word(client)) for client in self.clients}
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
@@ -65,7 +69,7 @@ class Loop:
         place = self._places.get(client) if work.info.ragged else None
         key, secret = of_client(work.key, "client", me), of_client(work.key, "secret", me)
         state = {} if work.info.stateless else self._states.one(client)
-        view = Client(self.data.graphs[client], state, key, secret, self.test, place)
+        view = Client(self.data.graphs[client], state, key, secret, self.test, place, self._members)
         message = messages.one(client)
         given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
         watched = Watched(view.graph, view.test, place)

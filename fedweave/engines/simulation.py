@@ -1,6 +1,7 @@
 """A federation in one process."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class Simulation(LocalEngine):
 
     graphs: {client id: its graph}, in client order. places: {client id: where its nodes stand in the whole graph}.
     mode:   "vmap" runs clients in batches (`engines.vectorised`), "loop" one after the other (`engines.loop`).
-    chunk, record: see `Vectorised`. The rest: see `LocalEngine`.
+    chunk, record: see `Vectorised`. members: see `Loop`. The rest: see `LocalEngine`.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Simulation(LocalEngine):
         held: Mapping[str, Graph] | None = None,
         places: Mapping[str, Placement] | None = None,
         pairs: Mapping[str, Tensor] | None = None,
+        members: Mapping[str, Tensor] | None = None,
         seed: int = 0,
         mode: str = "vmap",
         chunk: int = 0,
@@ -45,10 +47,9 @@ class Simulation(LocalEngine):
         check_names(tuple(graphs))
         keep_freed_memory()
         self.mode = mode
+        given: dict[str, Any] = {"classes": classes, "test": test, "places": places, "members": members}
         executor: Loop = (
-            Vectorised(graphs, classes=classes, test=test, places=places, chunk=chunk, record=record)
-            if mode == "vmap"
-            else Loop(graphs, classes=classes, test=test, places=places)
+            Vectorised(graphs, **given, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **given)
         )
         self._data = executor.data
         self.recordings = executor.recordings if isinstance(executor, Vectorised) else Recordings("never")
@@ -59,6 +60,7 @@ class Simulation(LocalEngine):
             test=test,
             held=held,
             pairs=pairs,
+            members=members,
             seed=seed,
             absent=absent,
             resend=resend,

@@ -39,12 +39,13 @@ class Vectorised(Loop):
         classes: int,
         test: Graph | None = None,
         places: Mapping[str, Placement] | None = None,
+        members: Mapping[str, Tensor] | None = None,
         chunk: int = 0,
         record: When = "auto",
     ) -> None:
         if record not in get_args(When):
             raise ConfigError(f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.")
-        super().__init__(graphs, classes=classes, test=test, places=places)
+        super().__init__(graphs, classes=classes, test=test, places=places, members=members)
         self._batches, self._readers = Batches(self.data.graphs, chunk), Readers()
         self.recordings = Recordings(record)
 
@@ -74,7 +75,7 @@ class Vectorised(Loop):
             states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
         keys = of_client(work.key, "client", ids), of_client(work.key, "secret", ids)
         inputs = (graphs, states, *keys, mine)
-        operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test))
+        operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test, self._members))
         private = batch_dims(inputs)
         dims = private + (None,) * (len(operands) - len(private))
         named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))

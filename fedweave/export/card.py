@@ -8,6 +8,7 @@ from fedweave.core.text import counted, printable
 from fedweave.export.source import AT_SITES, HANDED_OUT, Source
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import GAPS, NOTES
+from fedweave.report.notes import notes
 from fedweave.report.reading import Run
 from fedweave.runs.form import Form
 
@@ -15,10 +16,12 @@ _SHOWN = (
     ("global/accuracy", "test accuracy of the global model, or of all clients' test examples together"),
     ("local/accuracy", "mean over clients of the accuracy on their own test examples, of the models that they use"),
     ("trained/accuracy", "the same of the models right after their own training"),
-    ("global/loss", "test loss, as the first"),
-    ("global/auc", "area under the ROC curve, as the first"),
+    ("global/loss", "test loss, of the examples of the global accuracy"),
+    ("pooled/auc", "area under the ROC curve, all members' test examples compared with each other"),
+    ("within/auc", "area under the ROC curve over pairs of test examples of the same member, of {members}"),
+    ("global/auc", "area under the ROC curve on the global test set or, without one, within members"),
     *(
-        (f"groups/global/{gap}", f"{name}: {NOTES[gap]} between the two groups, as the first")
+        (f"groups/global/{gap}", f"{name}: {NOTES[gap]} between the two groups, of the examples of the global accuracy")
         for gap, name in GAPS.items()
     ),
 )
@@ -53,6 +56,7 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
         _listed(_form(source.form)),
         "## Metrics",
         "Of the whole run, after its last evaluation; this model's own share in them is not told apart.",
+        *([plain(said)] if (said := notes(run.summary["metrics"]).get("rare")) else []),
         _listed(f"{about}: {run.summary['metrics'][name]:.4f}" for name, about in _shown(run)),
         "## What left whom",
         _listed(disclose(run).sentences),
@@ -62,7 +66,15 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
 
 
 def _shown(run: Run) -> list[tuple[str, str]]:
-    return [(name, about) for name, about in _SHOWN if run.summary["metrics"].get(name) is not None]
+    """Metrics and what they are; the "global" AUC only where it is not that within members."""
+    found = run.summary["metrics"]
+    members = counted(int(found.get("within/members") or 0), "member")
+    same = found.get("within/auc") is not None and found["within/auc"] == found.get("global/auc")
+    return [
+        (name, about.format(members=members))
+        for name, about in _SHOWN
+        if found.get(name) is not None and not (same and name == "global/auc")
+    ]
 
 
 def _settings(section: dict[str, Any]) -> list[str]:

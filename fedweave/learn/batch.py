@@ -58,6 +58,7 @@ def train_batch(
     moments = {name: kept.tensors for name, kept in batch.moments.items()}
     keys = key[0] if key[1] == 0 else key[0].expand(clients)
     last = plan.train_loop(tensors, moments, batch.taken, step, keys, row)
+    own.mark(last)
     state_after, state_dims = batch.state(plan.steps)
     outputs, plan.result = pytree.tree_flatten((batch.weights.tree(), last, state_after))
     return tuple(outputs), tuple(pytree.tree_leaves((batch.weights.dims(), 0, state_dims)))

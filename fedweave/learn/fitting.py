@@ -53,7 +53,8 @@ def fit(
              clients start from the same values and moments, only the rows that a client's features touch are trained
              per client, and these weights and their moments come back as `TouchedRows`.
 
-    Training cannot be differentiated through. What is given stays as it is.
+    Training cannot be differentiated through. What is given stays as it is. If the last loss is not finite, some of the
+    weights are not either.
 
     Raises:
         ValueError: a penalty without an anchor, the state of another optimiser, or a loss or penalty that is no scalar.
@@ -105,6 +106,7 @@ class _Fit(Operation):
         last = plan.train_loop(
             own.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()]
         )
+        own.mark(last)
         after = {name: nest(kept.shaped(kept.tensors)) for name, kept in moments.items()}
         result = nest(own.shaped(own.tensors)), last, after | ({"steps": taken + plan.steps} if after else {})
         outputs, plan.result = pytree.tree_flatten(result)

@@ -59,6 +59,11 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     return out | {"classes": _pair(guessed, held), "auc": ordered_pairs(_order(logits), truth, masks)}
 
 
+def ordered(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
+    """The pairs "auc" of `counts` alone, [S, 2, c]."""
+    return ordered_pairs(_order(logits), y[:, None] == torch.arange(logits.shape[-1], device=logits.device), masks)
+
+
 def _order(logits: Tensor) -> Tensor:
     """A score of each class [n, c] that orders examples as its probability p does. That is 1 in single precision
     wherever a model is sure, and such examples would tie: where p > 0.9, the score is the logarithm of its odds."""

@@ -1,7 +1,7 @@
 """What an evaluation measured, as rows of metrics.parquet and as the summary of a round."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, told_diverged
 from fedweave.metrics import between_groups, reference
-from fedweave.metrics.classification import values
+from fedweave.metrics.classification import ratio, values
 from fedweave.metrics.client_fairness import client_fairness
 from fedweave.metrics.personal import personal
 
@@ -29,11 +29,17 @@ METRICS_SCHEMA = pa.schema(
 GLOBAL = "global"  # in the place of a client: of all examples together
 COARSE = "scores/coarse"  # number of clients that sent rounded scores, and no counts by class
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
+RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
+DIVERGED = "scores/diverged"  # the largest mean loss on some examples, where it is that of no model that learns
+EXPLODED = 1e3  # nats; guessing has log(classes)
+WITHIN = "within"
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 
 
-def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, float]]:
+def measure(
+    round: int, evaluation: Evaluation, together: Mapping[str, np.ndarray] | None = None
+) -> tuple[pa.Table, dict[str, float]]:
     """Turn an evaluation's pairs into rows and the summary of the test split.
 
     "local" is the mean over clients of their own test examples, "trained" the same of the models that their own
@@ -42,7 +48,12 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     training examples, for "local" of the client's own; "local/matched_accuracy", where some clients with test examples
     have none of training, is the mean over the others, as "local/majority" is. "scores/coarse" counts the clients, if
     there are any, whose hits are rounded, and who are in no loss and no metric by class; "scores/missing" those that
-    sent none.
+    sent none. "within/auc" compares examples of the same member alone, whatever "global" is of; "within/members" counts
+    the members with both positives and negatives, whom it and "local/auc" are of. "scores/rarest" is the share of the
+    rarest class of the training examples, where it is small (`reference.rarest`); "scores/diverged" a mean loss
+    on some split's examples that no model has that learns.
+
+    together: {metric: float64 [3]} of all examples together, which are not of pairs (`metrics.pooled`).
 
     Raises:
         FedweaveError: a client's loss is not finite; names it.
@@ -58,19 +69,24 @@ def measure(round: int, evaluation: Evaluation) -> tuple[pa.Table, dict[str, flo
     fairness, _ = client_fairness(
         own["loss"][:, TEST], own["accuracy"][:, TEST], own["loss"][:, TRAIN], replies.clients
     )
+    whole = _within(own, everyone) | dict(together or {})
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
+    summary |= {name: float(value[TEST]) for name, value in whole.items()}
     summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
     summary |= _matched(own) | {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
     summary |= between_groups.summarised(of_groups, groups)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
+    warned = _warned(everyone, after)
+    single |= {("train", name): value for name, value in warned.items()}
+    summary |= warned
     each = {("train", name): value for name, value in _pairs(replies, "measures").items()}
     each |= {("test", name): value for name, value in personal(judged).items()}
     if (coarse := _coarse(pairs)).any():
         summary[COARSE], each["test", COARSE] = float(coarse.sum()), np.where(coarse, 1.0, math.nan)
     if replies.missing:
         summary[MISSING] = float(len(replies.missing))
-    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups, single, each)
+    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups | whole, single, each)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
 
@@ -79,6 +95,29 @@ def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str])
     if losses is not None and not np.isfinite(losses).all():
         apart = [client for client, own in zip(clients, losses, strict=True) if not np.isfinite(own).all()]
         raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"))
+
+
+def _within(own: Mapping[str, np.ndarray], everyone: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The AUC over pairs of examples of the same member, float64 [3], and how many members have such pairs."""
+    if "auc" not in everyone:
+        return {}
+    members = (~np.isnan(own["auc"])).sum(0).astype(np.float64)
+    return {
+        f"{WITHIN}/auc": values({"auc": everyone["auc"]})["auc"],
+        f"{WITHIN}/members": np.where(members > 0, members, math.nan),
+    }
+
+
+def _warned(everyone: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """What scores are not to be read without: a class that is rare in training, a loss that says that it diverged."""
+    found = {}
+    if "classes" in everyone and not math.isnan(share := reference.rarest(everyone["classes"])):
+        found[RAREST] = share
+    losses = [ratio(*everyone["loss"].T)] if "loss" in everyone else []
+    losses += [own for name, own in after.items() if name == "trained/loss"]
+    if (worst := max((float(np.nanmax(loss, initial=0.0)) for loss in losses), default=0.0)) > EXPLODED:
+        found[DIVERGED] = worst
+    return found
 
 
 def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:

@@ -1,5 +1,7 @@
 """What a model is to be compared with: always predicting the class that is most frequent in training."""
 
+import math
+
 import numpy as np
 
 from fedweave.core.graph import TRAIN
@@ -31,3 +33,17 @@ def references(classes: np.ndarray, majority: np.ndarray) -> dict[str, np.ndarra
         "majority": np.where((majority >= 0)[..., None], share, np.nan),
         "classes_predicted": np.where(predicted > 0, predicted, np.nan),
     }
+
+
+def rarest(classes: np.ndarray) -> float:
+    """The share of the training examples that the rarest class has, where that is so small that accuracy says little:
+    less than a tenth, or of many classes, none of which can have as much, than a third of an equal share; else NaN.
+
+    classes: float64 [3, 2, c] of all clients together; what none of their examples is of is no class of theirs.
+    """
+    true = classes[:, TRUE]
+    there, trained = true.sum(0) > 0, true[TRAIN]
+    if not trained.any():
+        return math.nan
+    share = float(trained[there].min() / trained.sum())
+    return share if share < min(0.1, 1 / (3 * there.sum())) else math.nan

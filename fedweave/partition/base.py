@@ -54,6 +54,7 @@ class Partition:
     held:  further nodes that the server itself holds and no client does, by role, such as "public", "validation" or
            "proxy".
     pairs:  what is known of every two clients, {name: float64 [P, P]}, such as how much they share; kept with a run.
+    members: of a union (`pooling.pooled`), {member: int64, which of the one client's examples are its own}.
     """
 
     parts: tuple[Part, ...]
@@ -62,6 +63,7 @@ class Partition:
     judged: Part | None = None
     held: Mapping[str, Part] = field(default_factory=dict)
     pairs: Mapping[str, np.ndarray] = field(default_factory=dict)
+    members: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def client_ids(count: int, names: tuple[str, ...] | None = None) -> list[str]:

@@ -14,6 +14,7 @@ HIGHER = (
     *("accuracy", "f1", "macro_f1", "auc", "worst_accuracy", "best_accuracy"),
     *("test_loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "pearson"),
 )
+ACCURACIES = (*("accuracy", "f1", "worst_accuracy", "best_accuracy"), *("accuracy_deviation", "tradeoff_accuracy"))
 LOWER = ("loss", "test_loss_variance", "accuracy_deviation", "sp", "eo", "equalised_odds")
 
 
@@ -59,10 +60,15 @@ def signed(value: float) -> str:
     return ("+" if value >= 0 else "\N{MINUS SIGN}") + number(abs(value))
 
 
-def marked(cells: list[Cell], values: Sequence[Mapping[Any, float]], last: str) -> list[Cell]:
+def judging(by_accuracy: bool) -> tuple[str, ...]:
+    """The metrics, by the last part of their names, that say which of two runs is better."""
+    return tuple(name for name in HIGHER + LOWER if by_accuracy or name not in ACCURACIES)
+
+
+def marked(cells: list[Cell], values: Sequence[Mapping[Any, float]], last: str, by_accuracy: bool = True) -> list[Cell]:
     """Mark what is better than every other by a paired test over seeds (`metrics.paired.surely_above`); nothing of one
     seed. values: {seed: value} of each cell."""
-    if last not in HIGHER + LOWER:
+    if last not in judging(by_accuracy):
         return cells
     sign = 1 if last in HIGHER else -1
     oriented = [{seed: sign * value for seed, value in own.items()} for own in values]

@@ -4,12 +4,13 @@ import statistics
 from collections.abc import Sequence
 
 from fedweave.metrics.paired import differences, interval
-from fedweave.report.cells import HIGHER, LOWER, NONE, Cell, Table, signed
+from fedweave.report.cells import HIGHER, NONE, Cell, Table, judging, signed
 from fedweave.report.reading import Group
 from fedweave.report.tables import readable
 
 COMPARED = (
     *("global/accuracy", "local/accuracy", "trained/accuracy", "global/loss", "global/auc"),
+    *("pooled/auc", "within/auc"),
     *("fairness/worst_accuracy", "fairness/test_loss_variance", "fairness/accuracy_deviation"),
     *("groups/global/sp", "groups/global/eo"),
 )
@@ -31,14 +32,16 @@ def compared(groups: Sequence[Group], names: Sequence[str] = COMPARED) -> Table:
                 low, high = interval(found)
                 mean = statistics.fmean(found)
                 between = NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
-                told = Cell(f"{mark(name, low, high)}{signed(mean)}", repr(mean))
+                sign = mark(name, low, high, first.by_accuracy and group.by_accuracy)
+                told = Cell(f"{sign}{signed(mean)}", repr(mean))
                 rows.append((Cell(readable(name)), Cell(group.label), told, Cell(between), Cell(str(len(found)))))
     return Table(("metric", "run", f"difference to {first.label}", "95 % interval", "seeds"), tuple(rows), words=2)
 
 
-def mark(name: str, low: float | None, high: float | None) -> str:
-    """ "★ " or "▽ " where the interval says that a difference is better, or worse; else ""."""
+def mark(name: str, low: float | None, high: float | None, by_accuracy: bool) -> str:
+    """ "★ " or "▽ " where the interval says that a difference is better, or worse; else "", as of accuracies where
+    these judge nothing."""
     last = name.rpartition("/")[2]
-    if low is None or high is None or last not in HIGHER + LOWER or low <= 0 <= high:
+    if low is None or high is None or last not in judging(by_accuracy) or low <= 0 <= high:
         return ""
     return "★ " if (low > 0) == (last in HIGHER) else "▽ "

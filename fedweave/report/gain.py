@@ -56,7 +56,7 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
     for at, group in enumerate(groups):
         for run in group.runs:
             reference = alone(run, groups)
-            before = {} if reference is None else reference.clients("accuracy")
+            before = {} if reference is None or not run.by_accuracy else reference.clients("accuracy")
             own = {
                 client: value - before[client] for client, value in run.clients("accuracy").items() if client in before
             }

@@ -40,6 +40,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
     accuracies = [[run.clients("accuracy") for run in group.runs] for group in groups]
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
     prices = price.sentences(groups) if tables.comparable(groups) else []
+    judged = all(group.by_accuracy for group in groups)
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters |= {"coded": coded, "listed": listed}
     return environment.from_string(PAGE).render(
@@ -49,7 +50,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         style=STYLE,
         version=version("fedweave"),
         facts=tables.facts(groups),
-        summary=tables.metrics(groups, ("global", "local", "trained", "best_val")),
+        summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", *(("best_val",) * judged))),
         costs=tables.costs(groups),
         paired=compared(groups) if tables.comparable(groups) and seeds else Table((), ()),
         paired_note=NOTE,
@@ -69,6 +70,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         extremes=tables.extremes(groups),
         gain=drawn(gain.figure(gained), "gain"),
         gains=gain.table(gained),
+        by_accuracy=judged,
         missing=gain.missing(owners[0][1]),
         incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
         pairs=_of_first(groups, figures.pairs, "pairs"),
@@ -119,20 +121,25 @@ def _title(groups: Sequence[Group]) -> str:
     return f"{algorithms} on {datasets}"
 
 
+_ACCURACIES = {"global/accuracy": "global test accuracy", "local/accuracy": "mean over clients"}
+_OTHERS = {
+    "pooled/auc": "AUC of all members' test examples together",
+    "within/auc": "AUC within members",
+    "global/macro_f1": "macro F1",
+}
+
+
 def _lead(run: Run) -> str:
     """The result of one run in a sentence."""
     found, accuracy = run.summary["metrics"], run.clients("accuracy")
-    parts = [
-        f"{words} {found[name]:.3f}"
-        for name, words in (("global/accuracy", "global test accuracy"), ("local/accuracy", "mean over clients"))
-        if found.get(name) is not None
-    ]
-    if accuracy:
+    shown = _ACCURACIES if run.by_accuracy else _OTHERS
+    parts = [f"{words} {found[name]:.3f}" for name, words in shown.items() if found.get(name) is not None]
+    if accuracy and run.by_accuracy:
         low, high = min(accuracy.values()), max(accuracy.values())
         worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
         alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(alone)
-    result = ", ".join(parts) or "no accuracy was measured"
+    result = ", ".join(parts) or f"no {'accuracy' if run.by_accuracy else 'AUC'} was measured"
     return f"After {counted(run.evaluated, 'round')}: {result}."
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from fedweave.core.text import counted
 
+_DIVERGED, _RAREST = "scores/diverged", "scores/rarest"  # `metrics.measured`, which takes long to import
+
 _REFERENCES = {
     "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, that of always predicting the most frequent "
     "class of the training examples.",
@@ -20,16 +22,50 @@ def compared_people(names: Sequence[str]) -> str:
     return f"{told[0].upper()}{told[1:]}.{left if names[2:] else ''}" if told else ""
 
 
+def judged_otherwise(metrics: Mapping[str, float | None]) -> bool:
+    """Whether a class is so rare in training that nothing is judged by accuracy."""
+    return metrics.get(_RAREST) is not None
+
+
+def headline(metrics: Mapping[str, float | None]) -> str:
+    """ "accuracy global 0.8123, local 0.7912" of an evaluation, or AUC where accuracy judges nothing; "" without."""
+    name, shown = ("auc", "AUC") if judged_otherwise(metrics) else ("accuracy", "accuracy")
+    values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
+    known = ", ".join(f"{kind} {value:.4f}" for kind, value in values.items() if value is not None)
+    return f"{shown} {known}" if known else ""
+
+
+def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
+    """How many members a mean AUC within members is of; "" where that is not known or they are all."""
+    members = metrics.get("within/members")
+    if members is None or clients is None or members >= clients:
+        return ""
+    return f"AUC within members is of {members:g} of {clients}: the others' test examples are of one class."
+
+
 def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     found = {}
     accuracy = metrics.get("global/accuracy")
+    if "fairness/undefined_clients" in metrics and accuracy is None and metrics.get("local/accuracy") is None:
+        found["untested"] = "nobody was tested: no client has a test example, and there is no global test set."
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
         found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
+    if metrics.get(_DIVERGED):
+        found["diverged"] = (
+            f"training diverged: a mean loss of {metrics[_DIVERGED]:.3g} is that of no model that learns. Lower "
+            "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalise)."
+        )
+    if judged_otherwise(metrics):
+        found["rare"] = (
+            f"the rarest class has {metrics[_RAREST]:.1%} of the training examples: a model that never predicts it has "
+            "a high accuracy. So nothing is judged by accuracy here: no best round, no gain, no comparison with the "
+            "most frequent class. See AUC and macro F1."
+        )
     if alike and metrics.get("global/majority") == 1:
         found["alike"] = "all test examples are of one class, so that no score says anything."
-    for kind, words in _REFERENCES.items():
+    for kind, words in ({} if "rare" in found else _REFERENCES).items():
         matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/majority")
         reached = metrics.get(f"{kind}/accuracy") if matched is None else matched
         if alike and reached is not None and constant is not None and reached < constant:
@@ -48,7 +84,8 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             "part's `bound`, with fewer digits in `fraction` or `bits = 64`; in GLASU, where the number of parties "
             "decides it, lower lr."
         )
-    found |= _lacking("best_val", "best validation accuracy", metrics)
+    if "rare" not in found:
+        found |= _lacking("best_val", "best validation accuracy", metrics)
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left rounded and without counts by class "

@@ -16,7 +16,10 @@ Found = Mapping[Any, float]  # by seed
 
 
 def sentences(groups: Sequence[Group]) -> list[str]:
-    """For each group of runs but the first: whether it is fairer than the first one, and what that costs."""
+    """For each group of runs but the first: whether it is fairer than the first one, and what that costs; none where
+    accuracy, which both are measured in, judges nothing."""
+    if not all(group.by_accuracy for group in groups):
+        return []
     first, *others = groups
     return [sentence for other in others if (sentence := _sentence(first, other))]
 

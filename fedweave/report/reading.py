@@ -20,7 +20,7 @@ from fedweave.core.purposes import EVALUATION
 from fedweave.errors import UserError
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.between_groups import MEASURED
-from fedweave.metrics.measured import COARSE, GLOBAL, MISSING
+from fedweave.metrics.measured import COARSE, DIVERGED, GLOBAL, MISSING, RAREST
 from fedweave.rounds import SERVER
 from fedweave.runs.files import (
     CONFIG,
@@ -85,6 +85,16 @@ class Run:
         return found if isinstance(found, dict) else {}
 
     @property
+    def by_accuracy(self) -> bool:
+        """Whether it is judged by accuracy; not where a class is rare (`metrics.reference.rarest`)."""
+        return self.summary["metrics"].get(RAREST) is None
+
+    @property
+    def members(self) -> int:
+        """How many members have data: the clients, unless one holds what all of them do."""
+        return int(self.summary.get("members", self.summary["clients"]))
+
+    @property
     def between_sites(self) -> bool:
         """Whether sites made it, and no simulation."""
         return self.section("engine").get("name") == "flare"
@@ -119,6 +129,11 @@ class Group:
     def first(self) -> Run:
         """The run that stands for the group where only one can be shown."""
         return self.runs[0]
+
+    @property
+    def by_accuracy(self) -> bool:
+        """Whether all its runs are judged by accuracy."""
+        return all(run.by_accuracy for run in self.runs)
 
     def values(self, name: str) -> list[float | None]:
         """One entry of every run's summary, or of its metrics; None where it is absent."""
@@ -268,12 +283,12 @@ def _tested(metrics: pa.Table) -> dict[str, float]:
     whole = {
         name: value
         for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
-        if split == "test" or name.startswith("fairness/")
+        if split == "test" or name.startswith(("fairness/", RAREST, DIVERGED))
     }
     lists = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "list")])
     of_clients = dict(zip(lists["metric"].to_pylist(), lists["value_list"].to_pylist(), strict=True))
     found = {
-        name if name.startswith("fairness/") else f"{GLOBAL}/{name}": value
+        name if "/" in name else f"{GLOBAL}/{name}": value
         for name, value in whole.items()
         if not name.startswith(MEASURED)
     }

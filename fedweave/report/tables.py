@@ -24,6 +24,9 @@ NOTES = {
     "f1": "micro average",
     "macro_f1": "mean over classes",
     "auc": "one class against the rest",
+    "pooled/auc": "one model's, all members' examples compared with each other",
+    "within/auc": "over pairs of examples of the same member",
+    "within/members": "that AUC within members is of, global or local: those with examples of two classes",
     "majority": "accuracy of always predicting the most frequent class of training",
     "matched_accuracy": "of the clients with training examples, whom majority is of",
     "classes_predicted": "how many classes the model predicts",
@@ -40,7 +43,7 @@ NOTES = {
     "eo": "equal opportunity gap; 0 is fair",
     "pearson": "correlation of contribution and reward",
 }
-COUNTED = ("undefined_clients", "round", "classes_predicted")
+COUNTED = ("undefined_clients", "members", "round", "classes_predicted")
 PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
 
 
@@ -55,7 +58,7 @@ def facts(groups: Sequence[Group]) -> Table:
             "Dataset": run.summary["dataset"],
             "Algorithm": run.summary["algorithm"],
             "Model": run.section("model").get("name", NONE),
-            "Clients": f"{run.summary['clients']:,}{_cut(run)}",
+            "Clients": f"{run.summary['clients']:,}{_union(run)}{_cut(run)}",
             "Rounds": rounds(run),
             "Training": recipe(run),
             "Seeds" if any(len(one.runs) > 1 for one in groups) else "Seed": seeds,
@@ -68,6 +71,11 @@ def facts(groups: Sequence[Group]) -> Table:
     head = ("", *(group.label for group in groups)) if len(groups) > 1 else ()
     found = tuple(tuple(map(Cell, (name, *entries))) for name, entries in rows.items())
     return Table(head, found, words=len(groups) + 1)
+
+
+def _union(run: Run) -> str:
+    """ " with the data of 4" where one client holds what several members do, else ""."""
+    return f" with the data of {run.members:,}" if run.members != run.summary["clients"] else ""
 
 
 def _cut(run: Run) -> str:
@@ -100,15 +108,19 @@ def command(run: Run) -> str:
 
 
 def comparable(groups: Sequence[Group]) -> bool:
-    """Whether a best value means something: finished runs on the same data with as many clients."""
+    """Whether a best value means something: finished runs on the same data with as many members."""
     return len(groups) > 1 and not incomparable(groups)
 
 
 def incomparable(groups: Sequence[Group]) -> str:
     """Why differences between runs say nothing of what they were started for, with whose; "" if they do."""
-    for name, words in (("dataset", "of other data"), ("clients", "of other numbers of clients")):
-        if len({group.first.summary[name] for group in groups}) > 1:
-            told = "; ".join(f"{group.label}: {group.first.summary[name]}" for group in groups)
+    about = (
+        ("of other data", lambda run: run.summary["dataset"]),
+        ("of other numbers of clients", lambda run: run.members),
+    )
+    for words, value in about:
+        if len({value(group.first) for group in groups}) > 1:
+            told = "; ".join(f"{group.label}: {value(group.first)}" for group in groups)
             return f"these runs are {words} ({told})"
     odd = [f"{group.first.directory}, {rounds(group.first)}" for group in groups if not group.first.finished]
     return f"not all runs are finished: {'; '.join(odd)}" if odd else ""
@@ -130,8 +142,11 @@ def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
         form = (lambda value: f"{value:.4g}") if last in COUNTED else number
         cells = [measured(group.values(name), form) for group in groups]
         if comparable(groups):
-            cells = marked(cells, [group.by_seed(name) for group in groups], last)
-        rows.append((Cell(readable(last if family == "fairness" else name), note=NOTES.get(last, "")), *cells))
+            judged = all(group.by_accuracy for group in groups)
+            cells = marked(cells, [group.by_seed(name) for group in groups], last, judged)
+        rows.append(
+            (Cell(readable(last if family == "fairness" else name), note=NOTES.get(name, NOTES.get(last, ""))), *cells)
+        )
     return Table(heads(groups), tuple(rows))
 
 
@@ -164,7 +179,7 @@ def extremes(groups: Sequence[Group]) -> Table:
     for group in groups:
         for run in group.runs:
             accuracy = run.clients("accuracy")
-            if accuracy:
+            if accuracy and run.by_accuracy:
                 ends = (end(accuracy.values()) for end in (min, max))
                 named = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in ends]
                 mean = spread(accuracy.values())[0]
@@ -210,7 +225,7 @@ def reward_fairness(groups: Sequence[Group]) -> Table:
     rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         reference = alone(run, groups)
-        if reference is None:
+        if reference is None or not run.by_accuracy:
             continue
         one, other = reference.clients("accuracy"), run.clients("accuracy")
         shared = sorted(one.keys() & other.keys())

@@ -156,8 +156,10 @@ PAGE = (
 <h2>Summary</h2>
 <p class="small">Test examples, model after the last evaluated round. “Global” is the global test set or, where the
 experiment has none, the test examples of all clients together; “local” is the mean over clients of the result on their
-own, “trained” the same of each client's model right after its own training. “Best val” is the evaluated round
-with the best mean validation accuracy over clients. Point at a number for all its digits.
+own, “trained” the same of each client's model right after its own training.
+{%- if by_accuracy %} “Best val” is the evaluated round with the best mean validation accuracy over clients.{% endif %}
+“Pooled” compares examples of different clients, too; “within” only those of the same one. Point at a number for all
+its digits.
 {%- if seeds %} Mean ± sample standard deviation over seeds.{% endif %}
 {%- if unequal %} The runs compared do not have the same seeds, which also decide the split.{% endif %}
 {%- if marked %} ★ marks a value that a paired test over the seeds calls better than every other (95 %); there is none
@@ -206,6 +208,8 @@ are shares of a row.") }}
 with the same seed and split. Members stand by their mean gain over the runs of a split. Of more than four splits the \
 first four are drawn.") }}
 {{ grid(gains) }}
+{%- elif not by_accuracy %}
+<p>A class is rare, so that accuracy says nothing of what joining brings.</p>
 {%- else %}
 <p>Give a run of <code>{{ missing }}</code> with the same seed and split as well, to see what joining brings each member
 {{- " (of parties that all have labels)" if missing == "standalone" else "" }}.</p>

@@ -16,7 +16,7 @@ from fedweave.config import Config
 from fedweave.core.text import counted, printable
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
-from fedweave.report.notes import compared_people, fallen_back, notes, of_fairest
+from fedweave.report.notes import compared_people, covered, fallen_back, headline, judged_otherwise, notes, of_fairest
 from fedweave.runs.files import METRICS, read_table
 
 # Where the output is not a terminal:
@@ -45,7 +45,7 @@ class Terminal:
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._rounds = self._done = 0
-        self._accuracy = ""  # of the last evaluation
+        self._last = ""  # headline of the last evaluation
 
     def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
@@ -63,6 +63,7 @@ class Terminal:
         """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
         from fedweave.algorithms.fedavg import FedAvg
         from fedweave.datasets.odd_data import odd_data, one_class
+        from fedweave.demands import untested
         from fedweave.partition import unused
         from fedweave.partition.base import client_ids
         from fedweave.partition.statistics import statistics, totals
@@ -81,10 +82,12 @@ class Terminal:
         self._console.print(" · ".join(parts), highlight=False, soft_wrap=True)
         cut = built.data, built.partition
         named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
-        self._console.print(clients_table(statistics(*cut) | named, totals(*cut), built.data.labels))
+        held = statistics(*cut) | named
+        self._console.print(clients_table(held, totals(*cut), built.data.labels))
         idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
+        alone = filter(None, [untested(held["test"], built.fed.test is not None)])
         odd = (*one_class(built.data), *odd_data(built.data))
-        for note in (*unused(config.partition.make(), *cut), *idle, *odd):
+        for note in (*alone, *unused(config.partition.make(), *cut), *idle, *odd):
             self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
     @staticmethod
@@ -99,12 +102,12 @@ class Terminal:
     def step(self, reached: Any) -> None:
         """One more round."""
         note = f"{reached.seconds / reached.round:.3g} s/round"
-        accuracy = {name: reached.summary.get(f"{name}/accuracy") for name in ("global", "local")}
-        if known := [f"{name} {value:.4f}" for name, value in accuracy.items() if value is not None]:
-            note += f", accuracy {', '.join(known)}"
-            self._accuracy = f", accuracy after round {reached.round} {', '.join(known)}"
+        if known := headline(reached.summary):
+            note += f", {known}"
+            name, _, values = known.partition(" ")
+            self._last = f", {name} after round {reached.round} {values}"
         else:
-            note += self._accuracy
+            note += self._last
         if self._bar is not None:
             self._bar.update(self._task, completed=reached.round, note=note)
         elif reached.round == self._rounds or reached.round % max(1, self._rounds // LINES) == 0:
@@ -131,7 +134,10 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         table.add_column(heading, justify="right")
     for name in [name for name in names if name != "classes_predicted"]:
         table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
-    if "best_val/round" in metrics:
+    if "pooled/auc" in metrics:
+        table.add_row("auc, pooled", _number(metrics["pooled/auc"]))
+    by_accuracy = "best_val/round" in metrics and not judged_otherwise(metrics)
+    if by_accuracy:
         best = (_number(metrics.get(f"best_val/{kind}/accuracy")) for kind in kinds)
         table.add_row("accuracy, best val", *best)
     tables = [table]
@@ -141,6 +147,8 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
         for name, value in fairness.items():
             tables[1].add_row(name, _number(value))
     console.print(Columns(tables))
+    if some := covered(metrics, summary.get("members", summary.get("clients"))):
+        console.print(some, highlight=False, soft_wrap=True, markup=False)
     for note in (*notes(metrics).values(), *_absences(directory)):
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
@@ -152,7 +160,7 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     traffic += _for_evaluation(summary)
-    if "best_val/round" in metrics:
+    if by_accuracy:
         console.print(f"best mean validation accuracy after round {metrics['best_val/round']}", highlight=False)
     if "best_fair/round" in metrics:
         _show_fairest(console, metrics)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedweave import outside
 from fedweave.build import Built, build
@@ -24,8 +25,10 @@ from fedweave.config import Config, written
 from fedweave.core.edge_list import MotifTable
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import check_same, digests
+from fedweave.demands import check_trained
 from fedweave.errors import UserError
 from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.metrics.pooled import POOLED
 from fedweave.privacy.spent import bounds
 from fedweave.rounds import train
 from fedweave.runs.again import held
@@ -143,10 +146,12 @@ def run(
     here = here or RunBackend()
     built = here.build(config)
     with closing(built), locked(directory), replacing(directory) if overwrite else nullcontext():
+        columns = here.held(built)
+        check_trained(columns["train"])
         if not overwrite:
             examine(config, directory, resume)  # again: now nobody else writes
         source = here.source(built) | outside.digests(config.plain())
-        start, metrics = _prepare(config, built, directory, here, source)
+        start, metrics = _prepare(config, built, directory, columns, source)
         watch.begin(config, built, directory, start.round)
         files = RunFiles(directory, built, metrics, start, source)
         with here.stop or Stop(watch.stopping) as stop:
@@ -166,7 +171,7 @@ def run(
 
 
 def _prepare(
-    config: Config, built: Any, directory: Path, here: RunBackend, source: dict[str, str]
+    config: Config, built: Any, directory: Path, columns: dict[str, Any], source: dict[str, str]
 ) -> tuple[Checkpoint, pa.Table]:
     """Write what is known before training and restore the checkpoint, if there is one."""
     remove_leftovers(directory)
@@ -176,11 +181,12 @@ def _prepare(
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
+        metrics = metrics.filter(pc.invert(pc.starts_with(metrics["metric"], f"{POOLED}/")))  # of the last round alone
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
-    write_table(directory / PARTITION, pa.table(here.held(built)))
-    if config.engine.name == "simulation":  # sites alone know theirs
+    write_table(directory / PARTITION, pa.table(columns))
+    if not config.between_sites:  # sites alone know theirs
         write_form(directory, form_of_config(config, built.data))
     if motifs := getattr(built, "motifs", None):
         write_table(directory / MOTIFS, frequent(motifs, built.data))
@@ -231,6 +237,7 @@ def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
         "features": built.data.features,
         "class_count": built.data.classes,
         "clients": len(built.fed.clients),
+        **({"members": len(members)} if (members := getattr(built.fed, "members", ())) else {}),  # of the one client
         "rounds": last.round,
         "seed": config.general.seed,
         "seconds": last.seconds,

@@ -47,12 +47,12 @@ def sweep(
     from fedweave.reproduce.workers import Stopped
     from fedweave.runs.files import write
     from fedweave.sweep.plan import planned, up_to_date
-    from fedweave.sweep.table import NOTES, lost, markdown, results
+    from fedweave.sweep.table import lost, markdown, results, told
 
     folder, console = out or Path("sweeps") / config.stem, screen()
-    runs, notes = planned(config, folder, seeds, algorithms, settings or [], grid or [])
+    runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
     runs = up_to_date(runs, overwrite)
-    for note in notes:
+    for note in about:
         console.print(f"note: {note}", highlight=False, markup=False)
     try:
         failed = _execute(console, runs, jobs)
@@ -63,14 +63,15 @@ def sweep(
     if not done:
         raise FedweaveError(f"no run succeeded; the first says: {failed[runs[0].name]}")
     read = read_runs(done)
-    found = results(grouped(read))
+    groups = grouped(read)
+    found, notes = results(groups), told(groups)
     show_cells(console, found)
-    for note in (*NOTES, *unlike(grouped(read))):
+    for note in (*notes, *unlike(groups)):
         console.print(note, highlight=False, markup=False)
     gone = lost(runs, failed, grid or [])
     page = render(read, gone)
     write(folder / "report.html", lambda file: file.write(page.encode()))
-    write(folder / "sweep.md", lambda file: file.write(markdown(found, gone).encode()))
+    write(folder / "sweep.md", lambda file: file.write(markdown(found, notes, gone).encode()))
     console.print(f"files: {folder}/sweep.md, {folder}/report.html", highlight=False, soft_wrap=True, markup=False)
     if failed:
         raise FedweaveError("; ".join(gone))

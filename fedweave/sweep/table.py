@@ -17,6 +17,16 @@ COLUMNS = {
     "fairness/worst_accuracy": "worst client",
     "seconds": "seconds",
 }
+OF_RARE = {  # where a class is rare
+    "pooled/auc": "pooled AUC",
+    "within/auc": "AUC within members",
+    "global/macro_f1": "macro F1",
+    "seconds": "seconds",
+}
+RARE = (
+    "On test examples after the last round, mean ± standard deviation over seeds. The rarest class has so small a "
+    "share of the training examples that nothing is chosen by accuracy.",
+)
 NOTES = (
     "Accuracies, mean ± standard deviation over seeds. Choose settings by “best val”, the mean over clients of the "
     "validation accuracy in the round where it is best; “test then” is the mean over clients on test examples in that "
@@ -26,12 +36,23 @@ NOTES = (
 
 def results(groups: Sequence[Group]) -> Table:
     """A row for each group of runs that differ in the seed alone."""
-    shown = [name for name in COLUMNS if any(value is not None for group in groups for value in group.values(name))]
+    columns = COLUMNS if by_accuracy(groups) else OF_RARE
+    shown = [name for name in columns if any(value is not None for group in groups for value in group.values(name))]
     rows = [
         (Cell(group.label), Cell(str(len(group.runs))), *(measured(group.values(name), number) for name in shown))
         for group in groups
     ]
-    return Table(("run", "seeds", *(COLUMNS[name] for name in shown)), tuple(rows))
+    return Table(("run", "seeds", *(columns[name] for name in shown)), tuple(rows))
+
+
+def by_accuracy(groups: Sequence[Group]) -> bool:
+    """Whether settings are chosen by accuracy; not where a class is rare."""
+    return all(group.by_accuracy for group in groups)
+
+
+def told(groups: Sequence[Group]) -> tuple[str, ...]:
+    """What the numbers are, and by which to choose."""
+    return NOTES if by_accuracy(groups) else RARE
 
 
 def lost(runs: Sequence[PlannedRun], failed: Mapping[str, str], grid: Sequence[str]) -> list[str]:
@@ -50,9 +71,9 @@ def _values(run: PlannedRun, keys: Sequence[str]) -> str:
     return f" ({shown})" if shown else ""
 
 
-def markdown(found: Table, lost: Sequence[str]) -> str:
-    """The table as Markdown; its notes and the runs that are not in it below."""
+def markdown(found: Table, notes: Sequence[str], lost: Sequence[str]) -> str:
+    """The table as Markdown; its `notes` and the runs that are not in it below."""
     rule = ["---" if at < found.words else "---:" for at in range(len(found.head))]
     rows = ([cell.text for cell in row] for row in found.rows)
     without = [f"Not in the table: {counted(len(lost), 'failed run')}."] if lost else []
-    return "\n\n".join([piped(found.head, rule, *rows), *NOTES, *without, *(f"- {said}" for said in lost)]) + "\n"
+    return "\n\n".join([piped(found.head, rule, *rows), *notes, *without, *(f"- {said}" for said in lost)]) + "\n"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, parts
-from fedweave.contract.subject import TOGETHER, Subject, distance, everything
+from fedweave.contract.subject import TOGETHER, Subject, distance, everything, everywhere
 from fedweave.contract.wire import ShardedRecorder
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.sharded import deal
@@ -30,7 +30,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_the_number_of_executors_changes_no_number(what: str, shards: int) -> None:
     name, values = SETTINGS[what]
     subject = Subject(ALGORITHMS[name], values)
-    assert distance(subject.sharded(shards).left, subject.together().left) == 0
+    assert distance(subject.sharded(shards).left, everywhere(subject.together().left)) == 0
 
 
 @pytest.mark.parametrize("name", ["fedavg", "dfedgnn", "fedego"])
@@ -38,9 +38,9 @@ def test_a_run_is_resumed_with_another_number_of_executors(name: str) -> None:
     subject = Subject(ALGORITHMS[name])
     before = subject.sharded(3)
     *_, (last, fed) = subject.resumed(before, subject.made(), **subject.in_shards(2))
-    assert distance(everything(last, fed), subject.together().left) == 0
+    assert distance(everywhere(everything(last, fed)), everywhere(subject.together().left)) == 0
     *_, (last, fed) = subject.resumed(before, subject.made(), **TOGETHER)
-    assert distance(everything(last, fed), subject.together().left) == 0
+    assert distance(everywhere(everything(last, fed)), everywhere(subject.together().left)) == 0
 
 
 @pytest.mark.parametrize("kind", [Drifting, Mending])
@@ -53,7 +53,7 @@ def test_data_is_replaced_where_it_is(kind: Any) -> None:
 
 def _ends(algorithm: Any, fed: Any) -> list[Tree]:
     *_, last = train(algorithm, fed, 3)
-    return [everything(last, fed)]
+    return [everywhere(everything(last, fed))]
 
 
 def test_a_sum_over_many_clients_comes_back_as_one_from_each_executor() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fedweave.build import build
 from fedweave.config import resolve
-from fedweave.contract.subject import distance, everything
+from fedweave.contract.subject import distance, everything, everywhere
 from fedweave.engines.ray_workers import RayWorkers
 from fedweave.errors import ConfigError, UserError
 from fedweave.rounds import train
@@ -55,7 +55,7 @@ def run(config: Any, between: Any = None) -> Any:
 @pytest.mark.usefixtures("cluster")
 def test_two_workers_give_the_numbers_of_one_process() -> None:
     config = experiment()
-    assert distance(run(config), run(config.in_process())) == 0
+    assert distance(run(config), everywhere(run(config.in_process()))) == 0
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_two_workers_give_the_numbers_of_one_process() -> None:
 @pytest.mark.parametrize("algorithm", ["fedego", "fairgfl", "dfedgnn", "fedpub"])
 def test_other_algorithms_too(algorithm: str) -> None:
     config = experiment(algorithm)
-    assert distance(run(config), run(config.in_process())) == 0
+    assert distance(run(config), everywhere(run(config.in_process()))) == 0
 
 
 @pytest.mark.usefixtures("cluster")
@@ -73,7 +73,7 @@ def test_a_worker_that_is_killed_costs_no_number() -> None:
         ray.kill(ray.get_actor(actors[0]["name"], namespace=actors[0]["namespace"]))
 
     config = experiment()
-    assert distance(run(config, kill), run(config.in_process())) == 0
+    assert distance(run(config, kill), everywhere(run(config.in_process()))) == 0
 
 
 @pytest.mark.usefixtures("cluster")
@@ -96,7 +96,7 @@ def test_a_node_that_dies_costs_no_number() -> None:
     finally:
         ray.shutdown()
         cluster.shutdown()
-    assert distance(found, run(config.in_process())) == 0
+    assert distance(found, everywhere(run(config.in_process()))) == 0
 
 
 def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,10 @@ def test_the_card_knows_every_scaling_and_tells_the_gaps_between_groups(tmp_path
     summary = made(tmp_path / "run", {"name": "fedavg", "lr": 0.05}, SYNTHETIC, 3)
     text = (exported(tmp_path / "run") / "README.md").read_text()
     for gap in ("sp", "eo", "equalised_odds"):
-        assert f"between the two groups, as the first: {summary[f'groups/global/{gap}']:.4f}" in text
+        assert (
+            f"between the two groups, of the examples of the global accuracy: {summary[f'groups/global/{gap}']:.4f}"
+            in text
+        )
 
 
 def test_of_a_vertical_run_no_site_is_blamed_for_what_none_can_give(tmp_path: Path) -> None:

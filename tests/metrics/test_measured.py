@@ -10,7 +10,7 @@ from fedweave.core.algorithm import Evaluation
 from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.errors import FedweaveError
-from fedweave.metrics.measured import COARSE, MISSING, measure
+from fedweave.metrics.measured import COARSE, DIVERGED, MISSING, measure
 
 NAMES = ("a", "b", "c")
 
@@ -75,3 +75,25 @@ def test_rounded_is_who_tells_hits_and_no_class() -> None:
 def test_a_client_whose_loss_is_not_finite_is_named(value: float) -> None:
     with pytest.raises(FedweaveError, match="after round 3 the model of b"):
         measure(3, evaluation([[1.0] * 3, [1.0, 1, value], [1.0] * 3], [[1.0] * 3] * 3))
+
+
+def test_an_auc_within_members_says_of_how_many_it_is() -> None:
+    """Of three members one has a single class among its test examples; 3 of 4 and 1 of 6 pairs are in order."""
+    told = evaluation([[1.0] * 3] * 3, [[1.0] * 3] * 3)
+    ordered = torch.tensor([[3.0, 4.0], [1.0, 6.0], [0.0, 0.0]], dtype=torch.float64)
+    auc = ordered[:, None, :, None].expand(3, 3, 2, 2)
+    own = {name: told.clients.stack(f"own/{name}") for name in ("loss", "accuracy", "f1")} | {"auc": auc}
+    rows, summary = measure(1, Evaluation(Replies(NAMES, [Batch((0, 1, 2), {"own": own})], {})))
+    assert summary["within/auc"] == summary["global/auc"] == pytest.approx(4 / 10)
+    assert summary["local/auc"] == pytest.approx((3 / 4 + 1 / 6) / 2)
+    assert summary["within/members"] == 2
+    said = {(row["client"], row["split"], row["metric"]): row["value"] for row in rows.to_pylist()}
+    assert said["global", "train", "within/members"] == 2
+
+
+@pytest.mark.parametrize("split", range(3))
+def test_a_mean_loss_that_no_model_has_that_learns_is_noted(split: int) -> None:
+    losses = [[1.0] * 3 for _ in NAMES]
+    losses[1][split] = 3e8
+    assert measure(1, evaluation(losses, [[1.0] * 3] * 3))[1][DIVERGED] == pytest.approx(1e8)
+    assert DIVERGED not in measure(1, evaluation([[500.0] * 3] * 3, [[1.0] * 3] * 3))[1]

@@ -19,7 +19,7 @@ from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves, not_finite
-from fedweave.errors import ConfigError, FedweaveError, told_diverged
+from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.incentives.vocabulary import Vocabulary
 
 UPDATE = "change of the model weights by local training"
@@ -116,13 +116,22 @@ class Composition(dict[str, Part]):
         if not owner or (found is None and self.owner("aggregate")):
             return found
         if isinstance(found, Tensor) and not found.isfinite().all():
-            _refuse_diverged(round)
+            self._refuse_diverged(round)
         if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or not found.isfinite().all():
             raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}")
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's do so on purpose
         if foreign and (most := float(found.sum(-1).max())) > 1.001:
             _note_large(owner, most)
         return found
+
+    def _refuse_diverged(self, round: Round) -> None:
+        """Name the client whose update is not finite or, where updates are, the part whose report is not."""
+        odd = {client: path for client in round.replies.clients if (path := not_finite(round.replies[client]))}
+        for client, path in sorted(odd.items(), key=lambda own: not own[1].startswith("update")):
+            for name, part in self.items():
+                if any(f"{path}/".startswith(f"{key}/") for key in part.sends):
+                    raise FedweaveError(told_of_part(name, f"what it reports as {path!r} at {client!r}"))
+            raise FedweaveError(told_diverged(f"{path} of {client!r}"))
 
     def stepped(self, memory: Tree, round: Round) -> tuple[Tree, Tree]:
         """The weights after the server's step, and its owner's next state.
@@ -343,12 +352,6 @@ def _of_keys(name: str, part: Part) -> dict[str, str]:
     if isinstance(part.hears, str):
         return {name: part.hears} if part.hears else {}
     return {f"{name}/{key}": told for key, told in part.hears.items()}
-
-
-def _refuse_diverged(round: Round) -> None:
-    for client in round.replies.clients:
-        if path := not_finite(round.replies[client]):
-            raise FedweaveError(told_diverged(f"{path} of {client!r}"))
 
 
 def _note_large(owner: str, total: float) -> None:

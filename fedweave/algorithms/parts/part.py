@@ -35,6 +35,7 @@ class Part:
     personal:  True if every client gets weights of its own, so that there is no one global model.
     judged_apart: True if the global test judges the models that the clients use (`judged`), not the global one.
     tunes:     True if `judged` trains, so that clients are sent what all parts' terms of the objective need.
+    judged_global: True if `judged` gives the received weights, so that clients use the global model.
     requires:  hooks that some other part must decide.
     private:   patterns of weights that never leave their client, such as "*_mask".
     groups:    True if clients need a sensitive attribute.
@@ -56,6 +57,7 @@ class Part:
     personal: ClassVar[bool] = False
     judged_apart: ClassVar[bool] = False
     tunes: ClassVar[bool] = False
+    judged_global: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[bool] = False

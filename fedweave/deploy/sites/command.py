@@ -304,9 +304,9 @@ class Teller:
             typer.echo(f"{', '.join(now['sites'])}: {words}" if now["sites"] else words)
         elif now["status"] == "running" or (now.get("rounds") and now["round"] > self._shown):
             self._shown = now["round"]
-            summary = now["summary"] or {}
-            found = {kind: summary.get(f"{kind}/accuracy") for kind in ("global", "local")}
-            known = ", ".join(f"{kind} {value:.4f}" for kind, value in found.items() if value is not None)
-            shown = f"  accuracy {known}" if known else ""
+            from fedweave.report.notes import headline
+
+            known = headline(now["summary"] or {})
+            shown = f"  {known}" if known else ""
             lost = "".join(f"  {site}: {printable(why)}" for site, why in (now["lost"] or {}).items())
             typer.echo(f"round {now['round']}/{now['rounds']}  {now['seconds']:.1f} s{shown}{lost}")

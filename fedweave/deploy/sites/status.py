@@ -117,8 +117,10 @@ def watched(directory: Path) -> dict[str, Any] | None:
 def progress(now: dict[str, Any]) -> str:
     """How far a run is, and when that was."""
     ago = max(0.0, time.time() - float(now.get("at", 0)))
-    accuracy = (now.get("summary") or {}).get("global/accuracy")
-    shown = "" if accuracy is None else f", global accuracy {accuracy:.4f}"
+    from fedweave.report.notes import headline
+
+    known = headline(now.get("summary") or {})
+    shown = f", {known}" if known else ""
     waiting = ", ".join(now.get("waiting") or ())
     owed = f", waiting for {waiting}" if waiting and now.get("status") == "running" else ""
     rounds = (

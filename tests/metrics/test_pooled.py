@@ -1,0 +1,81 @@
+"""Pooled scores against scikit-learn and by hand; what a mean within members covers; which class is rare."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.scoring import measure
+from fedweave.contract.subject import Subject
+from fedweave.core import model as models
+from fedweave.core.graph import SPLITS, TEST
+from fedweave.metrics.pooled import pooled
+from fedweave.metrics.reference import rarest
+from fedweave.rounds import train
+
+
+def trained(name: str, **settings: Any) -> tuple[Any, Any, Any]:
+    """(algorithm, federation, what two rounds left)."""
+    subject = Subject(ALGORITHMS[name])
+    algorithm, fed = subject.made(**settings), subject.federation()
+    *_, last = train(algorithm, fed, 2)
+    return algorithm, fed, last
+
+
+def test_all_members_examples_are_compared_with_each_other() -> None:
+    """As scikit-learn has it, of each class against the rest."""
+    algorithm, fed, last = trained("fedavg")
+    graphs = fed.graphs.values()
+    logits = torch.cat([models.apply(algorithm.net, last.state["w"], graph) for graph in graphs])
+    y = torch.cat([graph.y for graph in graphs]).numpy()
+    found = pooled(algorithm.net, last.state["w"], graphs)["pooled/auc"]
+    for at in range(len(SPLITS)):
+        mask = torch.cat([graph.masks[at] for graph in graphs]).numpy()
+        score = torch.softmax(logits.double(), -1).numpy()[mask]
+        one_against_rest = [roc_auc_score(y[mask] == k, score[:, k]) for k in range(logits.shape[1])]
+        assert found[at] == pytest.approx(np.mean(one_against_rest), abs=1e-6)
+    assert last.summary["pooled/auc"] == found[TEST]
+    rows = last.metrics.to_pylist()
+    assert sum(row["metric"] == "pooled/auc" and row["client"] == "global" for row in rows) == len(SPLITS)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_only_the_model_that_everybody_uses_has_pooled_scores(name: str) -> None:
+    """Where there are any, that model's loss at every member is the one that the evaluation says."""
+    algorithm, fed, last = trained(name)
+    w = algorithm.judged_model(last.state) if hasattr(algorithm, "judged_model") else None
+    assert ("pooled/auc" in last.summary) == (w is not None)
+    if w is None:
+        return
+    losses = last.of_clients("loss")
+    for client, graph in fed.graphs.items():
+        total, count = measure(algorithm.net, w, graph)["loss"][TEST]
+        assert float(total / count) == pytest.approx(losses[client], abs=1e-5)
+
+
+def test_these_have_pooled_scores() -> None:
+    names = ("fedavg", "f2gnn", "fedprox", "ditto", "fedpub", "local")
+    assert [name for name in names if "pooled/auc" in trained(name)[2].summary] == ["fedavg", "f2gnn", "fedprox"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "share"),
+    [
+        ([90, 10], None),  # a tenth is enough
+        ([91, 9], 0.09),
+        ([25] * 40, None),  # none of forty classes can have a tenth
+        ([100] * 7 + [1], 1 / 701),
+        ([100, 0], 0.0),  # tested on, never trained on
+    ],
+)
+def test_a_class_is_rare_below_a_tenth_or_where_there_are_many_a_third_of_an_equal_share(
+    counts: list[int], share: float | None
+) -> None:
+    classes = np.zeros((3, 2, len(counts) + 1))  # and one of which nobody has an example
+    classes[0, 1, :-1] = counts
+    classes[2, 1, :-1] = 5
+    found = rarest(classes)
+    assert np.isnan(found) if share is None else found == pytest.approx(share)
