@@ -65,25 +65,14 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     if alike and metrics.get("global/majority") == 1:
         found["alike"] = "all test examples are of one class, so that no score says anything."
-    for kind, words in ({} if "rare" in found else _REFERENCES).items():
-        matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/majority")
-        reached = metrics.get(f"{kind}/accuracy") if matched is None else matched
-        if alike and reached is not None and constant is not None and reached < constant:
-            trained = "" if matched is None else " with training examples"
-            found[kind] = words.format(reached, constant, trained=trained)
+    if "rare" not in found:
+        found |= _below_constant(metrics) if alike else {}
     if missing := metrics.get("scores/missing"):
         found["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
             "metrics are of the others. metrics.parquet names them (missing, refused, late)."
         )
-    if cut := metrics.get("secure_sum/cut"):
-        values, sums, bound = (metrics.get(f"secure_sum/{name}") or 0.0 for name in ("values", "sums", "bound"))
-        found["cut"] = (
-            f"{cut:,.0f} of {values:,.0f} values were cut to ±{bound:g}, the bound of the secure sum, in "
-            f"{counted(round(sums), 'sum')}: what was added up is less than what members computed. Raise the "
-            "part's `bound`, with fewer digits in `fraction` or `bits = 64`; in GLASU, where the number of parties "
-            "decides it, lower lr."
-        )
+    found |= _cut(metrics)
     if "rare" not in found:
         found |= _lacking("best_val", "best validation accuracy", metrics)
     if coarse := metrics.get("scores/coarse"):
@@ -95,6 +84,32 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             "any. metrics.parquet names the sites (scores/coarse)."
         )
     return found
+
+
+def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Where a model is worse than the constant prediction."""
+    found = {}
+    for kind, words in _REFERENCES.items():
+        matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/majority")
+        reached = metrics.get(f"{kind}/accuracy") if matched is None else matched
+        if reached is not None and constant is not None and reached < constant:
+            trained = "" if matched is None else " with training examples"
+            found[kind] = words.format(reached, constant, trained=trained)
+    return found
+
+
+def _cut(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """What a secure sum cut."""
+    cut = metrics.get("secure_sum/cut")
+    if not cut:
+        return {}
+    values, sums, bound = (metrics.get(f"secure_sum/{name}") or 0.0 for name in ("values", "sums", "bound"))
+    return {
+        "cut": f"{cut:,.0f} of {values:,.0f} values were cut to ±{bound:g}, the bound of the secure sum, in "
+        f"{counted(round(sums), 'sum')}: what was added up is less than what members computed. Raise the part's "
+        "`bound`, with fewer digits in `fraction` or `bits = 64`; in GLASU, where the number of parties decides it, "
+        "lower lr."
+    }
 
 
 def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -145,9 +145,12 @@ def run(
         return finished
     here = here or RunBackend()
     built = here.build(config)
-    with closing(built), locked(directory), replacing(directory) if overwrite else nullcontext():
+    with ExitStack() as stack:
+        stack.enter_context(closing(built))
         columns = here.held(built)
-        check_trained(columns["train"])
+        check_trained(columns["train"])  # before the directory is made
+        stack.enter_context(locked(directory))
+        stack.enter_context(replacing(directory) if overwrite else nullcontext())
         if not overwrite:
             examine(config, directory, resume)  # again: now nobody else writes
         source = here.source(built) | outside.digests(config.plain())
