@@ -85,7 +85,7 @@ def convolutions(model: Model) -> list[int]:
 @lru_cache(maxsize=4)
 def proxy_graph(key: int, features: int, dtype: torch.dtype) -> Graph:
     """5 blocks of 100 nodes; two nodes of a block are neighbours with probability 0.1, others never; x ~ N(0, 1)."""
-    n, source = BLOCKS * SIZE, torch.tensor(key)
+    n, source = BLOCKS * SIZE, torch.tensor(key, device="cpu")
     drawn = random.keep(random.fold(source, "edges"), (n, n), DENSITY).numpy()
     block = np.arange(n) // SIZE
     joined = np.triu(drawn & (block[:, None] == block), 1)
@@ -121,7 +121,7 @@ class SparseMasks(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No pull yet, as a tensor, for a number that changes would be a new computation to record."""
-        return {"pull": torch.tensor(0.0, dtype=torch.float64)}
+        return {"pull": torch.tensor(0.0, dtype=torch.float64, device=fed.device)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """The pull's strength."""
@@ -137,7 +137,7 @@ class SparseMasks(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The pull from the second round on."""
-        return {"pull": torch.tensor(self.pull, dtype=torch.float64)}
+        return {"pull": torch.full_like(state["pull"], self.pull)}
 
 
 @preset

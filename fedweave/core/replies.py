@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.tree import Tree, leaves, nest
+from fedweave.core.tree import Tree, device_of, leaves, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows, materialize_stacked
@@ -37,8 +37,15 @@ class Replies:
         sums: Collection[str] = (),
     ) -> None:
         self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
-        self._batches = [(torch.tensor(batch.at), dict(leaves(batch.tree))) for batch in batches]
+        self._batches = [
+            (torch.tensor(batch.at, device=device_of(batch.tree)), dict(leaves(batch.tree))) for batch in batches
+        ]
         self._place = {self.clients[at]: (b, row) for b, batch in enumerate(batches) for row, at in enumerate(batch.at)}
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self._batches[0][0].device
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -69,7 +76,7 @@ class Replies:
                 f"{path!r} is a tree of {', '.join(below)}: stack one of these, or take its mean with "
                 f"`weighted_sum({path!r}, weights)`."
             )
-        parts = [_stacked(flat[path], len(at)) for at, flat in self._batches]
+        parts = [_stacked(flat[path], len(at), at.device) for at, flat in self._batches]
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = sorted({str(list(part.shape[1:])) for part in parts})
             raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
@@ -83,7 +90,7 @@ class Replies:
             FedweaveError: no reply has that key.
         """
         found = {
-            path: sum(_stacked(flat[path], len(at)).sum(0, dtype=torch.int64) for at, flat in self._batches)
+            path: sum(_stacked(flat[path], len(at), at.device).sum(0, dtype=torch.int64) for at, flat in self._batches)
             for path in self._paths(key, shown=False)
         }
         like = self._batches[0][1]
@@ -101,10 +108,10 @@ class Replies:
     def weighted_sum(self, key: str, weights: Tensor) -> Any:
         """Σ_i weights[i] · reply_i[key], a subtree or leaf of tensors; weights [P] in client order.
 
-        Accumulated in float64 and then rounded, so that the result depends neither on the order or grouping of clients
-        nor on whether rows that a client never touched are stored (`TouchedRows`).
+        Accumulated in float64, where the replies lie, and then rounded, so that the result depends neither on the order
+        or grouping of clients nor on whether rows that a client never touched are stored (`TouchedRows`).
         """
-        weights = weights.double()
+        weights = weights.double().to(self.device)
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
         flat = {path: _weighted([(b[path], weights[at]) for at, b in self._batches]) for path in self._paths(key)}
@@ -125,19 +132,22 @@ class Replies:
         return paths
 
 
-# Elements converted to float64 at a time: the pieces stay in cache, so that memory is passed over once.
-_PIECE = 1 << 17
+def _piece(device: torch.device) -> int:
+    """Elements converted to float64 at a time: pieces that stay in a processor's cache, so that memory is passed over
+    once; on accelerators as many as use all of it."""
+    return 1 << 17 if device.type == "cpu" else 1 << 26
 
 
 def _weighted(parts: list[tuple[Any, Tensor]]) -> Tensor:
     like = parts[0][0]
-    total = torch.zeros(like.shape if isinstance(like, TouchedRows) else like.shape[1:], dtype=torch.float64)
+    shape = like.shape if isinstance(like, TouchedRows) else like.shape[1:]
+    total = torch.zeros(shape, dtype=torch.float64, device=like.device)
     for leaf, weights in parts:
         if isinstance(leaf, TouchedRows):
             _add_touched(total, leaf, weights)
             continue
         flat, out = leaf.reshape(len(weights), -1), total.reshape(-1)
-        width = max(1, _PIECE // len(weights))
+        width = max(1, _piece(leaf.device) // len(weights))
         for start in range(0, flat.shape[1], width):
             out[start : start + width] += weights @ flat[:, start : start + width].double()
     # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where the last
@@ -151,7 +161,7 @@ def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
     """Add Σ_i w_i · (own rows where touched, the shared row elsewhere)."""
     own = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
     covered = total.new_zeros(len(total) + 1)
-    per = max(1, _PIECE // max(1, leaf.values[0].numel()))
+    per = max(1, _piece(leaf.device) // max(1, leaf.values[0].numel()))
     for start in range(0, len(weights), per):
         w, rows = weights[start : start + per], leaf.rows[start : start + per]
         values = leaf.values[start : start + per].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
@@ -175,9 +185,9 @@ def as_row(leaf: Any) -> Any:
     return leaf[None] if isinstance(leaf, Tensor) else leaf
 
 
-def _stacked(leaf: Any, count: int) -> Tensor:
+def _stacked(leaf: Any, count: int, device: torch.device) -> Tensor:
     if isinstance(leaf, TouchedRows):
         return materialize_stacked(leaf)
     if isinstance(leaf, Tensor):
         return leaf
-    return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None)
+    return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None, device=device)

@@ -16,7 +16,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.names import TAKEN
 from fedweave.core.replies import Batch, Replies, as_row, row_of
 from fedweave.core.stacked import Stacked
-from fedweave.core.tree import Tree, check, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, check, leaves, map_leaves, nest, to
 from fedweave.engines.batching import Batches
 from fedweave.engines.calls import (
     Keys,
@@ -91,7 +91,8 @@ class Simulation:
         self.held: Mapping[str, Graph] = with_test(held or {}, test)
         self.pairs: Mapping[str, Tensor] = dict(pairs or {})
         self._places = places or {}
-        self.dtype = next(iter(graphs.values())).x.dtype
+        first = next(iter(graphs.values()))
+        self.dtype, self.device = first.x.dtype, first.device
         self.ledger, self._last = Ledger(), LastSent(resend)
         self._sums = SumMeter(self.ledger)
         self._data, self._absent = ClientData(graphs, classes), absent
@@ -99,8 +100,8 @@ class Simulation:
         self._batches = Batches(self._graphs, chunk)
         self._states, self._readers = States(), Readers()
         self.recordings = Recordings(record)
-        self._keys = Keys(seed)
-        self._ids = {client: torch.tensor(random.word(client)) for client in self.clients}
+        self._keys = Keys(seed, self.device)
+        self._ids = {client: torch.tensor(random.word(client), device=self.device) for client in self.clients}
         self.begin(0)
 
     @property
@@ -166,7 +167,7 @@ class Simulation:
         here, missing = self._present(call.name, receivers(call.name, clients, received), quorum)
         check_summed(call.name, call.info, len(here), self.clients, missing)
         peers = cast(Post, received).open() if received else None
-        messages = Messages(call.name, shared, each, [*here, *missing], self.clients, peers)
+        messages = Messages(call.name, shared, each, [*here, *missing], self.clients, peers, self.device)
         if call.info.sums:
             check_alike(call.name, messages)
             self._sums.prepare((self.round, self._calls), here)
@@ -311,6 +312,6 @@ class Simulation:
         """Undo `snapshot` and `snapshot_data`."""
         self._states = States()
         for client, state in tree.items():
-            self._states.put((client,), map_leaves(as_row, map_leaves(Own([]).copy, state)))
+            self._states.put((client,), map_leaves(as_row, map_leaves(Own([]).copy, to(state, self.device))))
         self._data.load(data or {})
         self._batches.renew(self.clients)

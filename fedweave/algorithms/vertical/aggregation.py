@@ -22,7 +22,8 @@ class Mean:
 
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
         """At the server; `dtype` is that of the representations."""
-        return replies.weighted_sum(key, torch.full((len(replies),), 1 / len(replies), dtype=torch.float64))
+        alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=replies.device)
+        return replies.weighted_sum(key, alike)
 
     def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H_{-m} = H - H+_m / M (section 3.3)."""
@@ -74,7 +75,7 @@ class Concat:
 
 def _mine(blocks: Tensor, at: Any) -> Tensor:
     """bool [M, 1]: which of the M blocks is the client's."""
-    return torch.eq(torch.arange(blocks.shape[1]), at)[:, None]
+    return torch.eq(torch.arange(blocks.shape[1], device=blocks.device), at)[:, None]
 
 
 AGGREGATIONS: dict[str, Mean | Concat] = {"mean": Mean(), "concat": Concat()}
