@@ -195,7 +195,8 @@ class FedEgo(Deployable):
         replies = fed.map(self.train, self._shared(state) | sizes, quorum=self.quorum)
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=fed.device)
         theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
-        by_id = sorted(range(len(replies)), key=lambda at: replies.clients[at])  # the order of clients must not matter
+        order = sorted(range(len(replies)), key=lambda at: replies.clients[at])  # the order of clients must not matter
+        by_id = torch.tensor(order, device=replies.device)
         embedding, label = (replies.stack(f"egos/{name}")[by_id].flatten(0, 1) for name in ("embedding", "label"))
         filled = label.sum(-1) > 0
         if not filled.any():  # only clients with too few train nodes replied

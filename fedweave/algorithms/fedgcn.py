@@ -104,11 +104,8 @@ class NeighbourSums(Part):
         """{"node": int64 [n], "degree": int64 [n], "outside": int64 [m], empty with one hop}."""
         place = _place(client)
         outside = place.crossing[1].unique() if self.hops == 2 else place.nodes[:0]
-        return {
-            "node": place.nodes,
-            "degree": torch.from_numpy(_degree(client)).to(place.nodes.device),
-            "outside": outside,
-        }
+        degree = torch.from_numpy(_degree(client)).to(client.graph.device)
+        return {"node": place.nodes, "degree": degree, "outside": outside}
 
     @on_client(sends=_SUMS, ragged=True, hears=_MINE)
     def add_up(self, client: Client, message: Tree) -> Tree:

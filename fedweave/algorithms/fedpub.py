@@ -65,7 +65,7 @@ class FunctionalMix(Part):
         cut, w = max(convolutions(round.model)) + 1, round.trained
         first = next(iter(models.feature_rows(round.model)))
         features = dict(leaves(w))[first]
-        proxy = proxy_graph(int(state["proxy"]), features.shape[1], features.dtype)
+        proxy = proxy_graph(int(state["proxy"]), features.shape[1], features.dtype, features.device)
 
         def embedding(w: Tree) -> Tensor:
             out = models.apply(round.model[:cut], w, proxy)
@@ -83,7 +83,7 @@ def convolutions(model: Model) -> list[int]:
 
 
 @lru_cache(maxsize=4)
-def proxy_graph(key: int, features: int, dtype: torch.dtype) -> Graph:
+def proxy_graph(key: int, features: int, dtype: torch.dtype, device: torch.device) -> Graph:
     """5 blocks of 100 nodes; two nodes of a block are neighbours with probability 0.1, others never; x ~ N(0, 1)."""
     n, source = BLOCKS * SIZE, torch.tensor(key, device="cpu")
     drawn = random.keep(random.fold(source, "edges"), (n, n), DENSITY).numpy()
@@ -91,7 +91,8 @@ def proxy_graph(key: int, features: int, dtype: torch.dtype) -> Graph:
     joined = np.triu(drawn & (block[:, None] == block), 1)
     x = random.normal(random.fold(source, "x"), (n, features)).numpy()
     none = np.zeros((3, n), bool)
-    return make_graph(x, np.stack(np.nonzero(joined | joined.T)), np.full(n, -1), none, dtype=dtype)
+    made = make_graph(x, np.stack(np.nonzero(joined | joined.T)), np.full(n, -1), none, dtype=dtype)
+    return made.to(device)
 
 
 @dataclass(frozen=True)

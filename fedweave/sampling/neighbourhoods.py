@@ -204,7 +204,7 @@ def _joined(
     new = torch.zeros_like(numbers, memory_format=torch.contiguous_format).scatter_(1, nodes, 1).scatter_(1, own, 0)
     where = new.cumsum(1) + (filled[:, None] - 1)
     total = where[:, -1] + 1
-    most = min(count, targets.shape[1] + nodes.shape[1])
+    most = targets.shape[1] + min(count, nodes.shape[1])
     size = padded_size(max(len(at[0]), counted(total, most)))
     sources = targets[:, :1].repeat(1, size + 1).scatter_(1, torch.where(new > 0, where, size), numbers)
     sources[:, : len(at[0])] = torch.where(own < count, targets, sources[:, : len(at[0])])

@@ -1,0 +1,145 @@
+"""A device that every machine has, to test placement without an accelerator.
+
+Its tensors have values, computed on the host, but say that they lie on PyTorch's device "meta", and no operation takes
+them together with tensors of the host, as none takes those of a GPU. It works under `torch.func` and autograd, because
+what it sees are the kernels below them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+DEVICE = torch.device("meta")
+_ATEN = torch.ops.aten
+_FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+class Placed(Tensor):
+    """A tensor on the stand-in; `host` has its values."""
+
+    host: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, host: Tensor) -> "Placed":
+        strided = host.layout == torch.strided
+        place = {"strides": host.stride(), "storage_offset": host.storage_offset()} if strided else {}
+        made = Tensor._make_wrapper_subclass(cls, host.shape, dtype=host.dtype, device=DEVICE, **place)
+        made.host = host
+        return made  # type: ignore[no-any-return]
+
+    def __repr__(self, **_: Any) -> str:
+        return f"Placed({self.host!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{function} runs outside of the stand-in's `present`")
+
+
+class Mixed(Exception):
+    """An operation took tensors of the stand-in together with tensors of the host."""
+
+
+class Kernels(TorchDispatchMode):
+    """Runs the kernels of the stand-in's tensors on the host.
+
+    waits: (what is `inside`, kernel) of those that a real device would be waited for, since numbers, or sizes that
+    depend on numbers, come back, or that copy between host and device.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[tuple[str, str]] = []
+        self.inside = ""
+        self._of_host: Any = WeakTensorKeyDictionary()  # tensors of the host that were made while this was entered
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one kernel."""
+        kwargs = kwargs or {}
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        placed = [value for value in flat if isinstance(value, Placed)]
+        others = [value for value in flat if isinstance(value, Tensor) and not isinstance(value, Placed)]
+        moves = function in (_ATEN._to_copy.default, _ATEN.copy_.default)
+        if placed and not moves and (odd := [own for own in others if own.dim() or own in self._of_host]):
+            raise Mixed(f"{function} takes tensors of shapes {[tuple(own.shape) for own in odd]} from the host")
+        onto = bool(placed) if kwargs.get("device") is None else torch.device(kwargs["device"]) == DEVICE
+        if self.inside and (_waits(function, args) and placed or moves and bool(placed) != onto):
+            self.waits.append((self.inside, str(function)))
+        a, k = pytree.tree_unflatten([_on_host(value) for value in flat], spec)
+        out = function(*a, **k)
+        if onto and torch.Tag.inplace_view in function.tags:
+            with no_dispatch():  # the wrapper's own shape
+                function(*args, **kwargs)
+            return args[0]
+        known = {id(value.host): value for value in placed}
+        return pytree.tree_map(lambda value: self._given(value, function, others, onto, known), out)
+
+    def _given(self, value: Any, function: Any, others: list[Tensor], onto: bool, known: dict[int, Placed]) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if onto:
+            return known[id(value)] if id(value) in known else Placed(value)
+        made = function is _ATEN.lift_fresh.default or not others and function is not _ATEN._to_copy.default
+        if made or any(own in self._of_host for own in others):  # else it is of a Python number, which is of no device
+            self._of_host[value] = True
+        return value
+
+
+class Factories(TorchFunctionMode):
+    """Makes tensors of the stand-in from Python's numbers, which PyTorch takes to have no values there."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call one function of torch."""
+        kwargs = kwargs or {}
+        if function is Tensor.tolist and isinstance(args[0], Placed):
+            return function(args[0].cpu())
+        wanted = kwargs.get("device")
+        onto = function in _FROM_NUMBERS and wanted is not None and torch.device(wanted) == DEVICE
+        if onto and not isinstance(args[0], Tensor):
+            return function(*args, **{**kwargs, "device": "cpu"}).to(DEVICE)
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def present() -> Iterator[Kernels]:
+    """The stand-in can be used inside."""
+    with Factories(), Kernels() as kernels:
+        yield kernels
+
+
+class Watched:
+    """A step as engines take it, inside of which `kernels` note what waits."""
+
+    def __init__(self, step: Callable[..., Any], kernels: Kernels) -> None:
+        self._step, self._kernels = step, kernels
+        self.__name__, self.on_client = step.__name__, step.on_client  # type: ignore[attr-defined]
+        if hasattr(step, "__self__"):
+            self.__self__ = step.__self__
+
+    def __call__(self, *args: Any) -> Any:
+        self._kernels.inside = self.__name__
+        try:
+            return self._step(*args)
+        finally:
+            self._kernels.inside = ""
+
+
+def _waits(function: Any, args: Any) -> bool:
+    if function is _ATEN.index.Tensor:  # by numbers it has a shape that is known
+        return any(own is not None and own.dtype in (torch.bool, torch.uint8) for own in args[1])
+    by_value = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return bool(by_value.intersection(function.tags))
+
+
+def _on_host(value: Any) -> Any:
+    return (
+        value.host if isinstance(value, Placed) else torch.device("cpu") if isinstance(value, torch.device) else value
+    )
