@@ -17,9 +17,11 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-DEVICE = torch.device("meta")
+DEVICE, HOST = torch.device("meta"), torch.device("cpu")
 _ATEN = torch.ops.aten
+_MOVES = (_ATEN._to_copy.default, _ATEN.copy_.default)
 _FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
+_BY_VALUE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 class Placed(Tensor):
@@ -57,7 +59,7 @@ class Kernels(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waits: list[tuple[str, str]] = []
+        self.waits: set[tuple[str, str]] = set()
         self.inside = ""
         self._of_host: Any = WeakTensorKeyDictionary()  # tensors of the host that were made while this was entered
 
@@ -67,30 +69,39 @@ class Kernels(TorchDispatchMode):
         flat, spec = pytree.tree_flatten((args, kwargs))
         placed = [value for value in flat if isinstance(value, Placed)]
         others = [value for value in flat if isinstance(value, Tensor) and not isinstance(value, Placed)]
-        moves = function in (_ATEN._to_copy.default, _ATEN.copy_.default)
-        if placed and not moves and (odd := [own for own in others if own.dim() or own in self._of_host]):
-            raise Mixed(f"{function} takes tensors of shapes {[tuple(own.shape) for own in odd]} from the host")
-        onto = bool(placed) if kwargs.get("device") is None else torch.device(kwargs["device"]) == DEVICE
-        if self.inside and (_waits(function, args) and placed or moves and bool(placed) != onto):
-            self.waits.append((self.inside, str(function)))
-        a, k = pytree.tree_unflatten([_on_host(value) for value in flat], spec)
-        out = function(*a, **k)
+        odd = [tuple(own.shape) for own in others if own.dim() or own in self._of_host]
+        if placed and odd and function not in _MOVES:
+            raise Mixed(f"{function} takes tensors of shapes {odd} from the host")
+        wanted = kwargs.get("device")
+        onto = bool(placed) if wanted is None else torch.device(wanted) == DEVICE
+        self._note(function, args, bool(placed), onto)
+        on_host = [value.host if isinstance(value, Placed) else HOST if value == DEVICE else value for value in flat]
+        own_args, own_kwargs = pytree.tree_unflatten(on_host, spec)
+        out = function(*own_args, **own_kwargs)
         if onto and torch.Tag.inplace_view in function.tags:
-            with no_dispatch():  # the wrapper's own shape
+            with no_dispatch():  # changes the wrapper's shape
                 function(*args, **kwargs)
             return args[0]
-        known = {id(value.host): value for value in placed}
-        return pytree.tree_map(lambda value: self._given(value, function, others, onto, known), out)
-
-    def _given(self, value: Any, function: Any, others: list[Tensor], onto: bool, known: dict[int, Placed]) -> Any:
-        if not isinstance(value, Tensor):
-            return value
         if onto:
-            return known[id(value)] if id(value) in known else Placed(value)
-        made = function is _ATEN.lift_fresh.default or not others and function is not _ATEN._to_copy.default
+            known = {id(value.host): value for value in placed}
+            return pytree.tree_map(lambda own: _wrapped(own, known), out)
+        made = function is _ATEN.lift_fresh.default or not (others or function is _ATEN._to_copy.default)
         if made or any(own in self._of_host for own in others):  # else it is of a Python number, which is of no device
-            self._of_host[value] = True
+            self._of_host.update({own: True for own in pytree.tree_leaves(out) if isinstance(own, Tensor)})
+        return out
+
+    def _note(self, function: Any, args: Any, placed: bool, onto: bool) -> None:
+        waits = placed and not _BY_VALUE.isdisjoint(function.tags)
+        if function is _ATEN.index.Tensor:  # of numbers it has a size that is known
+            waits = any(own is not None and own.dtype in (torch.bool, torch.uint8) for own in args[1])
+        if self.inside and (waits or (function in _MOVES and placed != onto)):
+            self.waits.add((self.inside, str(function)))
+
+
+def _wrapped(value: Any, known: dict[int, Placed]) -> Any:
+    if not isinstance(value, Tensor):
         return value
+    return known[id(value)] if id(value) in known else Placed(value)
 
 
 class Factories(TorchFunctionMode):
@@ -101,10 +112,8 @@ class Factories(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is Tensor.tolist and isinstance(args[0], Placed):
             return function(args[0].cpu())
-        wanted = kwargs.get("device")
-        onto = function in _FROM_NUMBERS and wanted is not None and torch.device(wanted) == DEVICE
-        if onto and not isinstance(args[0], Tensor):
-            return function(*args, **{**kwargs, "device": "cpu"}).to(DEVICE)
+        if function in _FROM_NUMBERS and not isinstance(args[0], Tensor) and kwargs.get("device") == DEVICE:
+            return function(*args, **{**kwargs, "device": HOST}).to(DEVICE)
         return function(*args, **kwargs)
 
 
@@ -130,16 +139,3 @@ class Watched:
             return self._step(*args)
         finally:
             self._kernels.inside = ""
-
-
-def _waits(function: Any, args: Any) -> bool:
-    if function is _ATEN.index.Tensor:  # by numbers it has a shape that is known
-        return any(own is not None and own.dtype in (torch.bool, torch.uint8) for own in args[1])
-    by_value = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    return bool(by_value.intersection(function.tags))
-
-
-def _on_host(value: Any) -> Any:
-    return (
-        value.host if isinstance(value, Placed) else torch.device("cpu") if isinstance(value, torch.device) else value
-    )

@@ -32,13 +32,14 @@ def sum_rows(h: Tensor, lists: Lists, transposed: Lists) -> Tensor:
 def _summed(h: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
     """Of P clients, [P, m, k]: h [P, n, k], columns [P, E], starts [P, m + 1]."""
     clients, total = torch.arange(len(h), device=h.device)[:, None], starts[:, -1]
-    entries = columns + clients * h.shape[1]
     if h.device.type == "cpu":
         used = torch.arange(columns.shape[1], device=h.device) < total[:, None]
-        before, ends, entries = (total.cumsum(0) - total)[:, None], starts[:, :-1], entries[used]
+        before, ends = (total.cumsum(0) - total)[:, None], starts[:, :-1]
+        entries = (columns + clients * h.shape[1])[used]
         last = before[-1] + total[-1:]
     else:  # nobody waits to know how many entries count: those that do not are one more row of each client
-        before, ends, entries = clients * columns.shape[1], starts, entries.flatten()
+        inside = columns.clamp(max=h.shape[1] - 1) + clients * h.shape[1]
+        before, ends, entries = clients * columns.shape[1], starts, inside.flatten()
         last = torch.full_like(total[:1], entries.shape[0])
     offsets = torch.cat([(ends + before).flatten(), last])
     out = F.embedding_bag(entries, h.flatten(0, 1), offsets, mode="sum", include_last_offset=True)
