@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.contract import federations
-from fedweave.contract.subject import Subject, distance, everything
+from fedweave.contract.subject import Subject, checkpoint, distance, everything
 from fedweave.core.federation import Placement, step_info
 from fedweave.core.graph import stack
 from fedweave.core.tree import decode, encode, leaves, to
@@ -209,9 +209,44 @@ def test_rounds_client_by_client_stay_on_the_device(name: str, kernels: Kernels)
     check_rounds(subject, subject.made(), kernels, "loop")
 
 
-@pytest.mark.parametrize("name", MODELS)
+def test_resumed_rounds_stay_on_the_device(kernels: Kernels) -> None:
+    """A checkpoint is read on the host; server and clients go on where the federation's graphs lie."""
+    subject = Subject(ALGORITHMS["fedavg"])
+    made, whole = subject.made(optimizer_state="kept"), _federation(subject, kernels, "vmap")
+    first, *_, last = train(made, whole, ROUNDS, 1)
+    again = _federation(subject, kernels, "vmap")
+    [begun] = train(made, again, 1, 1)
+    saved = decode(checkpoint(begun, again))
+    resumed = _federation(subject, kernels, "vmap")
+    resumed.restore(saved["clients"], saved.get("data"))
+    [after] = train(made, resumed, ROUNDS, 1, (first.round, saved["state"]))
+    assert _places(after.state) | _places(resumed.snapshot()) == {DEVICE}
+    assert distance(everything(after, resumed), everything(last, whole)) == 0
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"gin", "star"}))  # those are fairgraphfl's and fedstar's
 def test_models_stay_on_the_device(name: str, kernels: Kernels) -> None:
-    subject = Subject(ALGORITHMS[{"gin": "fairgraphfl", "star": "fedstar"}.get(name, "fedavg")])
-    own = {"pool": "sum"} if name == "gin" else {}
-    model = MODELS[name](hidden=8, layers=2, dropout=0.5, **own).build(*federations.shape(subject.needs))
+    subject = Subject(ALGORITHMS["fedavg"])
+    model = MODELS[name](hidden=8, dropout=0.5).build(*federations.shape(subject.needs))
     check_rounds(subject, replace(subject.made(), model=model), kernels, "vmap")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("fedavg", {"parts": (PARTS["median"](), PARTS["norm_bound"]())}),
+        ("fedavg", {"parts": (PARTS["krum"](),)}),
+        ("fedavg", {"parts": (PARTS["secure_sum"](),)}),
+        ("fedavg", {"parts": (PARTS["drift"](share=0.5),)}),
+        ("fedavg", {"participation": 0.6, "optimizer_state": "kept"}),
+        ("fedstar", {"parts": (PARTS["graph_cross_entropy"](batch=3),)}),
+        ("fairgfl", {"renew": True}),
+        ("fedego", {"epoch_share": 0.5}),
+        ("glasu", {"batch": 8, "backward": "exchanged", "steps": 1}),
+        ("glasu", {"batch": 8, "secure_sum": True, "sigma": 1.0}),
+    ],
+    ids=lambda given: given if isinstance(given, str) else next(iter(given)),
+)
+def test_settings_stay_on_the_device(name: str, settings: dict[str, Any], kernels: Kernels) -> None:
+    subject = Subject(ALGORITHMS[name])
+    check_rounds(subject, subject.made(**settings), kernels, "vmap")

@@ -59,9 +59,9 @@ class Graph(NamedTuple):
         """
         if self.device == torch.device(device):
             return self
-        x, _, *others = self
-        moved = (part if part is None else part.to(device) for part in others)
-        return Graph(x.to(device), self.own_edges.to(device), *moved)
+        y, masks, real = (part.to(device) for part in (self.y, self.masks, self.real))
+        sens, graph_of = (part if part is None else part.to(device) for part in (self.sens, self.graph_of))
+        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of)
 
     @property
     def own_edges(self) -> Edges:

@@ -185,9 +185,8 @@ def _edge_index(graph: Graph) -> Tensor:
 @contextmanager
 def _seeded(seed: int, device: torch.device | None = None) -> Any:
     """PyTorch's own generators, of the host and of a GPU, at `seed`, and afterwards where they were."""
-    gpu = device is not None and device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if gpu else []):
-        torch.default_generator.manual_seed(seed)
-        if gpu:
-            torch.cuda.manual_seed(seed)
+    gpus = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        for own in (torch.default_generator, *(torch.cuda.default_generators[gpu.index or 0] for gpu in gpus)):
+            own.manual_seed(seed)
         yield
