@@ -83,7 +83,7 @@ def convolutions(model: Model) -> list[int]:
 
 
 @lru_cache(maxsize=4)
-def proxy_graph(key: int, features: int, dtype: torch.dtype, device: torch.device) -> Graph:
+def proxy_graph(key: int, features: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Graph:
     """5 blocks of 100 nodes; two nodes of a block are neighbours with probability 0.1, others never; x ~ N(0, 1)."""
     n, source = BLOCKS * SIZE, torch.tensor(key, device="cpu")
     drawn = random.keep(random.fold(source, "edges"), (n, n), DENSITY).numpy()
