@@ -85,7 +85,7 @@ def _of_codes(built: "Built", part: "OverlapWeights", key: "Tensor") -> list[Row
     nodes = np.unique(np.concatenate([own.nodes for own in built.partition.parts]))
     x = built.data.x[nodes]
     clean = encoded(encoder, torch.from_numpy(x if isinstance(x, np.ndarray) else x.toarray()).to(built.fed.dtype))
-    owner = torch.arange(len(nodes))
+    owner = torch.arange(len(nodes), device="cpu")
     bare, hidden = (
         reidentified(own.noisy(clean, key) / own.steps, clean, owner)
         for own in (replace(part, epsilon_a=float("inf")), part)
@@ -100,4 +100,4 @@ def _links(built: "Built") -> "Tensor":
     from fedweave.partition.statistics import statistics
 
     links = sum(statistics(built.data, built.partition)["edges_kept"])
-    return torch.arange(PAIRS) < min(links, PAIRS // 2)
+    return torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)

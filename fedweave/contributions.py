@@ -186,7 +186,7 @@ def totals(table: "pa.Table") -> "pa.Table":
     if "error" in names:
         found = found.set_column(found.column_names.index("error"), "error", pc.sqrt(found["error"]))
     for scheme, name in SHARED.items():
-        gains = torch.from_numpy(found[name].to_numpy().copy()) if name else torch.ones(len(found))
+        gains = torch.from_numpy(found[name].to_numpy().copy()) if name else torch.ones(len(found), device="cpu")
         found = found.append_column(f"{scheme}_share", pa.array(divided(gains.double()).numpy()))
     return found
 
@@ -241,12 +241,13 @@ def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int)
             "leave_one_out": leave_one_out(value, players),
             "shapley": estimate.values,
             "error": estimate.error,
-            "individual": value(torch.eye(players, dtype=torch.bool)),
+            "individual": value(torch.eye(players, dtype=torch.bool, device="cpu")),
             "cosine": angles.cosine,
             "cosine_shapley": angles.values,
         }
     for scheme, name in SHARED.items():
-        columns[f"{scheme}_share"] = divided(columns[name] if name else torch.ones(players, dtype=torch.float64))
+        alike = torch.ones(players, dtype=torch.float64, device="cpu")
+        columns[f"{scheme}_share"] = divided(columns[name] if name else alike)
     lists = {name: own.tolist() for name, own in columns.items()}
     return [
         {"round": number, "client": client, **{name: own[at] for name, own in lists.items()}}

@@ -13,7 +13,7 @@ from fedweave.core import purposes
 from fedweave.core.algorithm import Algorithm, Evaluation, capabilities, check_rounds
 from fedweave.core.engine import Engine, HoldsGraphs
 from fedweave.core.members import of_members
-from fedweave.core.tree import Tree, check, leaves
+from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure
@@ -107,6 +107,7 @@ def train(
         fed.ledger.purpose = purposes.SETUP
         fed.begin(0)
         state = _tree(algorithm, "init", algorithm.init(fed))
+    state = to(state, fed.device)  # a checkpoint's is on the host
     before: dict[str, float] = dict(summary or {})
     for number in range(done + 1, rounds + 1):
         fed.ledger.purpose = purposes.TRAINING

@@ -45,8 +45,8 @@ class Credibility(TellsExamples):
                 "or take rffl, which needs none."
             )
         count = len(fed.clients)
-        c = torch.full((count,), 1 / count, dtype=torch.float64)
-        return {"c": c, "inside": torch.ones(count, dtype=torch.bool)}
+        c = torch.full((count,), 1 / count, dtype=torch.float64, device=fed.device)
+        return {"c": c, "inside": torch.ones_like(c, dtype=torch.bool)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """n_i / Σ n_k over those that remain, 0 of the others."""

@@ -37,7 +37,7 @@ class CosineValue(TellsExamples):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No value yet."""
-        return {"r": torch.zeros(len(fed.clients), dtype=torch.float64)}
+        return {"r": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """r, or by size in the first round."""
@@ -75,7 +75,7 @@ class SparseUpdates(OwedReward):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nothing is owed to anybody yet."""
-        return super().init(fed, w) | {"q": torch.zeros(len(fed.clients), dtype=torch.float64)}
+        return super().init(fed, w) | {"q": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def earned(self, round: Round, quota: Tensor) -> Tree:
         """What the round's clients have earned in it, leaves [P, …]."""

@@ -104,16 +104,14 @@ class DivergenceStart(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No divergence yet."""
-        return {
-            "js": torch.full((len(fed.clients),), -1.0, dtype=torch.float64),
-            "calls": torch.zeros(len(fed.clients)),
-        }
+        unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64, device=fed.device)
+        return {"js": unknown, "calls": torch.zeros(len(fed.clients), device=fed.device)}
 
     def start(self, ctx: Context) -> Tree:
         """ŵ_i."""
         last = ctx.client.state.get("w")
         if not last:
-            ctx.keep({"js": torch.ones((), dtype=ctx.client.graph.x.dtype)})
+            ctx.keep({"js": torch.ones((), dtype=ctx.client.graph.x.dtype, device=ctx.client.graph.device)})
             return ctx.received
         js = self._divergence(ctx, ctx.memory["p"] if "p" in ctx.memory else _predicted(ctx, last))
         ctx.keep({"js": js})
@@ -146,7 +144,8 @@ class DivergenceStart(Part):
         """The round's divergences, -1 where there was none, and how often each client was called."""
         found = torch.where(state["calls"][round.at] > 0, round.replies.stack("js").double(), -1.0)
         js = torch.full_like(state["js"], -1.0).index_copy(0, round.at, found)
-        return {"js": js, "calls": state["calls"].index_add(0, round.at, torch.ones(len(round.at)))}
+        once = torch.ones_like(round.at, dtype=state["calls"].dtype)
+        return {"js": js, "calls": state["calls"].index_add(0, round.at, once)}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"js"} of the last round, NaN at clients that it did not call, or called for the first time."""
@@ -178,11 +177,12 @@ class GroupWeights(Part):
     }
 
     def __post_init__(self) -> None:
-        f2gnn_weights(torch.zeros(1), torch.zeros(1), self.lam, self.tau, self.prefer)  # refuses impossible values
+        nothing = torch.zeros(1, device="cpu")
+        f2gnn_weights(nothing, nothing, self.lam, self.tau, self.prefer)  # refuses impossible values
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nothing is known yet."""
-        unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64)
+        unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64, device=fed.device)
         return {"gaps": unknown, "balance": unknown.clone(), "weight": unknown.clone()}
 
     def report(self, ctx: Context) -> Tree:

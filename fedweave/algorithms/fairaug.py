@@ -47,7 +47,7 @@ def groups_of(graph: Graph) -> Tensor:
     """
     if graph.sens is None:
         raise DataError("FairAug needs a sensitive attribute (sens); choose data that has one")
-    return graph.sens == torch.arange(2)[:, None]
+    return graph.sens == torch.arange(2, device=graph.device)[:, None]
 
 
 def mask_probabilities(x: Tensor, groups: Tensor, most: float) -> Tensor:
@@ -71,7 +71,8 @@ def balanced_nodes(groups: Tensor, real: Tensor, keys: Tensor) -> Tensor:
 def ends_of(graph: Graph) -> Ends:
     """Both directions of every edge."""
     first, degree, columns = graph.own_edges.neighbours
-    ended = torch.zeros(len(columns) + 1, dtype=torch.int64).scatter_add(0, first + degree, torch.ones_like(first))
+    ended = torch.zeros(len(columns) + 1, dtype=torch.int64, device=columns.device)
+    ended = ended.scatter_add(0, first + degree, torch.ones_like(first))
     owner = ended.cumsum(0)[:-1]
     return Ends(owner.clamp(max=len(first) - 1), columns, owner < len(first))
 
@@ -101,7 +102,7 @@ def drawn_edges(ends: Ends, chance: Tensor, starts: Tensor, keys: Tensor) -> Tre
     stays = _uniform(random.fold(random.fold(keys, "edges")[:, None], low, high)) < chance
     before = F.pad(stays.cumsum(1), (1, 0))
     place = torch.where(stays, before[:, :-1], stays.shape[1])
-    room = torch.zeros(len(keys), stays.shape[1] + 1, dtype=torch.int64)
+    room = torch.zeros(len(keys), stays.shape[1] + 1, dtype=torch.int64, device=keys.device)
     columns = room.scatter(1, place, ends.target.expand(place.shape))[:, :-1]
     return {"columns": columns, "starts": before.gather(1, starts.expand(len(keys), -1))}
 
@@ -141,7 +142,7 @@ class FairAugmented(Part):
     def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """For each step the "features" [d] that stay (0 or 1), the "kept" nodes bool [n], and the lists of neighbours,
         "columns" and "starts"."""
-        keys, groups = random.fold(key, torch.arange(steps)), groups_of(graph)
+        keys, groups = random.fold(key, torch.arange(steps, device=key.device)), groups_of(graph)
         chance = mask_probabilities(dense(graph.x), groups & graph.real, self.mask)
         features = _uniform(bits(random.fold(keys, "features")[:, None], len(chance))) >= chance
         kept, ends = balanced_nodes(groups & graph.real, graph.real, keys), ends_of(graph)
@@ -151,7 +152,8 @@ class FairAugmented(Part):
         return {"features": features.to(graph.x.dtype), "kept": kept, **edges}
 
     def least_examples(self, graph: Graph, steps: int) -> int:
-        """As many as are left if of the larger group all nodes that train are left out first."""
+        """As many as are left if of the larger group all nodes that train are left out first. Waits for the graph's
+        device, so call it between steps."""
         groups, train = groups_of(graph) & graph.real, graph.masks[TRAIN] & graph.real
         sizes, trained, kept = groups.sum(1), (groups & train).sum(1), groups.sum(1).min()
         if not kept:

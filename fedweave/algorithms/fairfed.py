@@ -61,7 +61,7 @@ class FairFedWeights(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No weights yet."""
-        unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64)
+        unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64, device=fed.device)
         return {"omega": unknown, "deviation": unknown.clone()}
 
     def report(self, ctx: Context) -> Tree:
@@ -100,8 +100,8 @@ class FairFedWeights(Part):
 
 def _signed(table: Tensor, gap: Gap) -> Tensor:
     """The signed gap of counts float64 […, 2, 2, 2], NaN where it is undefined."""
-    found = group_fairness.values({"groups": table.numpy()})[f"{gap}_signed"]
-    return torch.as_tensor(found, dtype=torch.float64)
+    found = group_fairness.values({"groups": table.cpu().numpy()})[f"{gap}_signed"]
+    return torch.as_tensor(found, dtype=torch.float64, device=table.device)
 
 
 @preset

@@ -154,12 +154,12 @@ class OverlapWeights(Part):
         graph, noisy = ctx.client.graph, ctx.memory
         order = random.order(random.fold(ctx.client.key, "minibatch"), graph.real).argsort()[: self.sample]
         nodes = F.pad(order, (0, self.sample - len(order)))
-        taken = torch.arange(self.sample) < graph.real.sum()
+        taken = torch.arange(self.sample, device=graph.device) < graph.real.sum()
         codes = noisy["codes"][nodes] * taken[:, None].to(torch.uint8)
         reply = {"nodes": graph.real.sum(), "codes": packed(codes) if self.steps == 1 else codes}
         if self.alpha == 1:
             return reply
-        picked = (nodes == torch.arange(graph.nodes)[:, None]) & taken
+        picked = (nodes == torch.arange(graph.nodes, device=graph.device)[:, None]) & taken
         links = (graph.edges.operator("sum") @ picked.to(graph.x.dtype))[nodes] > 0
         drawn = nodes + graph.nodes * noisy["version"][nodes] if self.renew else nodes
         links = noisy_links(links, drawn, self.epsilon_b, noisy["links"])
@@ -171,7 +171,7 @@ class OverlapWeights(Part):
         secret = ctx.client.secret
         check_form(ctx.given["encoder"], ctx.client.graph.x.shape[1], self.code_size, self.code)
         codes = self.noisy(encoded(ctx.given["encoder"], ctx.client.graph.x), secret)
-        versions = torch.zeros(ctx.client.graph.nodes, dtype=torch.int64)
+        versions = torch.zeros_like(ctx.client.graph.real, dtype=torch.int64)
         counted = {"version": versions, "drawn": versions} if self.renew else {}
         return {"codes": codes, "links": random.fold(secret, "links")} | counted
 
@@ -191,20 +191,20 @@ class OverlapWeights(Part):
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No overlap known; the encoder and its rates on the public sample, or the truth."""
         n = len(fed.clients)
-        empty = torch.zeros(n, dtype=torch.float64)
-        state: Tree = {"weight": empty, "loss": empty, "heard": torch.zeros(n, dtype=torch.int64)}
-        matrices = {name: torch.zeros(n, n, dtype=torch.float64) for name in ("nodes", "links")}
+        empty = torch.zeros(n, dtype=torch.float64, device=fed.device)
+        state: Tree = {"weight": empty, "loss": empty, "heard": torch.zeros_like(empty, dtype=torch.int64)}
+        matrices = {name: empty.new_zeros(n, n) for name in ("nodes", "links")}
         if self.estimator != "none":
-            state |= {"true": overlap(fed.pairs, self.alpha)} if fed.pairs else {}
+            state |= {"true": overlap(fed.pairs, self.alpha).to(fed.device)} if fed.pairs else {}
         if self.estimator == "oracle":
             if not fed.pairs:
                 raise UserError(
                     "estimator = 'oracle' needs the true overlap, which only a simulation with the partition 'overlap' "
                     "knows; choose that, estimator = 'ldp' or 'none'."
                 )
-            matrices = {name: fed.pairs[name].clone() for name in matrices}
+            matrices = {name: fed.pairs[name].to(fed.device, copy=True) for name in matrices}
         if self.estimator == "ldp":
-            state |= self.made_encoder(fed) | {"seen": torch.zeros(n, n, dtype=torch.int64)}
+            state |= self.made_encoder(fed) | {"seen": empty.new_zeros(n, n, dtype=torch.int64)}
         return state | matrices
 
     def made_encoder(self, fed: Federation) -> Tree:
@@ -234,19 +234,19 @@ class OverlapWeights(Part):
         return state | self._estimated(state, round) if self.estimator == "ldp" else state
 
     def _estimated(self, state: Tree, round: Round) -> Tree:
-        nodes, codes = round.replies.stack("nodes"), round.replies.stack("codes")
+        nodes, codes = (round.replies.stack(name).cpu() for name in ("nodes", "codes"))  # NumPy counts below
         taken, found = nodes.clamp(max=self.sample), matching.Rates(**state["rates"])
         codes = unpacked(codes, self.code_size).to(torch.uint8) if self.steps == 1 else codes
         pairs = matching.matches(codes, taken, self.steps, found.most)
         common = matching.overlap_count(matching.counts(pairs, self.sample, len(nodes)), taken, found)
         now = {"nodes": matching.node_ratios(common, taken, nodes)}
         if self.alpha < 1:
-            links = unpacked(round.replies.stack("links"), self.sample)
+            links = unpacked(round.replies.stack("links").cpu(), self.sample)
             now["links"] = matching.link_ratios(links, pairs, taken, nodes)
         seen = state["seen"].clone()
         seen[round.at[:, None], round.at] = 1
         return {
-            name: matching.accumulated(state[name], own, round.at, state["seen"], self.beta)
+            name: matching.accumulated(state[name], own.to(state[name].device), round.at, state["seen"], self.beta)
             for name, own in now.items()
         } | {"seen": seen}
 

@@ -82,8 +82,8 @@ class AgentValue(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """All are worth the same, nobody was heard, and no motif is known."""
-        nothing = torch.zeros(len(fed.clients), dtype=torch.float64)
-        motif = torch.full((len(fed.clients), 0), -1)
+        nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
+        motif = nothing.new_full((len(fed.clients), 0), -1, dtype=torch.int64)
         return {"r": nothing + 1 / len(fed.clients), "phi": nothing, "d": nothing, "heard": nothing > 0, "motif": motif}
 
     def report(self, ctx: Context) -> Tree:
@@ -147,7 +147,7 @@ class ValueReward(OwedReward):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nothing is owed to anybody yet."""
-        return super().init(fed, w) | {"density": torch.zeros(len(fed.clients), dtype=torch.float64)}
+        return super().init(fed, w) | {"density": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def receive(self, ctx: Context) -> Tree:
         """The base and the reward; what is not shared is the agent's own."""
@@ -192,7 +192,7 @@ class Payoff(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nobody was paid yet."""
-        nothing = torch.zeros(len(fed.clients), dtype=torch.float64)
+        nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         return {"sum": nothing, "rounds": nothing, "pay": nothing, "late": nothing, "heard": nothing > 0}
 
     def update(self, state: Tree, round: Round) -> Tree:

@@ -65,7 +65,8 @@ class ParetoDescent(Part):
         if state["stage"] == 1:
             loss = round.replies.stack("loss").double()
             return torch.softmax((loss - loss.max()) / state["delta"], 0)
-        return torch.from_numpy(common_descent((round.updates @ round.updates.T).numpy()))
+        products = round.updates @ round.updates.T
+        return torch.from_numpy(common_descent(products.cpu().numpy())).to(products.device)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """δ and the stage of the next round."""

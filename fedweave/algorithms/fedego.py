@@ -169,7 +169,7 @@ class FedEgo(Deployable):
         epoch = {} if self.epoch_share is None else {"epoch": max(1, int(counts.stack("epoch").max()))}
         if uploads < 1:
             raise UserError("no client has two training nodes to mix; give [partition] a larger share of train nodes.")
-        labels = torch.full((fed.classes,), 1 / fed.classes, dtype=fed.dtype)
+        labels = torch.full((fed.classes,), 1 / fed.classes, dtype=fed.dtype, device=fed.device)
         return {"theta": theta, "phi": phi, "labels": labels, "uploads": uploads} | epoch
 
     def calls(self, clients: int) -> Calls:
@@ -193,9 +193,10 @@ class FedEgo(Deployable):
         """Algorithm 1, lines 3-35."""
         sizes = {key: state[key] for key in ("uploads", "epoch") if key in state}
         replies = fed.map(self.train, self._shared(state) | sizes, quorum=self.quorum)
-        alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
+        alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=fed.device)
         theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
-        by_id = sorted(range(len(replies)), key=lambda at: replies.clients[at])  # the order of clients must not matter
+        order = sorted(range(len(replies)), key=lambda at: replies.clients[at])  # the order of clients must not matter
+        by_id = torch.tensor(order, device=replies.device)
         embedding, label = (replies.stack(f"egos/{name}")[by_id].flatten(0, 1) for name in ("embedding", "label"))
         filled = label.sum(-1) > 0
         if not filled.any():  # only clients with too few train nodes replied
@@ -262,7 +263,7 @@ class FedEgo(Deployable):
             filled = (weight.sum(-1) > 0).to(embedding.dtype)
             embedding = embedding + self.sigma * noise.to(embedding.dtype) * filled[:, None, None]
         truth = graph.y.gather(0, centres.reshape(-1)).view(centres.shape)
-        label = weight[..., None] * (truth[..., None] == torch.arange(classes))
+        label = weight[..., None] * (truth[..., None] == torch.arange(classes, device=truth.device))
         return {"embedding": embedding, "label": label.sum(1).to(embedding.dtype)}
 
     def _batched(self, graph: Graph, key: Tensor, uploads: int) -> tuple[Tensor, Tensor]:
@@ -271,7 +272,9 @@ class FedEgo(Deployable):
         train = graph.masks[TRAIN]
         order = random.order(key, train).argsort()
         count = train.sum()
-        batch, place = torch.arange(uploads)[:, None], torch.arange(self.batch + self.least - 1)
+        sizes = uploads, self.batch + self.least - 1
+        batch, place = (torch.arange(size, device=train.device) for size in sizes)
+        batch = batch[:, None]
         rank = batch * self.batch + place
         last = batch == self._filled(count) - 1
         inside = (rank < count) & (last | (place < self.batch)) & (batch < self._filled(count))
@@ -325,7 +328,8 @@ class FedEgo(Deployable):
         """
         general, labels = message["phi"], message["labels"]
         train = client.graph.masks[TRAIN].to(labels.dtype)
-        own_labels = train @ (client.graph.y[:, None] == torch.arange(len(labels))).to(labels.dtype)
+        classes = torch.arange(len(labels), device=labels.device)
+        own_labels = train @ (client.graph.y[:, None] == classes).to(labels.dtype)
         emd = (own_labels / train.sum().clamp(min=1) - labels).abs().sum()
         if "w" in client.state:
             theta, own = self._parts(client.state["w"])

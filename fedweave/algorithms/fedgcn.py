@@ -27,7 +27,7 @@ from fedweave.core.federation import DATA, Client, Federation, Placement, Step, 
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, to
 from fedweave.errors import ConfigError
 
 _MINE = {"mine": "which of the nodes that others hold, too, it is to add up"}
@@ -82,7 +82,7 @@ class NeighbourSums(Part):
         first = _first(index, len(nodes))
         mine = first.split([len(reply["node"]) for reply in told])
         shares = fed.map(self.add_up, each={c: {"mine": own} for c, own in zip(told.clients, mine, strict=True)})
-        sums, degree = _total(nodes, shares), torch.zeros(len(nodes), dtype=torch.int64)
+        sums, degree = _total(nodes, shares), torch.zeros_like(nodes)
         degree[index] = torch.cat([reply["degree"] for reply in told])
 
         def rows(reply: Tree) -> Tree:
@@ -97,28 +97,32 @@ class NeighbourSums(Part):
         """The exchange's three steps."""
         return (self.tell, self.add_up, self.take) if self.hops else ()
 
+    # The three steps are plain ones that NumPy computes on the host; replies go back to the client's device.
+
     @on_client(sends=_TELLS, ragged=True)
     def tell(self, client: Client, message: Tree) -> Tree:
         """{"node": int64 [n], "degree": int64 [n], "outside": int64 [m], empty with one hop}."""
         place = _place(client)
         outside = place.crossing[1].unique() if self.hops == 2 else place.nodes[:0]
-        return {"node": place.nodes, "degree": torch.from_numpy(_degree(client)), "outside": outside}
+        degree = torch.from_numpy(_degree(client)).to(client.graph.device)
+        return {"node": place.nodes, "degree": degree, "outside": outside}
 
     @on_client(sends=_SUMS, ragged=True, hears=_MINE)
     def add_up(self, client: Client, message: Tree) -> Tree:
         """{"node": int64 [t], "sum": [t, d]}: Σ_u x_u / √d~_u over those of the client's nodes u that it is to add, for
         each node that is one of them or their neighbour."""
         place, arrays = _place(client), graph_arrays(client.graph)
-        mine = message["mine"].numpy()
-        own, other = place.crossing.numpy()
+        mine = message["mine"].cpu().numpy()
+        own, other = place.crossing.cpu().numpy()
         here = np.arange(len(mine))
         source = np.concatenate([here, arrays.edges[0], own])
-        target = np.concatenate([place.nodes.numpy()[np.concatenate([here, arrays.edges[1]])], other])
+        target = np.concatenate([place.nodes.cpu().numpy()[np.concatenate([here, arrays.edges[1]])], other])
         target, source = target[mine[source]], source[mine[source]]
         node, at = np.unique(target, return_inverse=True)
         scale = (1 / np.sqrt(_degree(client) + 1)).astype(arrays.x.dtype)
         adds = sp.csr_matrix((scale[source], (at, source)), shape=(len(node), len(mine)))
-        return {"node": torch.from_numpy(node), "sum": torch.from_numpy(_dense(adds @ arrays.x))}
+        found = {"node": torch.from_numpy(node), "sum": torch.from_numpy(_dense(adds @ arrays.x))}
+        return to(found, client.graph.device)
 
     @on_client(replaces_data=True, hears=_ROWS)
     def take(self, client: Client, message: Tree) -> Tree:
@@ -132,14 +136,14 @@ class NeighbourSums(Part):
 
 def _first(index: Tensor, count: int) -> Tensor:
     """bool: whether each of `index`, numbers below `count`, is the first of its number."""
-    place = torch.arange(len(index))
-    return torch.full((count,), len(index)).scatter_reduce(0, index, place, "amin")[index] == place
+    place = torch.arange(len(index), device=index.device)
+    return place.new_full((count,), len(index)).scatter_reduce(0, index, place, "amin")[index] == place
 
 
 def _total(nodes: Tensor, shares: Replies) -> Tensor:
     """[N, d]: the sums of all clients for the nodes int64 [N], rising."""
     parts = [(torch.searchsorted(nodes, reply["node"]), reply["sum"]) for reply in shares]
-    total = torch.zeros(len(nodes), parts[0][1].shape[1], dtype=torch.float64)
+    total = parts[0][1].new_zeros(len(nodes), parts[0][1].shape[1], dtype=torch.float64)
     for at, part in parts:
         total.index_add_(0, at, part.double())
     return total.to(parts[0][1].dtype)
@@ -148,9 +152,9 @@ def _total(nodes: Tensor, shares: Replies) -> Tensor:
 def _joined(own: GraphArrays, place: Placement, message: Tree) -> GraphArrays:
     """A client's n nodes, their neighbours elsewhere with those neighbours' rows of Â X, and nodes without features
     that stand for these neighbours' further ones, so that all degrees are those of the whole graph."""
-    here, other = place.crossing.numpy()
+    here, other = place.crossing.cpu().numpy()
     n, found = len(own.y), np.unique(other, return_inverse=True)[1]
-    degree = message["degree"].numpy()
+    degree = message["degree"].cpu().numpy()
     missing = degree - np.bincount(found, minlength=len(degree))
     far, more = len(degree), int(missing.max(initial=0))
     end = np.repeat(np.arange(far), missing)
@@ -177,13 +181,13 @@ def _place(client: Client) -> Placement:
 
 def _degree(client: Client) -> np.ndarray:
     """int64 [n]: neighbours of the client's own nodes in the graph of all clients."""
-    edges, crossing = graph_arrays(client.graph).edges, _place(client).crossing.numpy()
+    edges, crossing = graph_arrays(client.graph).edges, _place(client).crossing.cpu().numpy()
     return np.bincount(np.concatenate([edges[0], crossing[0]]), minlength=int(client.graph.real.sum()))
 
 
 def _scaled(sums: Tensor, degree: np.ndarray) -> np.ndarray:
     """Rows of Â X: the sums [n, d] by √d~."""
-    return (sums / torch.from_numpy(degree + 1).to(sums.dtype).sqrt()[:, None]).numpy()
+    return (sums.cpu() / torch.from_numpy(degree + 1).to(sums.dtype).sqrt()[:, None]).numpy()
 
 
 def _dense(x: Any) -> np.ndarray:

@@ -43,7 +43,7 @@ class Proximal(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """μ as a tensor, for a number that changes would be a new computation to record."""
-        return {"mu": torch.tensor(self.mu, dtype=torch.float64)}
+        return {"mu": torch.tensor(self.mu, dtype=torch.float64, device=fed.device)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """μ."""

@@ -65,7 +65,7 @@ class FunctionalMix(Part):
         cut, w = max(convolutions(round.model)) + 1, round.trained
         first = next(iter(models.feature_rows(round.model)))
         features = dict(leaves(w))[first]
-        proxy = proxy_graph(int(state["proxy"]), features.shape[1], features.dtype)
+        proxy = proxy_graph(int(state["proxy"]), features.shape[1], features.dtype, features.device)
 
         def embedding(w: Tree) -> Tensor:
             out = models.apply(round.model[:cut], w, proxy)
@@ -83,15 +83,16 @@ def convolutions(model: Model) -> list[int]:
 
 
 @lru_cache(maxsize=4)
-def proxy_graph(key: int, features: int, dtype: torch.dtype) -> Graph:
+def proxy_graph(key: int, features: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Graph:
     """5 blocks of 100 nodes; two nodes of a block are neighbours with probability 0.1, others never; x ~ N(0, 1)."""
-    n, source = BLOCKS * SIZE, torch.tensor(key)
+    n, source = BLOCKS * SIZE, torch.tensor(key, device="cpu")
     drawn = random.keep(random.fold(source, "edges"), (n, n), DENSITY).numpy()
     block = np.arange(n) // SIZE
     joined = np.triu(drawn & (block[:, None] == block), 1)
     x = random.normal(random.fold(source, "x"), (n, features)).numpy()
     none = np.zeros((3, n), bool)
-    return make_graph(x, np.stack(np.nonzero(joined | joined.T)), np.full(n, -1), none, dtype=dtype)
+    made = make_graph(x, np.stack(np.nonzero(joined | joined.T)), np.full(n, -1), none, dtype=dtype)
+    return made.to(device)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class SparseMasks(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No pull yet, as a tensor, for a number that changes would be a new computation to record."""
-        return {"pull": torch.tensor(0.0, dtype=torch.float64)}
+        return {"pull": torch.tensor(0.0, dtype=torch.float64, device=fed.device)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """The pull's strength."""
@@ -137,7 +138,7 @@ class SparseMasks(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The pull from the second round on."""
-        return {"pull": torch.tensor(self.pull, dtype=torch.float64)}
+        return {"pull": torch.full_like(state["pull"], self.pull)}
 
 
 @preset

@@ -135,8 +135,10 @@ class MissingNeighbours(Part):
     def _asked(self, clients: Sequence[str], key: Tensor) -> Tensor:
         """int64 [k, P]: whose generators each client is sent, all of one row different; each is sent to k others."""
         others = len(clients) - 1
-        shifts = 1 + random.order(key, torch.ones(others, dtype=torch.bool)).argsort()[: self.peers or others]
-        ring = torch.tensor(sorted(range(len(clients)), key=lambda at: clients[at]))  # whatever order clients have
+        member = torch.ones(others, dtype=torch.bool, device=key.device)
+        shifts = 1 + random.order(key, member).argsort()[: self.peers or others]
+        by_id = sorted(range(len(clients)), key=lambda at: clients[at])  # whatever order clients have
+        ring = torch.tensor(by_id, device=key.device)
         return ring[(ring.argsort() + shifts[:, None]) % len(clients)]
 
     # --- client ------------------------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class MissingNeighbours(Part):
 
     def _own_mismatch(self, graph: Graph, made: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
         """Of what is `made` [b, slots, d] for `rows` to their hidden neighbours; a slot is used for each of these."""
-        chosen = (rows == torch.arange(graph.nodes)[:, None]).to(made.dtype)
+        chosen = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(made.dtype)
         near = (graph.edges.operator("sum") @ chosen > 0) & args["hidden"][:, None]
         used = self.net.used(near.sum(0)) & real[:, None]
         return mismatch(made, used, graph.x, args["norms"], near)
@@ -259,7 +261,7 @@ class MissingNeighbours(Part):
         made = self.net.features(w["features"], noisy(z, random.fold(key, "noise"))[owners])
         used = self.net.used(slots[owners])
         owners = owners[:, None].expand(used.shape)[used]
-        new = mended(graph_arrays(graph), owners.numpy(), made[used].numpy())
+        new = mended(graph_arrays(graph), owners.cpu().numpy(), made[used].cpu().numpy())
         return {DATA: graph_like(graph, new)}
 
 
@@ -280,7 +282,7 @@ def _total(replies: Replies, asked: Tensor) -> Tree:
     first = replies[replies.clients[0]]["gradient"]
     totals = {}
     for path, leaf in leaves(first["0"]):
-        total = torch.zeros(len(replies), *leaf.shape, dtype=torch.float64)
+        total = leaf.new_zeros(len(replies), *leaf.shape, dtype=torch.float64)
         for i, at in enumerate(asked):
             total.index_add_(0, at, replies.stack(f"gradient/{i}/{path}").double())
         totals[path] = total.to(leaf.dtype)

@@ -47,7 +47,7 @@ class Clusters(TellsExamples):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """One cluster of all N clients."""
-        return {"round": 0, "cluster": torch.zeros(len(fed.clients), dtype=torch.int64)}
+        return {"round": 0, "cluster": torch.zeros(len(fed.clients), dtype=torch.int64, device=fed.device)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """n_j / Σ n_k over the client's cluster, after this round's cuts; 0 outside of it."""
@@ -92,10 +92,10 @@ def smaller_side(likeness: Tensor, norms: Tensor) -> Tensor:
 
     graph = nx.Graph()
     count = len(norms)
-    graph.add_weighted_edges_from((i, j, float(likeness[i, j])) for i in range(count) for j in range(i))
+    weight = likeness.tolist()
+    graph.add_weighted_edges_from((i, j, weight[i][j]) for i in range(count) for j in range(i))
     _, (side, _) = nx.stoer_wagner(graph)
-    apart = torch.zeros(count, dtype=torch.bool)
-    apart[list(side)] = True
+    apart = torch.tensor([i in side for i in range(count)], device=norms.device)
     return ~apart if apart[norms.argmax()] else apart
 
 
@@ -119,7 +119,8 @@ class SeriesClusters(Clusters):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """One cluster, and no norms yet."""
-        return super().init(fed, w) | self._none(len(fed.clients))
+        state = super().init(fed, w)
+        return state | self._none(state["cluster"])
 
     def report(self, ctx: Context) -> Tree:
         """{"n": training examples, "gradient": norm over the shared weights}."""
@@ -131,14 +132,14 @@ class SeriesClusters(Clusters):
         """The clusters and the series after a round."""
         after = super().update(state, round)
         if not torch.equal(after["cluster"], state["cluster"]):
-            return after | self._none(len(after["cluster"]))
+            return after | self._none(after["cluster"])
         known = state["known"].index_add(0, round.at, torch.ones_like(round.at))
         return after | {"series": state["series"].index_copy(0, round.at, self._newest(state, round)), "known": known}
 
-    def _none(self, clients: int) -> Tree:
-        """No norms of that many clients."""
-        series = torch.zeros(clients, self.length, dtype=torch.float64)
-        return {"series": series, "known": torch.zeros(clients, dtype=torch.int64)}
+    def _none(self, clusters: Tensor) -> Tree:
+        """No norms of the clients in `clusters` int64 [N]."""
+        series = clusters.new_zeros(len(clusters), self.length, dtype=torch.float64)
+        return {"series": series, "known": torch.zeros_like(clusters)}
 
     def _newest(self, state: Tree, round: Round) -> Tensor:
         """The series of the round's clients with this round's norms last, [P, length]."""
@@ -149,8 +150,9 @@ class SeriesClusters(Clusters):
         return super()._cut(state, round) if full else state["cluster"]
 
     def _likeness(self, state: Tree, round: Round, rows: Tensor, updates: Tensor) -> Tensor:
-        series = self._newest(state, round)[rows].numpy()
-        d = torch.tensor([[warped(one, other) for other in series] for one in series], dtype=torch.float64)
+        series = self._newest(state, round)[rows].cpu().numpy()
+        apart = [[warped(one, other) for other in series] for one in series]
+        d = torch.tensor(apart, dtype=torch.float64, device=rows.device)
         return d.max() - d
 
 

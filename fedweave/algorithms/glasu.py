@@ -181,7 +181,7 @@ class GLASU:
         return cuts(self.model, self.exchanges, self.at)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
-        """{settings: fewest train nodes of a mini-batch} at a client."""
+        """{settings: fewest train nodes of a mini-batch} at a client. Waits for the graph's device."""
         count = int(graph.masks[TRAIN].sum())
         return {f"{type(self).__name__} (batch)": min(self.batch or count, count)}
 
@@ -191,7 +191,7 @@ class GLASU:
         Raises:
             UserError: the clients do not hold the same nodes, or none that could train has labels.
         """
-        share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype)
+        share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype, device=fed.device)
         each = {client: {"at": i} for i, client in enumerate(fed.clients)} if self.party.how.wider else None
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
         _check_alike(type(self).__name__, fed.clients, replies)
@@ -257,7 +257,7 @@ class GLASU:
         for segment in reversed(range(split.last)):
             replies = fed.map(self.back, message | {"segment": segment} | ({} if segment else rate))
             if segment:
-                message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies)))}
+                message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies), device=fed.device))}
         return state
 
     def _pulled(self, fed: Federation, message: Tree, holders: Sequence[str], state: Tree) -> tuple[Tensor, Tree]:
@@ -268,7 +268,7 @@ class GLASU:
             gradient = SLOPES.decode(pulls.total("gradient"), fed.dtype) / len(holders)
             return gradient, self.party.how.tallied(state, pulls, gradient, SLOPES)
         pulls = fed.map(self.pull, message, clients=holders)
-        alike = torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64)
+        alike = torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64, device=fed.device)
         return pulls.weighted_sum("gradient", alike), state
 
     def counts(self, state: Tree) -> dict[str, float]:

@@ -67,7 +67,7 @@ class MetaGradient(Part):
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """−∇F_query at the trained weights, in place of the update."""
-        given = ctx.sent | {ctx.name: {"query": torch.tensor(1)}}
+        given = ctx.sent | {ctx.name: {"query": torch.ones_like(ctx.client.key)}}
         return scale(ctx.shared(ctx.objective.gradient(ctx.trained, ctx.client, ctx.client.key, given)), -1.0)
 
     def judged(self, ctx: Context) -> Tree:

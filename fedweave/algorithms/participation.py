@@ -22,7 +22,7 @@ def sample(fed: Federation, share: float) -> list[str]:
 def places(fed: Federation, clients: Sequence[str]) -> Tensor:
     """int64 [P]: the places of `clients` among all."""
     place = {client: at for at, client in enumerate(fed.clients)}
-    return torch.tensor([place[client] for client in clients])
+    return torch.tensor([place[client] for client in clients], device=fed.device)
 
 
 def _natural(name: str) -> tuple[list[tuple[bool, int, str]], str]:

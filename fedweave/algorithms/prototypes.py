@@ -104,7 +104,7 @@ class MotifPrototypes(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No motif is known."""
-        return {"motif": torch.full((len(fed.clients), 0), -1)}
+        return {"motif": torch.full((len(fed.clients), 0), -1, device=fed.device)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """Each agent gets the global prototypes of its own motifs, as it listed them, and which of them are known."""
@@ -120,7 +120,7 @@ class MotifPrototypes(Part):
         int64 [N, …] is what each agent listed."""
         held = listed(state, round)
         number = torch.unique(held[held >= 0])
-        weight = torch.zeros(len(number), dtype=torch.float64)
+        weight = torch.zeros_like(number, dtype=torch.float64)
         total = weight[:, None]
         for reply, share in zip(round.replies, round.value.relu(), strict=True):
             motif = once(reply["motif"])
@@ -149,7 +149,7 @@ def both(w: Tree, model: Model, graph: Graph, key: Tensor | None) -> tuple[Tenso
 def once(motif: Tensor) -> Tensor:
     """int64 [K]: the list with −1 in place of each motif that stood in it before, which would count twice."""
     number, which = torch.unique(motif, return_inverse=True)
-    at = torch.arange(len(motif))
+    at = torch.arange(len(motif), device=motif.device)
     first = at.new_full((len(number),), len(motif)).scatter_reduce(0, which, at, "amin")
     return torch.where(first[which] == at, motif, -1)
 

@@ -34,8 +34,8 @@ class Reputation(Part):
     def init(self, fed: Federation, w: Tree) -> Tree:
         """All alike."""
         count = len(fed.clients)
-        r = torch.full((count,), 1 / count, dtype=torch.float64)
-        return {"r": r, "inside": torch.ones(count, dtype=torch.bool), "round": 0}
+        r = torch.full((count,), 1 / count, dtype=torch.float64, device=fed.device)
+        return {"r": r, "inside": torch.ones_like(r, dtype=torch.bool), "round": 0}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """r of the round's clients, normalised; where it is 0, those that are not out all alike."""

@@ -73,8 +73,8 @@ def places(clients: Mapping[str, Graph]) -> dict[str, Placement]:
             links[other].append((node % 10, 1000 * i + node))
     return {
         name: Placement(
-            1000 * i + torch.arange(count[name]),
-            torch.tensor(links[name], dtype=torch.int64).reshape(-1, 2).T.contiguous(),
+            1000 * i + torch.arange(count[name], device="cpu"),
+            torch.tensor(links[name], dtype=torch.int64, device="cpu").reshape(-1, 2).T.contiguous(),
         )
         for i, name in enumerate(names)
     }

@@ -41,8 +41,8 @@ def ordinary(subject: Subject, settings: Mapping[str, Any]) -> tuple[Tree, Tree]
 
 def _trained(w: Tree, moments: Tree | None, graph: Graph, settings: Mapping[str, Any]) -> Tree:
     own = graph_arrays(graph)
-    x, y, mask = torch.tensor(sp.csr_matrix(own.x).toarray()), torch.tensor(own.y), torch.tensor(own.masks[TRAIN])
-    joined = torch.eye(len(y), dtype=x.dtype)
+    x, y, mask = (torch.from_numpy(part) for part in (sp.csr_matrix(own.x).toarray(), own.y, own.masks[TRAIN].copy()))
+    joined = torch.eye(len(y), dtype=x.dtype, device=x.device)
     joined[tuple(own.edges)] = 1
     operator = joined / joined.sum(1).outer(joined.sum(1)).sqrt()
     (w1, b1), (w2, b2) = ([w[at][name].requires_grad_() for name in ("weight", "bias")] for at in "01")

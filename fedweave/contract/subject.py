@@ -99,7 +99,7 @@ class Subject:
         own = federations.graphs(dtype, changed, self.needs)
         if idle is not None:
             graph = own[f"site-{idle}"]
-            splits = torch.arange(len(SPLITS))[:, None]
+            splits = torch.arange(len(SPLITS), device=graph.masks.device)[:, None]
             own[f"site-{idle}"] = graph._replace(masks=graph.masks & (splits != TRAIN))
         return own
 
@@ -196,9 +196,13 @@ def distance(a: Tree, b: Tree) -> float:
     flat_a, flat_b = dict(leaves(a)), dict(leaves(b))
     if flat_a.keys() != flat_b.keys():
         return float("inf")
-    pairs = [(torch.as_tensor(x).double(), torch.as_tensor(flat_b[path]).double()) for path, x in flat_a.items()]
+    pairs = [(_host(x), _host(flat_b[path])) for path, x in flat_a.items()]
     gaps = [float((x - y).abs().max()) if x.shape == y.shape else float("inf") for x, y in pairs if x.numel()]
     return max(gaps, default=0.0)
+
+
+def _host(leaf: Any) -> torch.Tensor:
+    return torch.as_tensor(leaf, device="cpu").double()
 
 
 @contextmanager

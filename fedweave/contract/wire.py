@@ -101,16 +101,17 @@ class BytesEngine(Simulation):
             came = {key: message.pop(key) for key in ("received", "present") if key in message}
             peers = {name: encode(tree) for name, tree in came.get("received", {}).items()}
             down = encode(message)
-            client.state = decode(encode(client.state))
-            came |= {"received": {name: decode(blob) for name, blob in peers.items()}} if came else {}
-            reply = step(client, decode(down) | came)
+            read = partial(decode, device=client.graph.device)
+            client.state = read(encode(client.state))
+            came |= {"received": {name: read(blob) for name, blob in peers.items()}} if came else {}
+            reply = step(client, read(down) | came)
             made = reply.pop(DATA, None)
             up = encode(reply)
-            client.state = decode(encode(client.state))
+            client.state = read(encode(client.state))
             self.passed["up"] += len(up if to_server else encode({}))
             self.passed["down"] += len(down)
             self.passed["peer"] += sum(map(len, peers.values()))
-            return decode(up) | ({} if made is None else {DATA: _stored(made)})
+            return read(up) | ({} if made is None else {DATA: _stored(made)})
 
         wired.__name__ = step.__name__
         wired.__self__ = step.__self__  # type: ignore[attr-defined]
@@ -119,4 +120,4 @@ class BytesEngine(Simulation):
 
 
 def _stored(graph: Graph) -> Graph:
-    return tree_graph(decode(encode(graph_tree(graph))), graph.x.shape[1])
+    return tree_graph(decode(encode(graph_tree(graph))), graph.x.shape[1]).to(graph.device)

@@ -9,7 +9,7 @@ import torch
 
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.sizes import fits, size_class
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, to
 from fedweave.ops.sparse import Sparse
 
 
@@ -30,7 +30,8 @@ class GraphArrays(NamedTuple):
 
 
 def graph_arrays(graph: Graph) -> GraphArrays:
-    """Copies of one client's arrays, without padding."""
+    """Copies of one client's arrays on the host, without padding."""
+    graph = graph.to("cpu")
     n = int(graph.real.sum())
     graph_of = None if graph.graph_of is None else graph.graph_of[:n].numpy().copy()
     e = n if graph_of is None else int(graph_of.max(initial=-1)) + 1
@@ -42,7 +43,7 @@ def graph_arrays(graph: Graph) -> GraphArrays:
 
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     """The graph of `arrays`, with the dtype, feature storage and, as long as it fits, padding of `graph`
-    (`core.sizes.fits`). The order of edges does not matter."""
+    (`core.sizes.fits`), and where that lies. The order of edges does not matter."""
     x, edges, y, masks, sens, graph_of = arrays
     if isinstance(graph.x, Sparse):
         x = sp.csr_matrix(x)
@@ -55,7 +56,7 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
         for now, count in ((graph.nodes, x.shape[0]), (len(graph.y), len(y)))
     )
     edges = edges[:, np.lexsort(edges[::-1])]
-    return make_graph(x, edges, y, masks, sens, graph.x.dtype, rows, graph_of, examples)
+    return make_graph(x, edges, y, masks, sens, graph.x.dtype, rows, graph_of, examples).to(graph.device)
 
 
 def graph_tree(graph: Graph) -> Tree:
@@ -71,7 +72,8 @@ def graph_tree(graph: Graph) -> Tree:
 
 
 def tree_graph(tree: Tree, features: int) -> Graph:
-    """Undo `graph_tree`, for a graph of so many features."""
+    """Undo `graph_tree`, for a graph of so many features, on the host."""
+    tree = to(tree, "cpu")
     parts: Tree = tree["x"]
     values = parts["dense" if "dense" in parts else "values"]
     x = values.numpy()

@@ -72,6 +72,13 @@ class EdgeList:
             (values, (self.graph_of, np.arange(len(self.graph_of)))), shape=(self.examples, self.nodes)
         )
 
+    def largest(self, graphs: int) -> tuple[int, int]:
+        """The nodes, and the neighbours, of so many small graphs that have the most of them."""
+        m = self.membership
+        each = np.diff(m.indptr), m @ np.diff(self.adjacency.indptr)
+        nodes, edges = (int(np.sort(sizes)[-graphs:].sum()) for sizes in each)
+        return nodes, edges
+
     @cached_property
     def alike(self) -> tuple[np.ndarray, np.ndarray]:
         """One node of each kind, and the kind of each (see `core.kinds`); every node is one if nobody compares them."""

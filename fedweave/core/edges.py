@@ -29,11 +29,15 @@ class Neighbours(NamedTuple):
 
 class BatchCache:
     """The raw edges of a batch of clients, each padded to `nodes` rows, with what is computed from them once: operators
-    and tables of neighbours, stacked over clients, and the padded sizes of lists of nodes."""
+    and tables of neighbours, stacked over clients, and the padded sizes of lists of nodes.
 
-    def __init__(self, members: Sequence[EdgeList], nodes: int) -> None:
-        self.members, self.nodes = tuple(members), nodes
+    The raw edges stay on the host, where NumPy computes; the results are placed on `device`.
+    """
+
+    def __init__(self, members: Sequence[EdgeList], nodes: int, device: torch.device | str = "cpu") -> None:
+        self.members, self.nodes, self.device = tuple(members), nodes, torch.device(device)
         self._sizes: dict[Any, int] = {}
+        self._most: dict[int, tuple[int, int]] = {}
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -44,26 +48,34 @@ class BatchCache:
     def operator(self, kind: str) -> StackedCsr:
         """See `Edges.operator`."""
         made = [member.operator(kind) for member in self.members]
-        return StackedCsr(made, max(one.rows for one in made), max(one.cols for one in made))
+        return StackedCsr(made, max(one.rows for one in made), max(one.cols for one in made), self.device)
 
     @property
     @derived
     def neighbours(self) -> Neighbours:
         """The neighbours of every node, [P, …]."""
         width = max(1, *(member.index.shape[1] for member in self.members))
-        tables = [torch.zeros(len(self.members), size, dtype=torch.int64) for size in (self.nodes, self.nodes, width)]
+        shapes = [(len(self.members), size) for size in (self.nodes, self.nodes, width)]
+        tables = [np.zeros(shape, np.int64) for shape in shapes]
         for p, member in enumerate(self.members):
             a = member.adjacency
             for table, row in zip(tables, (a.indptr[:-1], np.diff(a.indptr), a.indices), strict=True):
-                table[p, : len(row)] = torch.from_numpy(row.astype(np.int64))
-        return Neighbours(*tables)
+                table[p, : len(row)] = row
+        return Neighbours(*(torch.from_numpy(table).to(self.device) for table in tables))
 
     @property
     @derived
     def motifs(self) -> Tensor:
         """The numbers of every client's motifs, int64 [P, K], padded with -1."""
         numbers = [torch.from_numpy(member.known_motifs.numbers) for member in self.members]
-        return torch.nn.utils.rnn.pad_sequence(numbers, batch_first=True, padding_value=-1)
+        return torch.nn.utils.rnn.pad_sequence(numbers, batch_first=True, padding_value=-1).to(self.device)
+
+    def most_of(self, graphs: int) -> tuple[int, int]:
+        """The most nodes, and the most neighbours in all, that so many small graphs of a client can have."""
+        if graphs not in self._most:
+            own = [member.largest(graphs) for member in self.members]
+            self._most[graphs] = max(nodes for nodes, _ in own), max(edges for _, edges in own)
+        return self._most[graphs]
 
     def padded_size(self, name: Any, size: int) -> int:
         """The length to pad the list `name` to, which now has `size` entries: the largest requested so far, rounded up.
@@ -86,8 +98,13 @@ class Edges:
     @classmethod
     def of(cls, members: Sequence[EdgeList]) -> "Edges":
         """One client's edges, or those of several of one size, stacked."""
-        client_index = torch.arange(len(members)) if len(members) > 1 else torch.tensor(0)
+        count = len(members)
+        client_index = torch.arange(count, device="cpu") if count > 1 else torch.tensor(0, device="cpu")
         return cls(BatchCache(members, members[0].nodes), client_index)
+
+    def to(self, device: torch.device | str) -> "Edges":
+        """The same edges, what is computed from them on a device."""
+        return Edges(BatchCache(self.members, self.nodes, device), self.client_index.to(device))
 
     @property
     def members(self) -> tuple[EdgeList, ...]:

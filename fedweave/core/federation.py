@@ -259,15 +259,17 @@ class Call:
 class Federation(ABC):
     """What an algorithm may do. An engine implements `answer` and `deliver`; no algorithm knows which engine it is.
 
-    clients: ids in client order. classes: number of classes. dtype: of weights and features. test: the global test
-    graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others such as
-    "public", "validation" or "proxy". pairs: the truth about every pair of clients, {name: float64 [N, N]}, which only
-    a simulation knows and only a comparison may use (`Partition.pairs`); empty between organisations.
+    clients: ids in client order. classes: number of classes. dtype: of weights and features. device: where messages,
+    replies, what the server holds and the randomness of `key` lie, and with these the server's state. test: the global
+    test graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others
+    such as "public", "validation" or "proxy". pairs: the truth about every pair of clients, {name: float64 [N, N]},
+    which only a simulation knows and only a comparison may use (`Partition.pairs`); empty between organisations.
     """
 
     clients: tuple[str, ...]
     classes: int
     dtype: torch.dtype
+    device: torch.device
     test: Graph | None
     held: Mapping[str, Graph]
     pairs: Mapping[str, Tensor]

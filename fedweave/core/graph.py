@@ -47,6 +47,23 @@ class Graph(NamedTuple):
         return len(self.real)
 
     @property
+    def device(self) -> torch.device:
+        """Where its tensors lie."""
+        return self.real.device
+
+    def to(self, device: torch.device | str) -> "Graph":
+        """The same graph on a device, whole edges included; what is derived from it is made anew there.
+
+        Raises:
+            TypeError: its edges are those of a sample.
+        """
+        if self.device == torch.device(device):
+            return self
+        y, masks, real = (part.to(device) for part in (self.y, self.masks, self.real))
+        sens, graph_of = (part if part is None else part.to(device) for part in (self.sens, self.graph_of))
+        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of)
+
+    @property
     def own_edges(self) -> Edges:
         """The client's whole edges, to sample from.
 
@@ -84,6 +101,8 @@ def make_graph(
     rows, examples: what the nodes and the small graphs are padded to (see `core.sizes`); the fewest by default.
     motifs: of the small graphs, if any part asks for them.
 
+    The graph is on the host; `Graph.to` moves it.
+
     Raises:
         ValueError: these do not fit.
     """
@@ -98,17 +117,17 @@ def make_graph(
         starts = torch.cat([csr.starts, csr.starts[-1:].expand(rows - n)])
         features: Tensor | Sparse = Sparse.of(csr._replace(starts=starts, rows=rows, values=csr.values.to(dtype)))
     else:
-        features = _padded(torch.as_tensor(np.asarray(x)).to(dtype), rows, 0)
+        features = _padded(torch.from_numpy(np.asarray(x)).to(dtype), rows, 0)
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
     known = y >= 0
     return Graph(
         x=features,
         edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, motifs, None if graph_of is None else x)]),
-        y=_padded(torch.as_tensor(y, dtype=torch.int64), examples, -1),
-        masks=_padded(torch.as_tensor(masks).bool() & torch.as_tensor(known | ~known.any()), examples, False, dim=1),
-        real=torch.arange(rows) < n,
-        sens=None if sens is None else _padded(torch.as_tensor(sens, dtype=torch.int64), examples, -1),
-        graph_of=None if graph_of is None else _padded(torch.as_tensor(graph_of, dtype=torch.int64), rows, -1),
+        y=_padded(_whole(y), examples, -1),
+        masks=_padded(torch.from_numpy(np.asarray(masks, bool) & (known | ~known.any())), examples, False, dim=1),
+        real=torch.arange(rows, device="cpu") < n,
+        sens=None if sens is None else _padded(_whole(sens), examples, -1),
+        graph_of=None if graph_of is None else _padded(_whole(graph_of), rows, -1),
     )
 
 
@@ -127,10 +146,11 @@ def stack(graphs: Sequence[Graph]) -> Graph:
                 f"graphs of {sizes[0]} and {min(odd)} rows{name} cannot be stacked; pad them alike (core.sizes)"
             )
     members = [member for graph in graphs for member in graph.own_edges.members]
-    client_index = torch.arange(len(graphs))
+    device = graphs[0].device
+    client_index = torch.arange(len(graphs), device=device)
     if isinstance(graphs[0].x, Sparse):
         blocks = [graph.x.blocks.members[0] for graph in graphs]  # type: ignore[union-attr]
-        x: Tensor | Sparse = Sparse(StackedCsr(blocks, rows, graphs[0].x.shape[1]), client_index)
+        x: Tensor | Sparse = Sparse(StackedCsr(blocks, rows, graphs[0].x.shape[1], device), client_index)
     else:
         x = torch.stack([graph.x for graph in graphs])  # type: ignore[misc]
 
@@ -140,13 +160,17 @@ def stack(graphs: Sequence[Graph]) -> Graph:
 
     return Graph(
         x=x,
-        edges=Edges(BatchCache(members, rows), client_index),
+        edges=Edges(BatchCache(members, rows, device), client_index),
         y=joined("y"),  # type: ignore[arg-type]
         masks=joined("masks"),  # type: ignore[arg-type]
         real=joined("real"),  # type: ignore[arg-type]
         sens=joined("sens"),
         graph_of=joined("graph_of"),
     )
+
+
+def _whole(numbers: np.ndarray) -> Tensor:
+    return torch.as_tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 def _padded(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from fedweave.core.tree import Tree, leaves, nest
+from fedweave.core.tree import Tree, device_of, leaves, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows, materialize_stacked
@@ -50,13 +50,18 @@ class Portion(Protocol):
         """Of a leaf."""
         ...
 
+    @property
+    def device(self) -> torch.device:
+        """Where its sums and stacks lie."""
+        ...
+
 
 class Batch:
     """Replies that are in this process: `at` as in `Portion`, `tree` with leaves stacked [len(at), …] (numbers and
     strings as they are: equal for all of the batch)."""
 
     def __init__(self, at: tuple[int, ...], tree: Tree) -> None:
-        self.at, self._flat = at, dict(leaves(tree))
+        self.at, self._flat, self.device = at, dict(leaves(tree)), device_of(tree)
         self.paths = tuple(self._flat)
 
     def one(self, row: int) -> Tree:
@@ -65,11 +70,11 @@ class Batch:
 
     def stack(self, path: str) -> Tensor:
         """See `Portion`."""
-        return _stacked(self._flat[path], len(self.at))
+        return _stacked(self._flat[path], len(self.at), self.device)
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
         """See `Portion`."""
-        found = {path: _weighted(self._flat[path], weights) for path in paths}
+        found = {path: _weighted(self._flat[path], weights, self.device) for path in paths}
         return lambda: found
 
     def total(self, paths: Sequence[str]) -> Sums:
@@ -90,6 +95,7 @@ class Joint:
         self._portions = tuple(portions)
         self.at = tuple(at for portion in portions for at in portion.at)
         self.paths = portions[0].paths if portions else ()
+        self.device = portions[0].device if portions else torch.device("cpu")
         self._rows = [(portion, row) for portion in portions for row in range(len(portion.at))]
 
     def one(self, row: int) -> Tree:
@@ -136,20 +142,23 @@ def _added(sums: Sequence[Sums]) -> Sums:
     return wait
 
 
-# Elements converted to float64 at a time: the pieces stay in cache, so that memory is passed over once.
-_PIECE = 1 << 17
+def _piece(device: torch.device) -> int:
+    """Elements converted to float64 at a time: pieces that stay in a processor's cache, so that memory is passed over
+    once; on accelerators as many as use all of it."""
+    return 1 << 17 if device.type == "cpu" else 1 << 26
 
 
-def _weighted(leaf: Any, weights: Tensor) -> Tensor:
+def _weighted(leaf: Any, weights: Tensor, device: torch.device) -> Tensor:
     """Σ_i w_i · leaf_i in float64."""
     if not hasattr(leaf, "shape"):
-        leaf = _stacked(leaf, len(weights))
-    total = torch.zeros(leaf.shape if isinstance(leaf, TouchedRows) else leaf.shape[1:], dtype=torch.float64)
+        leaf = _stacked(leaf, len(weights), device)
+    shape = leaf.shape if isinstance(leaf, TouchedRows) else leaf.shape[1:]
+    total = torch.zeros(shape, dtype=torch.float64, device=device)
     if isinstance(leaf, TouchedRows):
         _add_touched(total, leaf, weights)
         return total
     flat, out = leaf.reshape(len(weights), -1), total.reshape(-1)
-    width = max(1, _PIECE // len(weights))
+    width = max(1, _piece(device) // len(weights))
     for start in range(0, flat.shape[1], width):
         out[start : start + width] = weights @ flat[:, start : start + width].double()
     return total
@@ -159,7 +168,7 @@ def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
     """Add Σ_i w_i · (own rows where touched, the shared row elsewhere)."""
     own = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
     covered = total.new_zeros(len(total) + 1)
-    per = max(1, _PIECE // max(1, leaf.values[0].numel()))
+    per = max(1, _piece(leaf.device) // max(1, leaf.values[0].numel()))
     for start in range(0, len(weights), per):
         w, rows = weights[start : start + per], leaf.rows[start : start + per]
         values = leaf.values[start : start + per].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
@@ -183,9 +192,9 @@ def as_row(leaf: Any) -> Any:
     return leaf[None] if isinstance(leaf, Tensor) else leaf
 
 
-def _stacked(leaf: Any, count: int) -> Tensor:
+def _stacked(leaf: Any, count: int, device: torch.device) -> Tensor:
     if isinstance(leaf, TouchedRows):
         return materialize_stacked(leaf)
     if isinstance(leaf, Tensor):
         return leaf
-    return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None)
+    return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None, device=device)

@@ -20,9 +20,10 @@ from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, bits, finalise
 from fedweave.ops.masks import mask
 
 
-def key(seed: int) -> Tensor:
-    """The root key of a run, from any integer."""
-    return finalise(torch.tensor(_signed(seed ^ 0x6A09E667F3BCC909), dtype=torch.int64))
+def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
+    """The root key of a run, from any integer. Keys folded from it, and all that is drawn from these, lie where it
+    does; the same bits everywhere."""
+    return finalise(torch.tensor(_signed(seed ^ 0x6A09E667F3BCC909), dtype=torch.int64, device=device))
 
 
 def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:

@@ -66,8 +66,8 @@ Range: TypeAlias = Whole | Real | Pairs
 
 
 def _values(leaf: Any) -> Tensor | None:
-    """A leaf as float64, of which int64 beyond 2^53 is rounded; None if it is a string."""
-    return None if isinstance(leaf, str) else torch.as_tensor(leaf).double()
+    """A leaf as float64 on the host, of which int64 beyond 2^53 is rounded; None if it is a string."""
+    return None if isinstance(leaf, str) else torch.as_tensor(leaf, device="cpu").double()
 
 
 def _outside(path: str, values: Tensor, least: float, most: float = math.inf) -> str:

@@ -27,8 +27,13 @@ class Replies:
     ) -> None:
         self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
         self._all = Joint(portions)
-        self._at = torch.tensor(self._all.at, dtype=torch.int64)
+        self._at = torch.tensor(self._all.at, dtype=torch.int64, device=self._all.device)
         self._row = {self.clients[at]: row for row, at in enumerate(self._all.at)}
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self._all.device
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -81,10 +86,10 @@ class Replies:
     def weighted_sum(self, key: str, weights: Tensor) -> Any:
         """Σ_i weights[i] · reply_i[key], a subtree or leaf of tensors; weights [P] in client order.
 
-        Accumulated in float64 and then rounded, so that the result depends neither on the order or grouping of clients
-        nor on whether rows that a client never touched are stored (`TouchedRows`).
+        Accumulated in float64, where the replies lie, and then rounded, so that the result depends neither on the order
+        or grouping of clients nor on whether rows that a client never touched are stored (`TouchedRows`).
         """
-        weights = weights.double()
+        weights = weights.to(self._all.device, torch.float64).to(self.device)
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
         found = self._all.weighted(self._paths(key), weights[self._at])()

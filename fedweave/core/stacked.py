@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from fedweave.core.portions import row_of
-from fedweave.core.tree import Tree, map_stored
+from fedweave.core.tree import Tree, device_of, map_stored
 
 
 @dataclass(frozen=True)
@@ -26,5 +26,5 @@ class Stacked:
         if tuple(clients) == self.clients:
             return self.tree
         place = {client: row for row, client in enumerate(self.clients)}
-        at = torch.tensor([place[client] for client in clients])
+        at = torch.tensor([place[client] for client in clients], device=device_of(self.tree))
         return map_stored(lambda leaf: row_of(leaf, at), self.tree)

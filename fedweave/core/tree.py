@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedweave.errors import ReplyRefused
 from fedweave.ops.sparsified import Sparsified
-from fedweave.ops.touched import TouchedRows, elementwise, materialize, total
+from fedweave.ops.touched import TouchedRows, elementwise, materialize, moved, total
 
 Leaf: TypeAlias = Tensor | TouchedRows | Sparsified | float | int | str
 Tree: TypeAlias = dict[str, Any]  # dict[str, Tree | Leaf]; the recursive form cannot be narrowed by type checkers
@@ -75,6 +75,17 @@ def map_stored(function: Callable[[Any], Any], tree: Tree) -> Tree:
     }
 
 
+def device_of(tree: Tree) -> torch.device:
+    """Where the tensors of a tree lie, which is the same device for all of them; the host, if it has none."""
+    stored = (leaf for _, leaf in leaves(tree) if isinstance(leaf, Tensor | TouchedRows | Sparsified))
+    return next((leaf.device for leaf in stored), torch.device("cpu"))
+
+
+def to(tree: Tree, device: torch.device | str) -> Tree:
+    """The tree with its tensors on a device, stored as they were; tensors that lie there already are the same."""
+    return map_stored(lambda leaf: moved(leaf, device), tree)
+
+
 def add(one: Tree, other: Tree) -> Tree:
     """one + other, leaf by leaf; leaves stay partly stored where `elementwise` can leave them so."""
     return _zip(torch.add, one, other)
@@ -94,7 +105,7 @@ def dot(one: Tree, other: Tree) -> Tensor:
     """Inner product of two trees as flat vectors, a float64 scalar; 0 of empty trees."""
     there = dict(leaves(other))
     products = [total(elementwise(torch.mul, leaf, there[path])) for path, leaf in leaves(one)]
-    return sum(products, torch.zeros((), dtype=torch.float64))
+    return sum(products, torch.zeros((), dtype=torch.float64, device=device_of(one)))
 
 
 def norm(tree: Tree) -> Tensor:
@@ -105,7 +116,7 @@ def norm(tree: Tree) -> Tensor:
 def ravel(tree: Tree) -> Tensor:
     """All leaves as one vector [D], in the order of their sorted paths; undone by `unravel`."""
     flat = [materialize(leaf).reshape(-1) for _, leaf in sorted(leaves(tree), key=lambda item: item[0])]
-    return torch.cat(flat) if flat else torch.zeros(0)
+    return torch.cat(flat) if flat else torch.zeros(0, device="cpu")
 
 
 def unravel(vector: Tensor, like: Tree) -> Tree:
@@ -189,17 +200,18 @@ def encode(tree: Tree) -> bytes:
             tensors[path] = materialize(leaf).detach().cpu().contiguous().clone()
         elif isinstance(leaf, Sparsified):
             python[path] = _SPARSE + leaf.form
-            tensors[path] = leaf.packed()
+            tensors[path] = leaf.packed().cpu()
         else:
             python[path] = _kind(leaf)
             tensors[path] = _wrap(leaf)
     return save(tensors, {"python": json.dumps(python, sort_keys=True)})
 
 
-def decode(blob: bytes, filled: int = _FILLED) -> Tree:
+def decode(blob: bytes, filled: int = _FILLED, device: torch.device | str = "cpu") -> Tree:
     """Parse what `encode` wrote.
 
-    filled: bytes that all its sparse leaves together may take once they are filled in.
+    filled: bytes that all its sparse leaves together may take once they are filled in. device: where its tensors are to
+        lie, whichever device they were encoded from.
 
     Raises:
         ReplyRefused: the bytes are not such a blob.
@@ -213,7 +225,7 @@ def decode(blob: bytes, filled: int = _FILLED) -> Tree:
         if (size := sum(map(_filled, python.values()))) > filled:
             raise ValueError(f"its sparse leaves take {size} bytes, and {filled} are allowed")
         tree = nest({path: _unwrap(tensor, python.get(path)) for path, tensor in sorted(tensors.items())})
-        return check(tree, "the tree")
+        return to(check(tree, "the tree"), device)
     except Exception as error:  # whatever a hostile blob provokes in the parser is one refusal
         raise ReplyRefused(f"not a tree in fedweave's encoding ({len(blob)} bytes): {error}") from error
 
@@ -221,7 +233,7 @@ def decode(blob: bytes, filled: int = _FILLED) -> Tree:
 def numbers(tree: Tree) -> Iterator[tuple[str, Tensor]]:
     """(path, tensor) of every leaf with floating-point numbers, in any form: dense, sparse, or a single number."""
     for path, leaf in leaves(tree):
-        found = torch.tensor(leaf) if isinstance(leaf, float) else leaf
+        found = torch.tensor(leaf, device="cpu") if isinstance(leaf, float) else leaf
         if isinstance(found, Tensor | TouchedRows | Sparsified) and found.dtype.is_floating_point:
             yield path, materialize(found)
 
@@ -255,8 +267,8 @@ def _kind(leaf: float | int | str) -> str:
 
 def _wrap(value: float | int | str) -> Tensor:
     if isinstance(value, str):
-        return torch.tensor(list(value.encode()), dtype=torch.uint8)
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+        return torch.tensor(list(value.encode()), dtype=torch.uint8, device="cpu")
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64, device="cpu")
 
 
 def _filled(kind: str) -> int:

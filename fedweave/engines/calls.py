@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from fedweave.core import random
@@ -15,8 +16,8 @@ from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused, UserErr
 class Keys:
     """The server's side of a run's randomness: which round it is, and how often each step ran in it."""
 
-    def __init__(self, seed: int) -> None:
-        self._root = random.key(seed)
+    def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+        self._root = random.key(seed, device)
         self.begin(0)
 
     def begin(self, round: int) -> None:

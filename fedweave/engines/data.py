@@ -51,7 +51,8 @@ class ClientData:
         self._loaded.clear()
         self.versions = dict.fromkeys(self.versions, 0)
         for client, kept in tree.items():
-            graph = tree_graph(kept[DATA], self.graphs[client].x.shape[1]) if DATA in kept else None
+            old = self.graphs[client]
+            graph = tree_graph(kept[DATA], old.x.shape[1]).to(old.device) if DATA in kept else None
             self.replace(client, graph)
             self.versions[client] = int(kept["version"])
 
@@ -75,14 +76,15 @@ def accepted(new: Any, old: Graph, classes: int, where: str) -> Graph:
     values, edges, y, masks, sens, graph_of = graph_arrays(new)
     x = values.astype(np.float32)
     check(Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of), where, labelled=False)
-    return make_graph(values, edges, y, masks, sens, new.x.dtype, new.nodes, graph_of, len(new.y))
+    made = make_graph(values, edges, y, masks, sens, new.x.dtype, new.nodes, graph_of, len(new.y))
+    return made.to(old.device)
 
 
 def _faults(new: Graph, old: Graph) -> Iterator[str]:
     """Where the form of a graph differs from that of the `old` one, or its padding does not hold neutral values."""
     rows, real = new.nodes, int(new.real.sum())
     examples = rows if old.graph_of is None else len(new.y)
-    if rows % BLOCK or not torch.equal(new.real, torch.arange(rows) < real):
+    if rows % BLOCK or not torch.equal(new.real, torch.arange(rows, device=new.device) < real):
         yield f"its real nodes are not the first of whole blocks of {BLOCK} rows"
     if not isinstance(new.edges, Edges) or [own.nodes for own in new.edges.members] != [rows]:
         yield f"its edges are not those of one client with {rows} rows"

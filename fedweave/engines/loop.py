@@ -13,7 +13,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.measure import measured
 from fedweave.core.members import by_size
 from fedweave.core.portions import Batch, as_row
-from fedweave.core.tree import Tree, check, leaves, map_leaves
+from fedweave.core.tree import Tree, check, leaves, map_leaves, to
 from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.engines.executor import Metered, Ran, Work
@@ -42,10 +42,11 @@ class Loop:
         members: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.clients, self.test = tuple(graphs), test
+        self.device = next(iter(graphs.values())).device
         self.data = ClientData(graphs, classes)
         self._places, self._states = places or {}, States()
         _, self._members = by_size(members or {})
-        self._ids = {client: torch.tensor(random.word(client)) for client in self.clients}
+        self._ids = {client: torch.tensor(random.word(client), device=self.device) for client in self.clients}
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""
@@ -116,6 +117,8 @@ class Loop:
         """See `Executor`."""
         self._states = States()
         for client, state in tree.items():
-            self._states.put((client,), map_leaves(as_row, map_leaves(MemoryIsolation([]).copy, state)))
+            self._states.put(
+                (client,), map_leaves(as_row, map_leaves(MemoryIsolation([]).copy, to(state, self.device)))
+            )
         self.data.load(data)
         self._renew(self.clients)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.stacked import Stacked
-from fedweave.core.tree import Tree, check, clone, leaves, map_leaves, materialize, nest
+from fedweave.core.tree import Tree, check, clone, device_of, leaves, map_leaves, materialize, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.sparsified import Sparsified
 
@@ -18,7 +18,7 @@ class Messages:
     """`shared | each[client] | peers[client]` for every called client.
 
     each: {client: tree}, or trees stacked. peers: what `peer_messages` makes of the peers' trees. Numbers in `each`
-    become 0-d tensors (float64, int64, bool), in every mode.
+    become 0-d tensors (float64, int64, bool) on `device`, in every mode.
 
     Raises:
         FedweaveError: `each` names an unknown client, leaves out a called one, or gives clients different keys; or a
@@ -34,8 +34,9 @@ class Messages:
         called: Sequence[str],
         known: Sequence[str],
         peers: Mapping[str, Tree] | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.peers = peers or {}
+        self.peers, self._device = peers or {}, device
         self.shared = check(shared or {}, f"the message of {step}")
         self.rows = Stacked((), {})
         if isinstance(each, Stacked):
@@ -76,7 +77,9 @@ class Messages:
 
     def down(self, client: str) -> Tree:
         """What the server sends to one client, in dicts of its own."""
-        return self.common() | (self.rows.one(client) if self.rows.clients else _tensors(self.each.get(client, {})))
+        if self.rows.clients:
+            return self.common() | self.rows.one(client)
+        return self.common() | _tensors(self.each.get(client, {}), self._device)
 
     def one(self, client: str) -> Tree:
         """One client's message, in its own dicts; a peer's tree is a copy, because another client may receive it
@@ -86,7 +89,7 @@ class Messages:
     def stacked(self, group: Sequence[str]) -> Tree:
         """The clients' own parts, stacked."""
         flats = [dict(leaves(self._own(client))) for client in group]
-        own = nest({path: torch.stack([_tensor(flat[path]) for flat in flats]) for path in flats[0]})
+        own = nest({path: torch.stack([_tensor(flat[path], self._device) for flat in flats]) for path in flats[0]})
         return own | self.rows.of(group) if self.rows.clients else own
 
     def _own(self, client: str) -> Tree:
@@ -102,22 +105,23 @@ def peer_messages(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) 
     """What a client that itself sent `own` finds in its message from the peers `sources`, whose `trees` have
     arrived."""
     found = [trees[peer] if peer in trees else map_leaves(_zero, own) for peer in sources]
-    present = torch.tensor([peer in trees for peer in sources], dtype=torch.bool)
-    return {RECEIVED: {str(at): _tensors(tree) for at, tree in enumerate(found)}, PRESENT: present}
+    device = device_of(own)
+    present = torch.tensor([peer in trees for peer in sources], dtype=torch.bool, device=device)
+    return {RECEIVED: {str(at): _tensors(tree, device) for at, tree in enumerate(found)}, PRESENT: present}
 
 
 def _zero(leaf: Any) -> Any:
     return torch.zeros_like(leaf) if isinstance(leaf, Tensor) else type(leaf)()
 
 
-def _tensors(tree: Tree) -> Tree:
-    return nest({path: leaf if isinstance(leaf, str) else _tensor(leaf) for path, leaf in leaves(tree)})
+def _tensors(tree: Tree, device: torch.device | str) -> Tree:
+    return nest({path: leaf if isinstance(leaf, str) else _tensor(leaf, device) for path, leaf in leaves(tree)})
 
 
-def _tensor(leaf: Any) -> Tensor:
+def _tensor(leaf: Any, device: torch.device | str) -> Tensor:
     if isinstance(leaf, float):
-        return torch.tensor(leaf, dtype=torch.float64)
-    return torch.as_tensor(materialize(leaf))
+        return torch.tensor(leaf, dtype=torch.float64, device=device)
+    return torch.as_tensor(materialize(leaf), device=device)
 
 
 def _shape(leaf: Any) -> Any:

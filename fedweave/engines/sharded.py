@@ -59,6 +59,8 @@ class Shard:
 class ShardPortion:
     """Replies that are with a worker (see `core.portions.Portion`); sums of them are made there."""
 
+    device = torch.device("cpu")  # where answers are unpacked
+
     def __init__(self, shard: Shard, number: int, at: tuple[int, ...], dtypes: Mapping[str, str]) -> None:
         self.at, self.paths = at, tuple(dtypes)
         self._shard, self._number, self._dtypes = shard, number, dtypes

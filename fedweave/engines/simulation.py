@@ -57,6 +57,7 @@ class Simulation(LocalEngine):
             executor,
             classes=classes,
             dtype=next(iter(graphs.values())).x.dtype,
+            device=executor.device,
             test=test,
             held=held,
             pairs=pairs,

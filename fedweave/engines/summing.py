@@ -105,4 +105,4 @@ class SumMeter:
 
 
 def _bytes(*form: int) -> Tensor:
-    return torch.zeros(form, dtype=torch.uint8)
+    return torch.zeros(form, dtype=torch.uint8, device="cpu")

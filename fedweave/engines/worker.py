@@ -53,7 +53,7 @@ class Worker:
         groups = [(group.at, group.form, group.seconds) for own in ran for group in own.groups]
         return {
             "number": number,
-            "at": torch.tensor(replies.at),
+            "at": torch.tensor(replies.at, device="cpu"),
             "dtypes": json.dumps(dtypes),
             "groups": json.dumps(groups),
         }

@@ -45,7 +45,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """[n, k] -> [n, out]."""
         others = edge_index[:, edge_index[0] != edge_index[1]]
-        loops = torch.arange(x.shape[0]).expand(2, -1)
+        loops = torch.arange(x.shape[0], device=x.device).expand(2, -1)
         every = torch.cat([others, loops], 1)
         torch._check(every.shape[1] != 0)
         return self.layer(x, every)
@@ -119,9 +119,9 @@ def usage(about: Mapping[str, Any]) -> str:
 
 def _example(features: int) -> tuple[Tensor, ...]:
     """A small graph to trace with: x, edge_index and batch."""
-    x = torch.linspace(-1, 1, 5 * features).reshape(5, features)
-    edge_index = torch.tensor([[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]])
-    return x, edge_index, torch.tensor([0, 0, 0, 1, 1])
+    x = torch.linspace(-1, 1, 5 * features, device="cpu").reshape(5, features)
+    edge_index = torch.tensor([[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]], device="cpu")
+    return x, edge_index, torch.tensor([0, 0, 0, 1, 1], device="cpu")
 
 
 def _bare(program: Any, rows: str) -> bytes:

@@ -55,5 +55,5 @@ def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
         return {"lin_l.weight": w["neigh"].T, "lin_l.bias": w["bias"], "lin_r.weight": root.T}
     if layer.operator == "sum":
         weights = {f"nn.{2 * i - 2}.weight": w[f"weight{i}"].T for i in (1, 2)}
-        return weights | {f"nn.{2 * i - 2}.bias": w[f"bias{i}"] for i in (1, 2)} | {"eps": torch.zeros(1)}
+        return weights | {f"nn.{2 * i - 2}.bias": w[f"bias{i}"] for i in (1, 2)} | {"eps": torch.zeros(1, device="cpu")}
     raise UserError("the model has a layer that the exported module lacks; take `fedweave predict`.")

@@ -58,7 +58,7 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
     whole = round.weights.sum()  # 1 of a mean; with all of it everyone together made the round
 
     def of(masks: Tensor) -> Tensor:
-        share = masks.double() * round.weights
+        share = masks.to(whole.device).double() * round.weights
         share = share / share.sum(1, keepdim=True).clamp(min=1e-300) * whole
         found = []
         for part in share.split(BATCH):
@@ -68,7 +68,7 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
             found.append(torch.func.vmap(judged)(mixed).double())
         return torch.cat(found)
 
-    nobody = of(torch.zeros(1, len(round.at), dtype=torch.bool))
+    nobody = of(round.at.new_zeros(1, len(round.at), dtype=torch.bool))
     return lambda masks: of(masks) - nobody
 
 

@@ -21,8 +21,8 @@ _CENT = 1 + 1e-6  # how far from its exact part a largest remainder can put an a
 def dues(own: pa.Table) -> dict[int, float]:
     """{round: r + μ} of the lines of one member, up to the first line without a value, which later means would lack."""
     lines = list(takewhile(lambda line: line["value"] is not None, own.sort_by("round").to_pylist()))
-    r = torch.tensor([line["value"] for line in lines], dtype=torch.float64)
-    means = r.cumsum(0) / torch.arange(1, len(r) + 1)
+    r = torch.tensor([line["value"] for line in lines], dtype=torch.float64, device="cpu")
+    means = r.cumsum(0) / torch.arange(1, len(r) + 1, device=r.device)
     raw = unscaled(r, torch.cat([r[:1], means[:-1]])).pay  # no compensation in the first round
     return dict(zip([line["round"] for line in lines], raw.tolist(), strict=True))
 

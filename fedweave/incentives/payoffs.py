@@ -58,7 +58,7 @@ def data_volume(sizes: Tensor) -> Value:
 
 
 def _equal(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
-    return torch.ones(players, dtype=torch.float64)
+    return torch.ones(players, dtype=torch.float64, device="cpu")
 
 
 def _union(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
@@ -66,7 +66,7 @@ def _union(value: Value, players: int, rng: np.random.Generator | None) -> Tenso
 
 
 def _individual(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
-    return value(torch.eye(players, dtype=torch.bool)).double()
+    return value(torch.eye(players, dtype=torch.bool, device="cpu")).double()
 
 
 def _shapley(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:

@@ -1,6 +1,7 @@
 """Shapley values of any value function: exact, or estimated from permutations; and leave-one-out.
 
-A value function takes coalitions, bool [c, N] with a row for each, and returns what each is worth, float64 [c]. All
+A value function takes coalitions, bool [c, N] on the host with a row for each, and returns what each is worth, float64
+[c], anywhere. All
 coalitions that are needed are asked for in as few calls as possible, so that they can be worked out as a batch.
 """
 
@@ -60,7 +61,7 @@ def exact(value: Value, players: int) -> Estimate:
     everyone = coalitions(players)
     worth = _worth(value, everyone)
     share = [1 / (players * math.comb(players - 1, size)) for size in range(players)]
-    weight = torch.tensor(share, dtype=torch.float64)[coalitions(players - 1).sum(1)]
+    weight = torch.tensor(share, dtype=torch.float64, device="cpu")[coalitions(players - 1).sum(1)]
     cube = worth.reshape([2] * players)  # dimension j is player N - 1 - j
     gains = [(cube.select(-1 - i, 1) - cube.select(-1 - i, 0)).reshape(-1) for i in range(players)]
     values = torch.stack([(weight * gain).sum() for gain in gains])
@@ -69,7 +70,8 @@ def exact(value: Value, players: int) -> Estimate:
 
 def coalitions(players: int) -> Tensor:
     """bool [2^N, N]: all coalitions, player i in row c where bit i of c is set."""
-    return (torch.arange(2**players)[:, None] >> torch.arange(players) & 1).bool()
+    rows, own = (torch.arange(count, device="cpu") for count in (2**players, players))
+    return (rows[:, None] >> own & 1).bool()
 
 
 def sampled(
@@ -123,8 +125,8 @@ def leave_one_out(value: Value, players: int) -> Tensor:
     """
     if players < 1:
         raise UserError(f"{players} players; leave-one-out takes at least 1.")
-    without = ~torch.eye(players, dtype=torch.bool)
-    worth = _worth(value, torch.cat([torch.ones(1, players, dtype=torch.bool), without]))
+    without = ~torch.eye(players, dtype=torch.bool, device="cpu")
+    worth = _worth(value, torch.cat([without.new_ones(1, players), without]))
     return worth[0] - worth[1:]
 
 

@@ -77,7 +77,7 @@ class _Batch:
         self.graph = graph
         self.fixed: dict[str, Tensor] = dict(leaves(anchor[0] or {}))
         self.fixed_dim: dict[str, int | None] = dict(leaves(anchor[1] or {}))
-        self._clients, self.taken = clients, torch.tensor(0)
+        self._clients, self.taken = clients, torch.zeros((), dtype=torch.int64, device=graph[0].device)
         if state[0]:
             steps = state[0]["steps"]
             self.taken = steps.rest if isinstance(steps, TouchedRows) else steps

@@ -47,7 +47,7 @@ class TrainSpec:
         apart = _apart(numbers)
         weights, past = apart(tensors), {name: apart(each) for name, each in moments.items()}
         counts = [number for _ in tensors for number in (numbers.unbind() if numbers.dim() else [numbers])]
-        last = torch.zeros(key.shape, dtype=tensors[0].dtype)
+        last = tensors[0].new_zeros(key.shape)
         for step in range(self.steps):
             last, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
             numbers.add_(1)

@@ -101,7 +101,7 @@ class _Fit(Operation):
             return last, total
 
         step = differentiate(objective, len(own), len(minibatch))
-        taken = materialize(state["steps"]) if state else torch.tensor(0)
+        taken = materialize(state["steps"]) if state else torch.zeros((), dtype=torch.int64, device=key.device)
         past = {name: kept.tensors for name, kept in moments.items()}
         last = plan.train_loop(
             own.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()]

@@ -65,11 +65,12 @@ class Touched:
 
     def found(self, leaf: Tensor) -> TouchedRows | Tensor:
         """Whole tensors [P, F, …] as partly stored ones, if clients do not differ in rows that one does not touch."""
-        clients = torch.arange(len(self.rows))[:, None]
-        mine = torch.zeros(len(leaf), leaf.shape[1] + 1, dtype=torch.bool)
+        clients, features = (torch.arange(size, device=leaf.device) for size in leaf.shape[:2])
+        clients = clients[:, None]
+        mine = leaf.new_zeros(len(leaf), leaf.shape[1] + 1, dtype=torch.bool)
         mine[clients, self.rows] = True
         mine = mine[:, :-1]
-        rest = leaf[mine.to(torch.uint8).argmin(0), torch.arange(leaf.shape[1])]  # of one that does not touch the row
+        rest = leaf[mine.to(torch.uint8).argmin(0), features]  # of one that does not touch the row
         if not ((leaf == rest) | mine.view(*mine.shape, *[1] * (leaf.dim() - 2))).all():
             return leaf
         padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
@@ -117,7 +118,10 @@ class Kept:
 
 def share_again(state: Tree, graph: Graph) -> Tree:
     """Store the optimisers' states in a stacked state (dicts with "steps") as `TouchedRows` again, where all clients
-    have taken equally many steps, as `fit` leaves them; from a checkpoint or another batch they come whole."""
+    have taken equally many steps, as `fit` leaves them; from a checkpoint or another batch they come whole.
+
+    Waits for the states' device; engines call it between steps.
+    """
     touched = Touched.of((graph, graph))
     if "steps" not in state or touched is None:
         return {k: share_again(v, graph) if isinstance(v, dict) else v for k, v in state.items()}

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, device_of, leaves, map_leaves, nest
 from fedweave.ops.touched import materialize
 
 Moments = Mapping[str, list[Tensor]]  # {name: one tensor for each weight}
@@ -17,7 +17,8 @@ Moments = Mapping[str, list[Tensor]]  # {name: one tensor for each weight}
 class Optimiser(Protocol):
     """How weights move along gradients.
 
-    Its state is {name: a tree like the weights for each of `moments`, "steps": int64 scalar}, {} without moments.
+    Its state is {name: a tree like the weights for each of `moments`, "steps": int64 scalar}, {} without moments, where
+    the weights lie.
     """
 
     @property
@@ -46,12 +47,12 @@ class _Values:
         """The state before the first step."""
         if not self.moments:
             return {}
-        return {name: map_leaves(torch.zeros_like, w) for name in self.moments} | {"steps": torch.tensor(0)}
+        return {name: map_leaves(torch.zeros_like, w) for name in self.moments} | {"steps": _none(w)}
 
     def update(self: Optimiser, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
         """The weights and the state after one step; what is given stays as it is. On clients, use `fit`."""
         after, moments = _copied(w), {name: _copied(state[name]) for name in self.moments}
-        gradients, steps = _copied(gradient), state.get("steps", torch.tensor(0)) + 1
+        gradients, steps = _copied(gradient), (state["steps"] if state else _none(w)) + 1
         self.move(
             list(after.values()),
             [gradients[path] for path in after],
@@ -59,6 +60,11 @@ class _Values:
             [steps.float()] * len(after),
         )
         return nest(after), {name: nest(tree) for name, tree in moments.items()} | ({"steps": steps} if moments else {})
+
+
+def _none(w: Tree) -> Tensor:
+    """No steps yet."""
+    return torch.zeros((), dtype=torch.int64, device=device_of(w))
 
 
 def _copied(tree: Tree) -> dict[str, Tensor]:

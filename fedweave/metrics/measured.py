@@ -122,7 +122,7 @@ def _warned(everyone: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray])
 
 def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:
     names = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(f"{key}/")]
-    return {name.removeprefix(f"{key}/"): replies.stack(name).numpy() for name in names}
+    return {name.removeprefix(f"{key}/"): replies.stack(name).cpu().numpy() for name in names}
 
 
 Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
@@ -161,7 +161,7 @@ def _matched(own: dict[str, np.ndarray]) -> dict[str, float]:
 def _outside(server: Tree | None, judged: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured | None:
     """On the global test: of the server's model, or the mean over clients' own, whose pairs are `judged`."""
     if server is not None:
-        return _measured({name: pair.numpy() for name, pair in server.items()}, majority)
+        return _measured({name: pair.cpu().numpy() for name, pair in server.items()}, majority)
     if not judged:
         return None
     plain, groups = (

@@ -74,7 +74,7 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
         names = "source", "target"
         halves = {name: blocks.glorot(random.fold(key, name), heads, fan_out).flatten() for name in names}
         weight = blocks.glorot(random.fold(key, "weight"), fan_in, wide)
-        return {"weight": weight, **halves, "bias": torch.zeros(wide if concat else fan_out)}
+        return {"weight": weight, **halves, "bias": torch.zeros(wide if concat else fan_out, device=key.device)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
         values = linear(h, w["weight"])

@@ -54,7 +54,8 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
     """D~^-1/2 (A + I) D~^-1/2 H W + b (eq. 2, and a bias); initialised like PyG's `GCNConv` (Glorot, zero bias)."""
 
     def init(key: Tensor) -> Tree:
-        return {"weight": blocks.glorot(random.fold(key, "weight"), fan_in, fan_out), "bias": torch.zeros(fan_out)}
+        weight = blocks.glorot(random.fold(key, "weight"), fan_in, fan_out)
+        return {"weight": weight, "bias": torch.zeros(fan_out, device=key.device)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
         return graph.edges.operator("gcn") @ linear(h, w["weight"]) + w["bias"]

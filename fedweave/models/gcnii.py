@@ -68,7 +68,8 @@ def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Lay
         neighbours = graph.edges.operator("gcn")
         first = h["first"][: neighbours.shape[0]] if graph.edges.shrinks else h["first"]
         z = torch.lerp(neighbours @ _dropped(h["h"], rate, key), first, alpha)
-        return h | {"h": linear(z, torch.lerp(torch.eye(width, dtype=z.dtype), w["weight"], beta))}
+        identity = torch.eye(width, dtype=z.dtype, device=z.device)
+        return h | {"h": linear(z, torch.lerp(identity, w["weight"], beta))}
 
     return Layer(init, apply, operator="gcn")
 

@@ -3,8 +3,8 @@
 Its constructor takes the numbers of features and classes, then settings with types and defaults. `forward(x,
 edge_index)` takes x float [n, features] and edge_index int64 [2, E], both directions of every edge, and returns logits
 [n, classes]; n counts a client's nodes without padding, so that layers may compare all nodes. It runs for one client
-after the other (`runs_alone`), which takes longer than the models here. Dropout and first weights are drawn from the
-run's keys.
+after the other (`runs_alone`) and reads numbers of nodes and keys on the host, which takes longer than the models here.
+Dropout and first weights are drawn from the run's keys.
 """
 
 import copy
@@ -94,13 +94,13 @@ class OwnModule:
         def init(key: Tensor) -> Tree:
             with _seeded(int(key)):
                 fresh = self.module(features, classes, **self.values)
-            return {name: value.detach() for name, value in fresh.named_parameters()}
+            return {name: value.detach().to(key.device) for name, value in fresh.named_parameters()}
 
         def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
             nodes = int(graph.real.sum())
             x, edges = _dense(h)[:nodes], _edge_index(graph)
             module.train(key is not None)
-            with _seeded(0 if key is None else int(key)):
+            with _seeded(0 if key is None else int(key), graph.device):
                 out = torch.func.functional_call(module, w, (x, edges))
             return torch.nn.functional.pad(out, (0, 0, 0, graph.nodes - nodes))
 
@@ -152,9 +152,10 @@ def _try_out(module: nn.Module, features: int, classes: int) -> None:
 
 def _tried(module: nn.Module, features: int, classes: int, nodes: int, seed: int = 0) -> Tensor:
     """Its logits for a path of some nodes; what it draws comes from `seed`."""
-    name, ends = type(module).__name__, torch.arange(nodes - 1)
+    name, ends = type(module).__name__, torch.arange(nodes - 1, device="cpu")
     edges = torch.stack([torch.cat([ends, ends + 1]), torch.cat([ends + 1, ends])])
-    x = torch.linspace(-1, 1, nodes * features, dtype=next(module.parameters()).dtype).view(nodes, features)
+    dtype = next(module.parameters()).dtype
+    x = torch.linspace(-1, 1, nodes * features, dtype=dtype, device="cpu").view(nodes, features)
     try:
         with torch.no_grad(), _seeded(seed):
             out = module(x, edges)
@@ -173,17 +174,19 @@ def _tried(module: nn.Module, features: int, classes: int, nodes: int, seed: int
 
 
 def _dense(h: "Tensor | Sparse") -> Tensor:
-    return torch.from_numpy(h.blocks.members[0].scipy().toarray()).to(h.dtype) if isinstance(h, Sparse) else h
+    return torch.from_numpy(h.blocks.members[0].scipy().toarray()).to(h.device, h.dtype) if isinstance(h, Sparse) else h
 
 
 def _edge_index(graph: Graph) -> Tensor:
     [own] = graph.own_edges.members
-    return torch.tensor(own.index)  # a copy, as others' layers may write into it
+    return torch.tensor(own.index, device=graph.device)  # a copy, as others' layers may write into it
 
 
 @contextmanager
-def _seeded(seed: int) -> Any:
-    """PyTorch's own generator at `seed`, and afterwards where it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+def _seeded(seed: int, device: torch.device | None = None) -> Any:
+    """PyTorch's own generators, of the host and of a GPU, at `seed`, and afterwards where they were."""
+    gpus = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        for own in (torch.default_generator, *(torch.cuda.default_generators[gpu.index or 0] for gpu in gpus)):
+            own.manual_seed(seed)
         yield

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.ops.batched import Operation
-from fedweave.ops.csr import Pair, StackedCsr
+from fedweave.ops.csr import Pair, StackedCsr, csr_tensor
 from fedweave.ops.hashing import bits
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import derived, kernel
@@ -64,12 +64,11 @@ class _Pattern:
 
     def matrix(self, values: Tensor) -> Tensor:
         """The matrix [m, n] with these entries."""
-        return torch.sparse_csr_tensor(self.starts, self.columns, values, self.shape, check_invariants=False)
+        return csr_tensor(self.starts, self.columns, values, self.shape)
 
     def transposed(self, values: Tensor) -> Tensor:
         """Its transpose [n, m]."""
-        parts = (self.back_starts, self.back_columns, values[self.order])
-        return torch.sparse_csr_tensor(*parts, self.shape[::-1], check_invariants=False)
+        return csr_tensor(self.back_starts, self.back_columns, values[self.order], self.shape[::-1])
 
 
 @derived

@@ -45,24 +45,33 @@ class Csr(NamedTuple):
 
     def transposed(self) -> "Csr":
         """[cols, rows]."""
-        row = torch.repeat_interleave(torch.arange(self.rows, dtype=torch.int32), self.starts.diff().long())
+        rows = torch.arange(self.rows, dtype=torch.int32, device=self.starts.device)
+        row = torch.repeat_interleave(rows, self.starts.diff().long())
         order = torch.argsort(self.columns, stable=True)
-        starts = torch.zeros(self.cols + 1, dtype=torch.int32)
+        starts = self.starts.new_zeros(self.cols + 1)
         starts[1:] = torch.bincount(self.columns, minlength=self.cols).cumsum(0)
         return Csr(starts, row[order], self.values[order], self.cols, self.rows)
 
+    def to(self, device: torch.device | str) -> "Csr":
+        """The same matrix on a device."""
+        starts, columns, values = (part.to(device) for part in self[:3])
+        return Csr(starts, columns, values, self.rows, self.cols)
+
     def torch(self) -> Tensor:
         """The same matrix as a torch CSR tensor."""
-        return torch.sparse_csr_tensor(
-            self.starts, self.columns, self.values, (self.rows, self.cols), check_invariants=False
-        )
+        return csr_tensor(self.starts, self.columns, self.values, (self.rows, self.cols))
+
+
+def csr_tensor(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A torch CSR tensor where its parts lie."""
+    return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False, device=values.device)
 
 
 class Pair:
-    """A constant matrix and its transpose, ready for `multiply`."""
+    """A constant matrix and its transpose on a device, ready for `multiply`."""
 
-    def __init__(self, matrix: Csr) -> None:
-        self.forth, self.back = matrix.torch(), matrix.transposed().torch()
+    def __init__(self, matrix: Csr, device: torch.device | str) -> None:
+        self.forth, self.back = matrix.to(device).torch(), matrix.transposed().to(device).torch()
 
 
 @kernel
@@ -82,15 +91,24 @@ class PaddedRows:
     values: Tensor
 
 
+def _counts(numbers: Tensor, most: int) -> Tensor:
+    """How often each number below `most` occurs, int64 [most]; nobody waits for `bincount` to size its result."""
+    if numbers.device.type == "cpu":
+        return torch.bincount(numbers, minlength=most)
+    return numbers.new_zeros(most, dtype=torch.int64).scatter_add_(0, numbers, torch.ones_like(numbers))
+
+
 @kernel
 def gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
     """The transpose of a product with rows of equal length: out [rows, k] with out[columns[i, j]] += values[i, j]
     dense[i]; dense [m, k], columns int64 and values [m, j]. Not differentiable by itself."""
-    # as one product with a matrix made for it
-    entry = torch.nonzero(values.reshape(-1))[:, 0]
-    entry = entry[torch.argsort(columns.reshape(-1)[entry], stable=True)]
-    starts = torch.zeros(rows + 1, dtype=torch.int32)
-    starts[1:] = torch.bincount(columns.reshape(-1)[entry], minlength=rows).cumsum(0)
+    # as one product with a matrix made for it; zeros are left out where a count of the others need not be waited for
+    column = columns.reshape(-1)
+    host = values.device.type == "cpu"
+    entry = torch.nonzero(values.reshape(-1))[:, 0] if host else torch.arange(len(column), device=column.device)
+    entry = entry[torch.argsort(column[entry], stable=True)]
+    starts = column.new_zeros(rows + 1, dtype=torch.int32)
+    starts[1:] = _counts(column[entry], rows).cumsum(0)
     row = torch.div(entry, columns.shape[1], rounding_mode="floor").int()
     matrix = Csr(starts, row, values.reshape(-1)[entry], rows, len(dense)).torch()
     out = dense.new_empty(rows, dense.shape[1])
@@ -98,10 +116,18 @@ def gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tenso
 
 
 class StackedCsr:
-    """P clients' matrices, each padded with empty rows and columns to [rows, cols]."""
+    """P clients' matrices, each padded with empty rows and columns to [rows, cols].
 
-    def __init__(self, members: Sequence[Csr], rows: int, cols: int) -> None:
-        self.members, self.rows, self.cols = tuple(members), rows, cols
+    The members stay on the host. What is derived from them is put together there, once for a batch, and then placed on
+    `device`.
+    """
+
+    def __init__(self, members: Sequence[Csr], rows: int, cols: int, device: torch.device | str = "cpu") -> None:
+        self.members, self.rows, self.cols, self.device = tuple(members), rows, cols, torch.device(device)
+
+    def to(self, device: torch.device | str) -> "StackedCsr":
+        """The same matrices for products on a device."""
+        return StackedCsr(self.members, self.rows, self.cols, device)
 
     @property
     def sizes(self) -> tuple[int, int, int, torch.dtype]:
@@ -115,12 +141,12 @@ class StackedCsr:
 
     def _join(self, stride: int, cols: int) -> Csr:
         """All members below each other; member p's columns are shifted by p * stride."""
-        starts, columns, nnz = [torch.zeros(1, dtype=torch.int32)], [], 0
+        starts, columns, nnz = [self.members[0].starts[:1]], [], 0
         for p, m in enumerate(self.members):
             starts.append(m.starts[1:] + nnz)
             nnz += len(m.columns)
             if self.rows > m.rows:
-                starts.append(torch.full((self.rows - m.rows,), nnz, dtype=torch.int32))
+                starts.append(m.starts.new_full((self.rows - m.rows,), nnz))
             columns.append(m.columns + p * stride)
         values = torch.cat([m.values for m in self.members])
         return Csr(torch.cat(starts), torch.cat(columns), values, self.rows * len(self.members), cols)
@@ -129,29 +155,27 @@ class StackedCsr:
     @derived
     def diagonal(self) -> "Pair":
         """Block-diagonal [P rows, P cols]."""
-        return Pair(self._join(self.cols, self.cols * len(self.members)))
+        return Pair(self._join(self.cols, self.cols * len(self.members)), self.device)
 
     @property
     @derived
     def below(self) -> "Pair":
         """The members below each other [P rows, cols]."""
-        return Pair(self._join(0, self.cols))
+        return Pair(self._join(0, self.cols), self.device)
 
     @property
     @derived
     def table(self) -> PaddedRows:
         """All members' rows below each other [P rows, longest]."""
         longest = max(1, *(int(m.starts.diff().max()) for m in self.members))
-        table = PaddedRows(
-            torch.zeros(len(self.members) * self.rows, longest, dtype=torch.int64),
-            self.members[0].values.new_zeros(len(self.members) * self.rows, longest),
-        )
+        values = self.members[0].values.new_zeros(len(self.members) * self.rows, longest)
+        columns = torch.zeros_like(values, dtype=torch.int64)
         for p, m in enumerate(self.members):
-            row = torch.repeat_interleave(torch.arange(m.rows), m.starts.diff().long())
-            place = torch.arange(len(m.columns)) - m.starts[row].long()
-            table.columns[p * self.rows + row, place] = m.columns.long()
-            table.values[p * self.rows + row, place] = m.values
-        return table
+            row = torch.repeat_interleave(torch.arange(m.rows, device="cpu"), m.starts.diff().long())
+            place = torch.arange(len(m.columns), device="cpu") - m.starts[row].long()
+            columns[p * self.rows + row, place] = m.columns.long()
+            values[p * self.rows + row, place] = m.values
+        return PaddedRows(columns.to(self.device), values.to(self.device))
 
     @property
     @derived
@@ -160,11 +184,11 @@ class StackedCsr:
         columns, [rows, m]."""
         own = [m.columns.unique(sorted=True) for m in self.members]
         most = max(len(columns) for columns in own)
-        rows = torch.full((len(own), most), self.cols)
+        rows = own[0].new_full((len(own), most), self.cols, dtype=torch.int64)
         for p, columns in enumerate(own):
             rows[p, : len(columns)] = columns
         narrow = [
             m._replace(columns=torch.searchsorted(columns, m.columns).int(), cols=most)
             for m, columns in zip(self.members, own, strict=True)
         ]
-        return rows, StackedCsr(narrow, self.rows, most)
+        return rows.to(self.device), StackedCsr(narrow, self.rows, most, self.device)

@@ -25,17 +25,25 @@ def weighted_gather(h: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     return _Mix.apply(h, index, weight)
 
 
-def padded_nonzero(member: Tensor, fill: Tensor) -> tuple[Tensor, Tensor]:
+def padded_nonzero(member: Tensor, fill: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """The columns of the ones in each row of `member`, int64 [s, n] of 0 and 1.
 
     Returns int64 [s, m], rising, padded with `fill` [s, 1], with m the most ones in a row, `rounded`; and int64 [s, n],
-    the number of ones up to and including each column.
+    the number of ones up to and including each column. most: that no row has more ones than this, which m follows from
+    on accelerators (see `counted`).
     """
     rank = member.cumsum(1)
-    size = rounded(int(rank[:, -1].max()))
+    size = rounded(counted(rank[:, -1], min(most, member.shape[1])))
     numbers = fill.repeat(1, size + 1)
-    numbers.scatter_(1, torch.where(member > 0, rank - 1, size), torch.arange(member.shape[1]).expand_as(member))
+    columns = torch.arange(member.shape[1], device=member.device).expand_as(member)
+    numbers.scatter_(1, torch.where(member > 0, rank - 1, size), columns)
     return numbers[:, :size], rank
+
+
+def counted(sizes: Tensor, most: int) -> int:
+    """The longest of some lists' `sizes`, to pad all of them to: on the CPU the largest; on accelerators `most`, which
+    none exceeds, for nobody waits there inside a step until sizes are known."""
+    return int(sizes.max()) if sizes.device.type == "cpu" else most
 
 
 def rounded(size: int, least: int = 64, parts: int = 2) -> int:

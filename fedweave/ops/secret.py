@@ -1,7 +1,8 @@
 """Keys and words from a secret of 256 bits: BLAKE2b derives, SHAKE-256 draws, both of the standard library.
 
-A key here is uint8 [32]. Those of `ops.hashing` are int64 scalars, and their hash can be inverted: whoever sees some
-noise can compute such a key, and with it all other noise drawn from it.
+A key here is uint8 [32]. It is read on the host, and what is drawn from it placed where the key lies, so a device is
+waited for; plain steps of single clients, at sites, are all that draws so. Keys of `ops.hashing` are int64 scalars, and
+their hash can be inverted: whoever sees some noise can compute such a key, and with it all other noise drawn from it.
 """
 
 import hashlib
@@ -31,12 +32,13 @@ def derived(parent: Tensor, part: int | str | Tensor) -> Tensor:
     if isinstance(part, Tensor) and part.dim():
         return _words(_content(parent), part)
     said = f"{type(part).__name__} {int(part) if isinstance(part, Tensor) else part}"
-    return _tensor(hashlib.blake2b(said.encode(), key=_content(parent), digest_size=BYTES).digest(), np.uint8)
+    content = hashlib.blake2b(said.encode(), key=_content(parent), digest_size=BYTES).digest()
+    return _tensor(content, np.uint8).to(parent.device)
 
 
 def bits(source: Tensor, count: int) -> Tensor:
     """`count` words of the key `source`: int64 [count]. The first words of a longer draw are those of a shorter one."""
-    return _tensor(hashlib.shake_256(b"bits" + _content(source)).digest(8 * count), np.int64)
+    return _tensor(hashlib.shake_256(b"bits" + _content(source)).digest(8 * count), np.int64).to(source.device)
 
 
 def _content(key: Tensor) -> bytes:
@@ -46,7 +48,7 @@ def _content(key: Tensor) -> bytes:
         UserError: it is read inside a transform of PyTorch, which hides them.
     """
     try:
-        return bytes(key.numpy())
+        return bytes(key.cpu().numpy())
     except RuntimeError as error:
         raise UserError(
             "a secret key cannot be read inside torch.func's grad or vmap; draw from it before, and pass that in."
@@ -54,10 +56,10 @@ def _content(key: Tensor) -> bytes:
 
 
 def _words(key: bytes, numbers: Tensor) -> Tensor:
-    found, place = np.unique(numbers.numpy(), return_inverse=True)
+    found, place = np.unique(numbers.cpu().numpy(), return_inverse=True)
     each = (hashlib.blake2b(number.tobytes(), key=key, digest_size=8) for number in found.astype(np.int64))
     words = b"".join(hashed.digest() for hashed in each)
-    return torch.from_numpy(np.frombuffer(words, np.int64)[place.reshape(numbers.shape)].copy())
+    return torch.from_numpy(np.frombuffer(words, np.int64)[place.reshape(numbers.shape)].copy()).to(numbers.device)
 
 
 def _tensor(content: bytes, kind: type[np.generic]) -> Tensor:

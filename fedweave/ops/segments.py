@@ -31,14 +31,19 @@ def sum_rows(h: Tensor, lists: Lists, transposed: Lists) -> Tensor:
 @kernel
 def _summed(h: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
     """Of P clients, [P, m, k]: h [P, n, k], columns [P, E], starts [P, m + 1]."""
-    clients, total = len(h), starts[:, -1]
-    used = torch.arange(columns.shape[1], device=h.device) < total[:, None]
-    shift = torch.arange(clients, device=h.device) * h.shape[1]
-    entries = (columns + shift[:, None])[used]
-    before = total.cumsum(0) - total
-    offsets = torch.cat([(starts[:, :-1] + before[:, None]).flatten(), (before[-1:] + total[-1:])])
+    clients, total = torch.arange(len(h), device=h.device)[:, None], starts[:, -1]
+    if h.device.type == "cpu":
+        used = torch.arange(columns.shape[1], device=h.device) < total[:, None]
+        before, ends = (total.cumsum(0) - total)[:, None], starts[:, :-1]
+        entries = (columns + clients * h.shape[1])[used]
+        last = before[-1] + total[-1:]
+    else:  # nobody waits to know how many entries count: those that do not are one more row of each client
+        inside = columns.clamp(max=h.shape[1] - 1) + clients * h.shape[1]
+        before, ends, entries = clients * columns.shape[1], starts, inside.flatten()
+        last = torch.full_like(total[:1], entries.shape[0])
+    offsets = torch.cat([(ends + before).flatten(), last])
     out = F.embedding_bag(entries, h.flatten(0, 1), offsets, mode="sum", include_last_offset=True)
-    return out.unflatten(0, (clients, -1))
+    return out.unflatten(0, (len(h), -1))[:, : starts.shape[1] - 1]
 
 
 class _SumRows(Operation):

@@ -31,9 +31,9 @@ class Sparse:
 
     @classmethod
     def of(cls, matrix: sp.spmatrix | sp.sparray | Csr) -> "Sparse":
-        """A single client's matrix."""
+        """A single client's matrix, on the host."""
         one = matrix if isinstance(matrix, Csr) else Csr.of(matrix)
-        return cls(StackedCsr((one,), one.rows, one.cols), torch.tensor(0))
+        return cls(StackedCsr((one,), one.rows, one.cols), torch.tensor(0, device="cpu"))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -44,6 +44,15 @@ class Sparse:
     def dtype(self) -> torch.dtype:
         """dtype of the values."""
         return self.blocks.members[0].values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where its products lie."""
+        return self.blocks.device
+
+    def to(self, device: torch.device | str) -> "Sparse":
+        """The same matrix for products on a device."""
+        return Sparse(self.blocks.to(device), self.client_index.to(device))
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         if isinstance(dense, TouchedRows) and dense.matrix is self.blocks:  # other rows meet no entry
@@ -79,7 +88,7 @@ def picked(x: "Tensor | Sparse", nodes: Tensor) -> "Tensor | Picked":
 
 def dense(x: "Tensor | Sparse") -> Tensor:
     """The matrix [n, d] with all its zeros."""
-    return x @ torch.eye(x.shape[1], dtype=x.dtype) if isinstance(x, Sparse) else x
+    return x @ torch.eye(x.shape[1], dtype=x.dtype, device=x.device) if isinstance(x, Sparse) else x
 
 
 class _Times(Operation):
@@ -167,7 +176,7 @@ class _PickedProduct(Operation):
         clients = info.batch_size
         at, shift = over_clients(clients, in_dims, at, shift)
         if in_dims[2] is not None:
-            shift = shift + torch.arange(clients)[:, None] * dense.movedim(in_dims[2], 0).shape[1]
+            shift = shift + torch.arange(clients, device=shift.device)[:, None] * dense.movedim(in_dims[2], 0).shape[1]
             dense = dense.movedim(in_dims[2], 0).flatten(0, 1)
         return _PickedProduct.apply(at.flatten(), shift.flatten(), dense, table).unflatten(0, (clients, -1)), 0
 
@@ -194,7 +203,7 @@ class _PickedTransposed(Operation):
     ) -> tuple[Tensor, int]:
         clients = info.batch_size
         at, shift, grad = over_clients(clients, in_dims, at, shift, grad)
-        shift = shift + torch.arange(clients)[:, None] * count
+        shift = shift + torch.arange(clients, device=shift.device)[:, None] * count
         out = _PickedTransposed.apply(at.flatten(), shift.flatten(), grad.flatten(0, 1), table, clients * count)
         return out.unflatten(0, (clients, -1)), 0
 

@@ -31,6 +31,11 @@ class Sparsified:
         return self.dense.dtype
 
     @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.dense.device
+
+    @property
     def count(self) -> int:
         """How many entries travel."""
         return int(torch.count_nonzero(self.dense))

@@ -4,8 +4,8 @@ A `Tape` sees every kernel below `vmap` and autograd, with the tensors that it t
 the same order, a recording gives the same bits, without the time that Python, `vmap` and autograd take in between.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -47,14 +47,23 @@ def derived(make: F) -> F:
     def get(owner: Any, *names: Any) -> Any:
         kept, key = owner.__dict__.setdefault("_derived", {}), (make, *names)
         if key not in kept:
-            # it may be asked for first inside a transform, which would wrap its tensors, or while a tape runs
-            with torch._C._DisableFuncTorch(), _untaped():
+            with deriving():
                 kept[key] = make(owner, *names)
         if (tape := running()) is not None:
             tape.note_derived(get, owner, names, parts(kept[key]))
         return kept[key]
 
     return get  # type: ignore[return-value]
+
+
+@contextmanager
+def deriving() -> Iterator[None]:
+    """Where what is `derived` is made, once for a batch, so that it may read the host's arrays and wait for a device.
+
+    It may be asked for first inside a transform, which would wrap its tensors, or while a tape runs.
+    """
+    with torch._C._DisableFuncTorch(), _untaped():
+        yield
 
 
 def running() -> "Tape | None":

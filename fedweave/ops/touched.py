@@ -35,6 +35,11 @@ class TouchedRows:
         """dtype of the whole tensor."""
         return self.rest.dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.rest.device
+
     def materialize(self) -> Tensor:
         """The whole tensor [F, ...]."""
         if not self.rest.dim():
@@ -75,9 +80,20 @@ def materialize(leaf: Any) -> Any:
     return leaf.materialize() if isinstance(leaf, TouchedRows | Sparsified) else leaf
 
 
+def moved(leaf: Any, device: torch.device | str) -> Any:
+    """A leaf on a device, stored as it was; of other kinds than tensors the leaf itself. A partly stored one that moves
+    no longer refers to a batch's matrix."""
+    if isinstance(leaf, TouchedRows):
+        parts = [part.to(device) for part in (leaf.rest, leaf.rows, leaf.values)]
+        return leaf if parts[0] is leaf.rest else TouchedRows(*parts)
+    if isinstance(leaf, Sparsified):
+        return Sparsified(leaf.dense.to(device))
+    return leaf.to(device) if isinstance(leaf, Tensor) else leaf
+
+
 def shared_scalar(value: Tensor, clients: int) -> TouchedRows:
     """A scalar that is the same at all clients of a batch, as a stacked leaf."""
-    return TouchedRows(value, torch.zeros(clients, 0, dtype=torch.int64), value.new_zeros(clients, 0))
+    return TouchedRows(value, value.new_zeros(clients, 0, dtype=torch.int64), value.new_zeros(clients, 0))
 
 
 def picked_rows(tensor: Tensor, rows: Tensor) -> Tensor:
@@ -119,7 +135,7 @@ def materialize_stacked(leaf: Any) -> Any:
         return leaf.rest.expand(len(leaf.rows)).clone()
     padded = torch.cat([leaf.rest, torch.zeros_like(leaf.rest[:1])])
     whole = padded.repeat(len(leaf.rows), *[1] * leaf.rest.dim())
-    whole[torch.arange(len(whole))[:, None], leaf.rows] = leaf.values
+    whole[torch.arange(len(whole), device=whole.device)[:, None], leaf.rows] = leaf.values
     return whole[:, :-1].contiguous()
 
 

@@ -40,7 +40,7 @@ def meter_scaling(ledger: Ledger, clients: Sequence[str], partition: Partition, 
     alone = len(clients) < 2 or any(part.columns is not None for part in partition.parts)
     if how not in OVER_NODES or alone:
         return
-    up, down = _messages(torch.zeros(features, dtype=torch.float64), how)
+    up, down = _messages(torch.zeros(features, dtype=torch.float64, device="cpu"), how)
     ledger.purpose = SETUP
     ledger.record(0, 0, SCALE, clients, "up", up, 0.0, StepInfo.of(_RANGE if how == "minmax" else _MOMENTS))
     ledger.record(0, 0, SCALE, clients, "down", down, 0.0, StepInfo.of(_BACK))

@@ -29,7 +29,8 @@ def level_probabilities(x: Tensor, levels: int, epsilon: float) -> Tensor:
     """P(𝓜_N gives i | x), float64 [..., levels + 1] for i = 0..levels, in proportion to
     exp(ε (1 − ⌊levels · |x − i / levels|⌋ / levels)), of values x in [0, 1] (eq. 21). Infinite ε gives the nearest
     levels. No output is more than e^ε times as likely for one x as for another (tests/privacy enumerate them)."""
-    away = (x.double()[..., None] - torch.arange(levels + 1, dtype=torch.float64) / levels).abs()
+    given = torch.arange(levels + 1, dtype=torch.float64, device=x.device) / levels
+    away = (x.double()[..., None] - given).abs()
     steps = torch.floor(levels * away + 1e-12)  # a whole number of steps may be rounded to just below it
     return torch.softmax(-min(epsilon, _MOST) * steps / levels, -1)
 
@@ -101,9 +102,13 @@ def uniform(words: Tensor) -> Tensor:
 def packed(bits: Tensor) -> Tensor:
     """Bool [..., k] as uint8 [..., ⌈k / 8⌉], the first bit the lowest; undone by `unpacked`."""
     padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.shape[-1] % 8))
-    return (padded.unflatten(-1, (-1, 8)) << torch.arange(8, dtype=torch.uint8)).sum(-1, dtype=torch.uint8)
+    return (padded.unflatten(-1, (-1, 8)) << _places(bits)).sum(-1, dtype=torch.uint8)
 
 
 def unpacked(words: Tensor, count: int) -> Tensor:
     """Bool [..., count] of uint8 [..., ⌈count / 8⌉]."""
-    return (words[..., None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten(-2)[..., :count].bool()
+    return (words[..., None] >> _places(words) & 1).flatten(-2)[..., :count].bool()
+
+
+def _places(like: Tensor) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=like.device)

@@ -95,10 +95,12 @@ def tallied(before: Any, cut: Tensor, values: int, bound: float) -> Tensor:
 
     before: what there was of them; None at first. cut, values: of a sum.
     """
-    was = torch.zeros(4, dtype=torch.float64) if before is None else before
+    was = torch.zeros(4, dtype=torch.float64, device=cut.device) if before is None else before
     some = float(cut > 0)
-    more = torch.tensor([float(cut), values, some, (bound - float(was[3])) * some], dtype=torch.float64)
-    return was + more
+    more = torch.tensor(
+        [float(cut), values, some, (bound - float(was[3])) * some], dtype=torch.float64, device=was.device
+    )
+    return was + was.new_tensor(more)
 
 
 def cut_counts(tally: Any) -> dict[str, float]:

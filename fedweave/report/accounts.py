@@ -138,7 +138,7 @@ def _gains(run: Run) -> str:
 
 def _column(known: dict[str, dict[int, float]], members: list[str], number: int) -> Any:
     found = [known.get(member, {}).get(number) for member in members]
-    return None if None in found else torch.tensor(found, dtype=torch.float64)
+    return None if None in found else torch.tensor(found, dtype=torch.float64, device="cpu")
 
 
 def config_hash(config: Document) -> str:

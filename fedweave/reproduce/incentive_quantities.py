@@ -88,7 +88,7 @@ def _paid_by_volume(run: Run, scheme: str) -> dict[str, float]:
     if run.partition is None:
         raise FedweaveError(f"{run.directory} does not say what its clients hold.")
     clients, sizes = run.partition["client"].to_pylist(), run.partition["train"].to_pylist()
-    paid = shares(scheme, data_volume(torch.tensor(sizes)), len(clients))
+    paid = shares(scheme, data_volume(torch.tensor(sizes, device="cpu")), len(clients))
     return dict(zip(clients, paid.tolist(), strict=True))
 
 

@@ -76,7 +76,7 @@ def links_found(answers: int, permanent: bool) -> Quantity:
     def value(run: Path) -> float:
         config = read_run(run).config
         key = random.fold(random.key(config["seed"]), "attack")
-        truth = torch.arange(PAIRS) < PAIRS // 2
+        truth = torch.arange(PAIRS, device="cpu") < PAIRS // 2
         return 100 * repeated_queries(truth, config["algorithm"]["epsilon_b"], answers, key, permanent)
 
     def expected(document: Document) -> float:

@@ -41,7 +41,7 @@ def predictions_table(
     then these are predicted, and the probabilities are "p_0", "p_1", … y: int64 [n], the classes of all data, -1 where
     unknown; without it, or where none is known, there is no column "true".
     """
-    p = np.concatenate([one.probability[: len(one.examples)].numpy() for one in found])
+    p = np.concatenate([one.probability[: len(one.examples)].cpu().numpy() for one in found])
     at = np.concatenate([one.examples for one in found])
     clients = np.repeat(np.array([one.client for one in found]), [len(one.examples) for one in found])
     columns = {"client": clients, example: at} | ({"id": np.array(ids)[at]} if len(ids) else {})

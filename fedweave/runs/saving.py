@@ -68,4 +68,4 @@ def pairs_of(built: Any, state: Tree) -> dict[str, np.ndarray]:
     known = dict(built.fed.pairs)
     if capabilities(built.algorithm).pairs:
         known |= built.algorithm.pairs(state)
-    return {name: matrix.numpy() for name, matrix in known.items()}
+    return {name: matrix.cpu().numpy() for name, matrix in known.items()}

@@ -119,9 +119,9 @@ def ego_graph(h: Tensor, batch: int, fan_out: int) -> Graph:
     return Graph(
         x=h,
         edges=EgoEdges(batch, fan_out),
-        y=torch.full((count,), -1),
-        masks=torch.zeros(3, count, dtype=torch.bool),
-        real=torch.ones(count, dtype=torch.bool),
+        y=torch.full((count,), -1, device=h.device),
+        masks=torch.zeros(3, count, dtype=torch.bool, device=h.device),
+        real=torch.ones(count, dtype=torch.bool, device=h.device),
     )
 
 
@@ -149,8 +149,8 @@ def compact(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
 class _Compact(Operation):
     @staticmethod
     def forward(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        seen = torch.zeros(len(nodes), count, dtype=torch.int64).scatter_(1, nodes, 1)
-        named, rank = padded_nonzero(seen, torch.zeros(len(nodes), 1, dtype=torch.int64))
+        seen = nodes.new_zeros(len(nodes), count).scatter_(1, nodes, 1)
+        named, rank = padded_nonzero(seen, nodes.new_zeros(len(nodes), 1), most=nodes.shape[1])
         return named.contiguous(), rank.gather(1, nodes) - 1
 
     @staticmethod

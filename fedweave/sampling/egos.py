@@ -61,18 +61,22 @@ class Egos:
         """A mini-batch per step: int64 [steps, b] distinct train nodes, and bool [steps, b] which of them are real
         (fewer nodes than b leave places empty)."""
         if not self.epochs:
-            return drawn(graph.masks[TRAIN], random.fold(key, torch.arange(steps))[:, None], self.batch)
+            keys = random.fold(key, torch.arange(steps, device=key.device))
+            return drawn(graph.masks[TRAIN], keys[:, None], self.batch)
         each = steps // self.epochs
-        nodes, _ = drawn(graph.masks[TRAIN], random.fold(key, torch.arange(self.epochs))[:, None], each * self.batch)
+        keys = random.fold(key, torch.arange(self.epochs, device=key.device))
+        nodes, _ = drawn(graph.masks[TRAIN], keys[:, None], each * self.batch)
         count = self.epoch(graph).clamp(max=each * self.batch)
-        ends = torch.arange(each + 1) * count // each  # of the mini-batches of an epoch, which are as equal as can be
-        place = ends[:-1, None] + torch.arange(self.batch)
+        # where the mini-batches of an epoch end, which are as equal as can be
+        ends = torch.arange(each + 1, device=key.device) * count // each
+        place = ends[:-1, None] + torch.arange(self.batch, device=key.device)
         real = place < ends[1:, None]
         chosen = nodes[:, torch.where(real, place, 0).reshape(-1)].reshape(steps, self.batch)
         return chosen, real.expand(self.epochs, *real.shape).reshape(steps, self.batch)
 
     def least(self, graph: Graph, steps: int) -> int:
-        """The fewest train nodes that any of `steps` mini-batches has, apart from those that have none."""
+        """The fewest train nodes that any of `steps` mini-batches has, apart from those that have none. Waits for the
+        graph's device, so call it between steps."""
         if not self.epochs:
             return min(self.batch, int(graph.masks[TRAIN].sum()))
         each = max(1, steps // self.epochs)

@@ -21,6 +21,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.learn import cross_entropy
 from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.rows import counted
 from fedweave.ops.segments import Lists, sum_rows
 from fedweave.ops.sparse import picked
 
@@ -45,15 +46,16 @@ class GraphBatches:
         (an epoch's last batch, or fewer training graphs than b, leave places empty)."""
         train = graph.masks[TRAIN]
         per_epoch = ((train.sum() + self.batch - 1) // self.batch).clamp(min=1)
-        step = torch.arange(steps)
+        step = torch.arange(steps, device=key.device)
         order = random.order(random.fold(key, step // per_epoch)[:, None], train)
-        place = (step % per_epoch * self.batch)[:, None] + torch.arange(self.batch)
+        place = (step % per_epoch * self.batch)[:, None] + torch.arange(self.batch, device=key.device)
         chosen = torch.argsort(order, 1).gather(1, place.clamp(max=len(train) - 1))
         real = place < train.sum()
         return torch.where(real, chosen, 0), real
 
     def least(self, graph: Graph, steps: int) -> int:
-        """The fewest training graphs that any of `steps` mini-batches has: an epoch's last has those that are left."""
+        """The fewest training graphs that any of `steps` mini-batches has: an epoch's last has those that are left.
+        Waits for the graph's device, so call it between steps."""
         count = int(graph.masks[TRAIN].sum())
         left = count % self.batch
         return left if left and steps * self.batch >= count else min(self.batch, count)
@@ -67,9 +69,10 @@ class GraphBatches:
             raise ValueError("mini-batches of graphs need small graphs as examples, but this client's are nodes")
         chosen, real = self.draw(graph, key, steps)
         owner = torch.where(graph.graph_of < 0, len(graph.y), graph.graph_of)
-        size = torch.zeros(len(graph.y) + 1, dtype=torch.int64).scatter_add(0, owner, torch.ones_like(owner))[:-1]
-        tables = (size, *graph.own_edges.neighbours)
-        laid = _Layout.apply(*tables, chosen, real, graph.own_edges.cache.padded_size)
+        size = torch.zeros(len(graph.y) + 1, dtype=torch.int64, device=owner.device)
+        size = size.scatter_add(0, owner, torch.ones_like(owner))[:-1]
+        tables, cache = (size, *graph.own_edges.neighbours), graph.own_edges.cache
+        laid = _Layout.apply(*tables, chosen, real, cache.padded_size, cache.most_of(self.batch))
         target = graph.y.gather(0, chosen.reshape(-1)).view(chosen.shape).clamp(min=0)
         named = dict(zip(("first", "nodes", "slot", "starts", "columns"), laid, strict=True))
         return {"target": target, "weight": real.to(graph.x.dtype), **named}
@@ -123,7 +126,7 @@ class BatchEdges:
     def graphs_sum(self, h: Tensor) -> Tensor:
         """The sum over the nodes of each graph."""
         first, slot = self.minibatch["first"], self.minibatch["slot"]
-        rows = torch.arange(len(slot) + 1)
+        rows = torch.arange(len(slot) + 1, device=slot.device)
         return sum_rows(h, Lists(rows[:-1], first), Lists(slot, rows.minimum(first[-1])))
 
     @property
@@ -179,7 +182,7 @@ class _Layout(Operation):
 
     @staticmethod
     def forward(*operands: Any) -> Any:
-        return tuple(out[0] for out in _laid_out(operands[6], *(tensor[None] for tensor in operands[:6])))
+        return tuple(out[0] for out in _laid_out(*operands[6:], *(tensor[None] for tensor in operands[:6])))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -187,16 +190,17 @@ class _Layout(Operation):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[None, ...]:
-        return (None,) * 7
+        return (None,) * 8
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
-        out = _laid_out(operands[6], *over_clients(info.batch_size, in_dims, *operands[:6]))
+        out = _laid_out(*operands[6:], *over_clients(info.batch_size, in_dims, *operands[:6]))
         return out, (0,) * len(out)
 
 
 def _laid_out(
     padded_size: Callable[[Any, int], int],
+    most: tuple[int, int],
     size: Tensor,
     begin: Tensor,
     degree: Tensor,
@@ -206,21 +210,22 @@ def _laid_out(
 ) -> tuple[Tensor, ...]:
     """The layout (see `GraphBatches.batches`) of P clients' mini-batches, all [P, steps, …].
 
+    most: rows, and edges, that no mini-batch exceeds.
     size int64 [P, e] counts the nodes of each graph, which stand one graph after the other; begin and degree [P, n] and
     columns [P, …] are their neighbours; chosen int64 and real bool [P, steps, b].
     """
     batch = chosen.shape[2]
     first = _starts(torch.where(real, _at(size, chosen), 0))
-    slot = _owners(first, padded_size("rows of a mini-batch", int(first[..., -1].max())))
+    slot = _owners(first, padded_size("rows of a mini-batch", counted(first[..., -1], most[0])))
     inside = slot < batch
     graph = chosen.gather(2, slot.clamp(max=batch - 1))
-    row = torch.arange(slot.shape[2])
+    row = torch.arange(slot.shape[2], device=slot.device)
     nodes = torch.where(inside, _at(size.cumsum(1) - size, graph) + row - first.gather(2, slot), 0)
     starts = _starts(torch.where(inside, _at(degree, nodes), 0))
-    owner = _owners(starts, padded_size("edges of a mini-batch", int(starts[..., -1].max())))
+    owner = _owners(starts, padded_size("edges of a mini-batch", counted(starts[..., -1], most[1])))
     end = owner.clamp(max=len(row) - 1)
     own = nodes.gather(2, end)
-    entry = _at(begin, own) + torch.arange(owner.shape[2]) - starts.gather(2, end)
+    entry = _at(begin, own) + torch.arange(owner.shape[2], device=owner.device) - starts.gather(2, end)
     # within a graph, rows are as far apart as nodes
     other = end + _at(columns, entry.clamp(max=columns.shape[1] - 1)) - own
     return first, nodes, slot, starts, torch.where(owner < len(row), other, 0)
@@ -233,7 +238,7 @@ def _starts(sizes: Tensor) -> Tensor:
 
 def _owners(starts: Tensor, count: int) -> Tensor:
     """int64 [P, s, count]: the piece that each place belongs to, m behind the last one; starts [P, s, m + 1]."""
-    ended = torch.zeros(*starts.shape[:2], count + 1, dtype=torch.int64)
+    ended = starts.new_zeros(*starts.shape[:2], count + 1)
     return ended.scatter_add(2, starts[..., 1:], torch.ones_like(starts[..., 1:])).cumsum(2)[..., :count]
 
 

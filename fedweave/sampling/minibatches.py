@@ -27,7 +27,7 @@ def drawn(member: Tensor, key: Tensor, size: int) -> tuple[Tensor, Tensor]:
     [..., size] which of them are real (fewer members leave places empty, which are node 0)."""
     enough = torch.cat([member, member.new_zeros(max(0, size - len(member)))])
     chosen = torch.topk(random.order(key, enough), size, largest=False).indices
-    real = (torch.arange(size) < member.sum()).expand(chosen.shape)
+    real = (torch.arange(size, device=member.device) < member.sum()).expand(chosen.shape)
     return torch.where(real, chosen, 0), real
 
 
@@ -55,7 +55,8 @@ def grown(
 def hop(of_step: Tree) -> Sampled:
     """One layer's edges in one step: the f neighbours of the i-th of t targets stand at t + i f, …."""
     t, fan_out = of_step["count"].shape
-    return Sampled(of_step | {"place": t + torch.arange(t * fan_out).view(t, fan_out)})
+    place = t + torch.arange(t * fan_out, device=of_step["count"].device)
+    return Sampled(of_step | {"place": place.view(t, fan_out)})
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Minibatches:
     def batches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """For `fit(…, batches=…)`, all leaves [steps, …]: the "target" class and "weight" (0 or 1) of b nodes, the
         "nodes" of the lowest layer, and the "hops"."""
-        keys = random.fold(key, torch.arange(steps))
+        keys = random.fold(key, torch.arange(steps, device=key.device))
         centres, real = drawn(graph.masks[TRAIN], random.fold(keys, "centres")[:, None], self.batch)
         nodes, hops = grown(graph, centres, keys, self.layers(model), self.fan_out)
         target = graph.y.gather(0, centres.reshape(-1)).view(centres.shape).clamp(min=0)

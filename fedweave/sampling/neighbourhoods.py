@@ -21,7 +21,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
 from fedweave.ops.batched import Operation, over_clients
-from fedweave.ops.rows import gather_rows, weighted_gather
+from fedweave.ops.rows import counted, gather_rows, weighted_gather
 
 
 def grow(
@@ -59,7 +59,7 @@ def neighbours(
     """
     many = degree.gather(1, targets)[..., None]
     u = (random.fold(key[:, None], targets) >> 40 & 0xFFFFFF).to(torch.float64)[..., None] * 2.0**-24
-    j = torch.arange(fan_out)
+    j = torch.arange(fan_out, device=many.device)
     at = torch.where(many > fan_out, ((u + j) * many / fan_out).long().minimum(many - 1), j)
     there = (at < many).expand(*targets.shape, fan_out)
     at = torch.where(there, first.gather(1, targets)[..., None] + at, 0)
@@ -69,21 +69,24 @@ def neighbours(
 
 def alone(targets: Tensor, dtype: torch.dtype) -> Tree:
     """The hop in which every one of `targets` [t] sees itself only: A = I."""
-    one = torch.ones(len(targets), 1, dtype=dtype)
+    one = torch.ones(len(targets), 1, dtype=dtype, device=targets.device)
     return {"place": targets[:, None][:, :0], "count": one[:, :0], "gcn": one}
 
 
 def located(nodes: Tensor, within: Tensor, count: int) -> Tensor:
     """Where each of `nodes` int64 [k], numbers below `count`, stands in the list `within` int64 [m]."""
-    return torch.zeros(count, dtype=torch.int64).scatter(0, within, torch.arange(len(within))).gather(0, nodes)
+    places = torch.arange(len(within), device=within.device)
+    table = torch.zeros(count, dtype=torch.int64, device=within.device)
+    return table.scatter(0, within, places).gather(0, nodes)
 
 
 def rising(nodes: Tensor, count: int, size: int) -> Tensor:
     """The different ones of `nodes` int64 [k], numbers below `count`: rising, with the first repeated up to `size`."""
-    there = torch.zeros(count, dtype=torch.int64).scatter(0, nodes, 1)
+    there = torch.zeros(count, dtype=torch.int64, device=nodes.device).scatter(0, nodes, 1)
     rank = there.cumsum(0)
     place = torch.where(there > 0, rank - 1, size)
-    return nodes.min().expand(size + 1).scatter(0, place, torch.arange(count))[:size]
+    numbers = torch.arange(count, device=nodes.device)
+    return nodes.min().expand(size + 1).scatter(0, place, numbers)[:size]
 
 
 class Sampled:
@@ -130,7 +133,7 @@ class Bipartite:
     @property
     def _index(self) -> Tensor:
         """The sources that every target sees: int64 [t, 1 + f]."""
-        return torch.cat([torch.arange(len(self.place))[:, None], self.place], 1)
+        return torch.cat([torch.arange(len(self.place), device=self.place.device)[:, None], self.place], 1)
 
     def _rows(self, h: Tensor) -> Tensor:
         """The rows of h [s, k] that every target sees: [t, 1 + f, k]."""
@@ -195,12 +198,14 @@ def _joined(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The targets [P, t], of which the first `filled` [P] count, followed by those of `nodes` [P, k] that are no
     targets; how many these are together, [P]; and the place of each of `nodes`."""
-    at, numbers = (torch.arange(size).expand(len(nodes), size) for size in (targets.shape[1], count + 1))
+    sizes = targets.shape[1], count + 1
+    at, numbers = (torch.arange(size, device=nodes.device).expand(len(nodes), size) for size in sizes)
     own = torch.where(at < filled[:, None], targets, count)  # the last column takes what does not count
-    new = torch.zeros(numbers.shape, dtype=torch.int64).scatter_(1, nodes, 1).scatter_(1, own, 0)
+    new = torch.zeros_like(numbers, memory_format=torch.contiguous_format).scatter_(1, nodes, 1).scatter_(1, own, 0)
     where = new.cumsum(1) + (filled[:, None] - 1)
     total = where[:, -1] + 1
-    size = padded_size(max(len(at[0]), int(total.max())))
+    most = targets.shape[1] + min(count, nodes.shape[1])
+    size = padded_size(max(len(at[0]), counted(total, most)))
     sources = targets[:, :1].repeat(1, size + 1).scatter_(1, torch.where(new > 0, where, size), numbers)
     sources[:, : len(at[0])] = torch.where(own < count, targets, sources[:, : len(at[0])])
     return sources[:, :size], total, where.scatter_(1, own, at).gather(1, nodes)

@@ -81,7 +81,7 @@ def test_fedprox_is_fedavg_with_a_proximal_term_and_at_zero_it_is_fedavg() -> No
 
 def test_adaptive_mu_moves_on_the_grid() -> None:
     term = Proximal(mu=0.01, adaptive=True)
-    state, seen = term.init(None, {}), []  # type: ignore[arg-type]
+    state, seen = term.init(SimpleNamespace(device="cpu"), {}), []  # type: ignore[arg-type]
     for loss in [1.0, 1.5, 2.0, 3.0, 2.9, 2.9, 2.0, 1.0, 0.5, 0.1]:
         state = term.update(state, SimpleNamespace(mean=lambda key, loss=loss: loss))  # type: ignore[arg-type]
         seen.append(state["mu"])

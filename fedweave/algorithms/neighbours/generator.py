@@ -67,7 +67,7 @@ class Generator:
 
     def used(self, slots: Tensor) -> Tensor:
         """bool [b, slots]: which are used where nodes use the first `slots` int64 [b]."""
-        return torch.arange(self.slots) < slots[:, None]
+        return torch.arange(self.slots, device=slots.device) < slots[:, None]
 
 
 def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:
@@ -102,7 +102,8 @@ def squares(x: "Tensor | Sparse") -> Tensor:
     """‖x_u‖² of all rows [n, d]: [n]."""
     if not isinstance(x, Sparse):
         return (x * x).sum(1)
-    columns, total = torch.arange(x.shape[1]), torch.zeros(x.shape[0], dtype=x.dtype)
+    columns = torch.arange(x.shape[1], device=x.device)
+    total = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
     for some in columns.split(_COLUMNS):
         part = x @ (columns[:, None] == some).to(x.dtype)
         total = total + (part * part).sum(1)
@@ -132,7 +133,7 @@ def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, made: T
     neighbours, of which `used` bool [b, slots] are there. w: the weights "classifier".
     """
     a, there, kept = graph.edges.operator("sum"), visible[:, None].to(made.dtype), used[..., None].to(made.dtype)
-    owner = (rows == torch.arange(graph.nodes)[:, None]).to(made.dtype)
+    owner = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(made.dtype)
     degree = (a @ there + linear(owner, kept.sum(1))).clamp(min=1)
     own: Any = graph.x
     new = made.flatten(0, 1)

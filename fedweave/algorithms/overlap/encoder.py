@@ -83,7 +83,7 @@ def features(public: Graph) -> Tensor:
     """[m, F]: those of the sample's m nodes, dense."""
     n = int(public.real.sum())
     x = public.x
-    return torch.from_numpy(x.blocks.members[0].scipy()[:n].toarray()) if isinstance(x, Sparse) else x[:n]
+    return torch.from_numpy(x.blocks.members[0].scipy()[:n].toarray()).to(x.device) if isinstance(x, Sparse) else x[:n]
 
 
 def check_form(encoder: Tree, width: int, size: int, code: CodeName) -> None:

@@ -2,7 +2,7 @@
 al. 2026, section V-B2).
 
 Clients upload minibatches: codes uint8 [P, b, d], adjacencies bool [P, b, b], `taken` int64 [P] rows that are real, and
-their numbers of nodes int64 [P].
+their numbers of nodes int64 [P]. `matches` and what takes the pairs that it finds compute on the host, by NumPy.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def distances(one: Tensor, other: Tensor, levels: int) -> Tensor:
     """L1 distance between `comparable` codes [n, d] and [m, d] in steps of a level: whole numbers float32 [n, m]."""
     if levels > 1:
         return torch.cdist(one, other, p=1)
-    half = torch.tensor(one.shape[1] / 2)
+    half = torch.full((), one.shape[1] / 2, device=one.device)
     return torch.addmm(half, one, other.T, alpha=-0.5)  # of a, b = ±1 half of 1 − a b; exact
 
 
@@ -47,7 +47,7 @@ def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, o
     minibatches with `odds` pairs of different nodes to each pair of one node.
     """
     steps = levels * first.shape[2]
-    same = torch.zeros(steps + 1, dtype=torch.float64)
+    same = torch.zeros(steps + 1, dtype=torch.float64, device=first.device)
     different = torch.zeros_like(same)
     for one, other in zip(first, second, strict=True):
         found = distances(comparable(one, levels), comparable(other, levels), levels).long()
@@ -69,7 +69,7 @@ def matches(codes: Tensor, taken: Tensor, levels: int, most: int) -> np.ndarray:
     all clients' minibatches, of each pair the lower first."""
     clients, batch, _ = codes.shape
     near = _NearLevels(codes.flatten(0, 1), levels) if levels > 1 else _NearBits(codes.flatten(0, 1))
-    real, rows = (torch.arange(batch) < taken[:, None]).flatten().numpy(), clients * batch
+    real, rows = (torch.arange(batch, device="cpu") < taken[:, None]).flatten().numpy(), clients * batch
     width = max(1, _ELEMENTS // max(rows * batch, 1)) * batch
     found = []
     for start in range(0, rows - batch, width):

@@ -218,8 +218,8 @@ class Composition(dict[str, Part]):
             if data.x.shape[0] != len(nodes) or now.shape != nodes.shape:
                 raise ValueError(f"{name} changes the number of nodes; parts may change what nodes have alone")
             nodes = nodes | now
-        padded = torch.zeros(ctx.client.graph.nodes, dtype=torch.bool)
-        padded[: len(nodes)] = torch.from_numpy(nodes)
+        missing = ctx.client.graph.nodes - len(nodes)
+        padded = torch.from_numpy(np.pad(nodes, (0, missing))).to(ctx.client.graph.device)
         for name, part in self.items():
             part.changed(ctx.at(name), padded)
         return data

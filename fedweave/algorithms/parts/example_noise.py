@@ -100,8 +100,8 @@ def _examples(model: Model, graph: Graph) -> tuple[Loss, Tree]:
     if graph.graph_of is not None:
         each = GraphBatches(1)
         count = len(graph.y)
-        drawn = each.batches(graph, random.key(0), count)
-        again = torch.arange(count) >= graph.masks[TRAIN].sum()  # all have been drawn
+        drawn = each.batches(graph, random.key(0, graph.device), count)
+        again = torch.arange(count, device=graph.device) >= graph.masks[TRAIN].sum()  # all have been drawn
         drawn["weight"] = drawn["weight"].masked_fill(again[:, None], 0.0)
         return lambda w, item: each.loss(w, model, graph, None, item), drawn
 

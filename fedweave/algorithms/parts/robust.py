@@ -96,7 +96,7 @@ class Krum(Part):
         moving = _moving(round)
         voters = (moving if moving.sum() >= self._least else torch.ones_like(moving)).nonzero()[:, 0]
         best = voters[krum_scores(round.updates[voters], self.malicious).argsort(stable=True)[: self.keep]]
-        return torch.zeros(len(round.at), dtype=torch.float64).index_fill(0, best, 1 / self.keep)
+        return torch.zeros_like(round.at, dtype=torch.float64).index_fill(0, best, 1 / self.keep)
 
     @property
     def _least(self) -> int:
@@ -169,7 +169,7 @@ def _of_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tr
 
     def one(path: str, leaf: Tensor) -> Tensor:
         # NumPy's sort along the clients takes a tenth of torch's time.
-        ascending = np.sort(round.update(path)[moving].numpy(), axis=0).astype(np.float64)
-        return torch.from_numpy(np.asarray(function(ascending))).to(leaf.dtype)
+        ascending = np.sort(round.update(path)[moving].cpu().numpy(), axis=0).astype(np.float64)
+        return torch.from_numpy(np.asarray(function(ascending))).to(leaf.device, leaf.dtype)
 
     return nest({path: one(path, leaf) for path, leaf in leaves(round.w)})

@@ -60,5 +60,6 @@ class Round:
 
     def mean(self, key: str) -> float:
         """The mean over clients of what they report as `key`, weighted as their updates are."""
-        share = torch.ones(len(self.at)) if self.weights is None or self.weights.dim() > 1 else self.weights
+        alike = self.weights is None or self.weights.dim() > 1
+        share = torch.ones_like(self.at) if alike else self.weights
         return float(share.double() @ self.replies.stack(key).double() / share.double().sum())

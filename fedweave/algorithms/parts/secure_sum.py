@@ -101,7 +101,7 @@ class SecureSum(Part):
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """Words of n_i / N · Δ_i, or of Δ_i."""
-        words, share = self._words, torch.ones((), dtype=torch.float64)
+        words, share = self._words, torch.ones((), dtype=torch.float64, device=ctx.client.graph.device)
         if self.weights == "size":
             share = ctx.examples.double() / ctx.given["n"].clamp(min=1).double()
         most, terms = words.word(self.bound), map_leaves(lambda leaf: share * leaf.double(), update)
@@ -119,7 +119,7 @@ class SecureSum(Part):
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """Σ n_i Δ_i / Σ n_i over those who replied, or their plain mean."""
-        count = torch.tensor(len(round.at), dtype=torch.float64)
+        count = torch.tensor(len(round.at), dtype=torch.float64, device=round.at.device)
         if self.weights == "size":
             count = round.replies.total("n").double() / state["n"].clamp(min=1).double()
         total = round.replies.total("update")

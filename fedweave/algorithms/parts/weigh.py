@@ -47,4 +47,4 @@ class Uniform(Part):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """All equal."""
-        return torch.full((len(round.at),), 1 / len(round.at), dtype=torch.float64)
+        return torch.full_like(round.at, 1 / len(round.at), dtype=torch.float64)

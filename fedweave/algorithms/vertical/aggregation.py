@@ -24,7 +24,8 @@ class Mean:
 
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
         """At the server; `dtype` is that of the representations."""
-        return replies.weighted_sum(key, torch.full((len(replies),), 1 / len(replies), dtype=torch.float64))
+        alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=replies.device)
+        return replies.weighted_sum(key, alike)
 
     def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
         """The server's `state` with how many numbers a secure sum has cut; without one as it is."""
@@ -53,7 +54,7 @@ class SecureMean(Mean):
 
     def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
         """With "cut" (`privacy.secure_sum.tallied`); total: of the sum, words: that it is of."""
-        bound = float(even_share(words, torch.tensor(1 / len(replies)))) * 2.0**-words.fraction
+        bound = float(even_share(words, torch.tensor(1 / len(replies), device=total.device))) * 2.0**-words.fraction
         now = tallied(state.get("cut"), replies.total(BEYOND), total.numel() * len(replies), bound)
         return state | {"cut": now}
 
@@ -90,7 +91,7 @@ class Concat:
 
 def _mine(blocks: Tensor, at: Any) -> Tensor:
     """bool [M, 1]: which of the M blocks is the client's."""
-    return torch.eq(torch.arange(blocks.shape[1]), at)[:, None]
+    return torch.eq(torch.arange(blocks.shape[1], device=blocks.device), at)[:, None]
 
 
 AGGREGATIONS: dict[str, Mean | Concat] = {"mean": Mean(), "concat": Concat()}

@@ -34,7 +34,7 @@ class LabelRelease:
     def draw(self, client: Client) -> Tree:
         """Draw, once in a run; says no more than that."""
         client.state[DRAWN] = random.fold(client.secret, DRAWN)
-        return {"drawn": torch.tensor(1)}
+        return {"drawn": torch.ones_like(client.key)}
 
     def kept(self, client: Client) -> Tree:
         """The words of the draw, two for each node, which a secret key gives outside of `torch.func` alone; {} before

@@ -18,7 +18,7 @@ def draw(graph: Graph, key: Tensor, size: int) -> Tree:
         return {}
     train, size = graph.masks[TRAIN], min(size, len(graph.y))
     chosen = torch.topk(random.order(key, train), size, largest=False).indices
-    real = torch.arange(size) < train.sum()
+    real = torch.arange(size, device=train.device) < train.sum()
     return {"minibatch": torch.where(real, chosen, chosen[:1]), "real": real}
 
 
@@ -37,7 +37,7 @@ def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
         return split.sample(graph, [segment], targets, now["key"])
     missing = graph.own_edges.cache.padded_size(segment, len(targets)) - len(targets)
     roomy = torch.cat([targets, targets[:1].expand(missing)])
-    return split.sample(graph, [segment], roomy, now["key"], torch.tensor(len(targets)))
+    return split.sample(graph, [segment], roomy, now["key"], split.count(targets))
 
 
 def sampled_own(split: Split, graph: Graph, now: Tree, top: int) -> Tree:

@@ -64,8 +64,9 @@ class PartySteps:
             state["at"] = message["at"]
         own, tail = random.fold(client.key, "init"), random.fold(message["tail"], "init")
         state["w"] = self.split.init(own, tail, message["clients"], graph.x.dtype)
-        use = (graph.masks * torch.tensor([1, 2, 3])[:, None]).sum(0)
-        fingerprint = (random.bits(torch.tensor(0), len(use)) * use).sum()
+        use = (graph.masks * torch.arange(1, 4, device=graph.device)[:, None]).sum(0)
+        public = torch.zeros((), dtype=torch.int64, device=graph.device)
+        fingerprint = (random.bits(public, len(use)) * use).sum()
         return {"nodes": graph.real.sum(), "masks": fingerprint, "labels": labelled(graph).any().long()}
 
     def sample(self, client: Client, message: Tree) -> Tree:
@@ -113,9 +114,10 @@ class PartySteps:
             args["others"] = {cut: gather_rows(now["others"][cut], place) for cut, place in places.items()}
         if "gradient" in message:
             args["gradient"] = message["gradient"] * ~labelled(graph).any()
-        tail, optimiser = self._tail_keys(now, torch.arange(self.steps)), Sgd(self._rate(message), self.weight_decay)
+        keys = self._tail_keys(now, torch.arange(self.steps, device=graph.device))
+        optimiser = Sgd(self._rate(message), self.weight_decay)
         fitted = fit(
-            self._loss, state["w"], graph, client.key, optimiser, self.steps, args=args, batches={"tail": tail}
+            self._loss, state["w"], graph, client.key, optimiser, self.steps, args=args, batches={"tail": keys}
         )
         state["w"] = fitted[0]
         del state["round"]
@@ -206,7 +208,7 @@ class PartySteps:
             "w": self.split.own(w, segment),
             "h": h,
             "kept": now.get("kept", {}) if segment else {},
-            "drop": self._tail_keys(now, torch.tensor(0)) if tail else random.fold(now["key"], "joint"),
+            "drop": self._tail_keys(now, torch.zeros_like(now["batch"])) if tail else random.fold(now["key"], "joint"),
         }
         if self.batch:
             below = given["below"] = now.get("below", {}).get(str(segment)) or sampled(self.split, graph, now, segment)

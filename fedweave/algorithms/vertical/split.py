@@ -76,9 +76,14 @@ class Split:
         `filled` count (None: all): their inputs' "nodes" int64 [s], which the targets lead, how many of them are
         "filled", and their layers' "hops" (see `sampling.grow`)."""
         layers = [i for segment in segments for i in self.hops(segment)]
-        filled = torch.tensor(len(targets)) if filled is None else filled
+        filled = self.count(targets) if filled is None else filled
         nodes, filled, hops = grow(graph, targets, filled, key, layers, self.fan_out)
         return {"nodes": nodes, "filled": filled, "hops": hops}
+
+    @staticmethod
+    def count(targets: Tensor) -> Tensor:
+        """How many `targets` there are, int64 scalar."""
+        return torch.full((), len(targets), dtype=torch.int64, device=targets.device)
 
     def outputs(self, segment: int, below: Tree) -> Tensor:
         """Of the "nodes" that were sampled below (`sample`), those that a segment has outputs for."""
@@ -111,7 +116,8 @@ class Split:
             h = carried["h"] if isinstance(carried, dict) else carried
             around = graph
             if layer.operator is not None:
-                hop = alone(torch.arange(h.shape[0]), graph.x.dtype) if not self.linked else (hops or {}).get(str(i))
+                rows = torch.arange(h.shape[0], device=h.device)
+                hop = (hops or {}).get(str(i)) if self.linked else alone(rows, graph.x.dtype)
                 around = graph if hop is None else graph._replace(edges=Sampled(hop))
             if "merge" in own:
                 merged = linear(h, own["merge"])
@@ -134,7 +140,8 @@ def _widened(layer: Layer, clients: int) -> Layer:
         parts = [w, *(layer.init(random.fold(key, "block", i)) for i in range(1, clients))]
         if layer.by_feature:
             return w | {name: torch.cat([part[name] for part in parts]) for name in layer.by_feature}
-        return w | {"merge": torch.eye(w["weight"].shape[0]).repeat(clients, 1) / clients}
+        identity = torch.eye(w["weight"].shape[0], device=key.device)
+        return w | {"merge": identity.repeat(clients, 1) / clients}
 
     return layer._replace(init=init)
 

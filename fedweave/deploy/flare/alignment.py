@@ -51,7 +51,7 @@ def opening_tree(opening: Opening) -> Tree:
 
 def no_opening() -> Tree:
     """Of a site without ids."""
-    return dict.fromkeys(("certificate", "nonce", "signature"), torch.empty(0, dtype=torch.uint8))
+    return dict.fromkeys(("certificate", "nonce", "signature"), torch.empty(0, dtype=torch.uint8, device="cpu"))
 
 
 def read_openings(told: Any) -> dict[str, Opening]:

@@ -68,7 +68,8 @@ class Downloads:
 def compared(message: Tree) -> dict[str, Tensor]:
     """{path: numbers} of a message: those that are floating-point, and whole ones beside such under the same first key,
     which could be weights as well."""
-    found = {path: torch.as_tensor(materialize(leaf)) for path, leaf in leaves(message) if not isinstance(leaf, str)}
+    told = ((path, leaf) for path, leaf in leaves(message) if not isinstance(leaf, str))
+    found = {path: torch.as_tensor(materialize(leaf), device="cpu") for path, leaf in told}
     heads = {path.split("/")[0] for path, leaf in found.items() if leaf.is_floating_point()}
     return {path: leaf for path, leaf in found.items() if path.split("/")[0] in heads}
 

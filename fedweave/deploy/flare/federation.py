@@ -63,6 +63,7 @@ class Flare(Engine):
         resend: bool = True,
     ) -> None:
         self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
+        self.device = torch.device("cpu")
         self.held = with_test(held or {}, test)
         self.pairs: Mapping[str, Tensor] = {}
         self._link, self._fixed, self._inspector = link, quorum is None, Inspector(limit)

@@ -130,12 +130,12 @@ def data(leaf: Any) -> bytes:
     """Undo `tensor`."""
     if not isinstance(leaf, Tensor) or leaf.dtype != torch.uint8:
         raise CallRefused("secure sum: what is to be bytes is none")
-    return leaf.contiguous().numpy().tobytes()
+    return leaf.contiguous().cpu().numpy().tobytes()
 
 
 def unsigned(words: Tensor) -> np.ndarray:
     """int32 or int64 words as unsigned ones, in the same memory."""
-    return words.numpy().view(np.uint32 if words.dtype == torch.int32 else np.uint64)
+    return words.cpu().numpy().view(np.uint32 if words.dtype == torch.int32 else np.uint64)
 
 
 def advert_tree(advert: Advert) -> Tree:

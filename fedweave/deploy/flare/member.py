@@ -236,7 +236,7 @@ class Member:
         job.enter(asked, message)
         job.keys.begin(asked.round)
         call = job.keys.step(asked.step, asked.again)
-        key = of_client(call, "client", torch.tensor(random.word(job.draws_as)))
+        key = of_client(call, "client", torch.tensor(random.word(job.draws_as), device="cpu"))
         client = Client(job.graph, job.memory.begun(info), key, noise_key(self._folder / SECRET), job.found.test)
         received, faults = self._received(job, asked)
         with torch.no_grad():

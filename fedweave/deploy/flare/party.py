@@ -44,7 +44,7 @@ class PartyData:
         """What it says to the server (`alignment.MEETING`), once."""
         sizes = {"features": self.data.features, "classes": self.data.classes}
         if self.meeting is None:
-            return sizes | {"ids": torch.empty(0, WIDTH, dtype=torch.uint8), "signed": no_opening()}
+            return sizes | {"ids": torch.empty(0, WIDTH, dtype=torch.uint8, device="cpu"), "signed": no_opening()}
         points, opening = self.meeting.open(self.data.ids)
         return sizes | {"ids": torch.from_numpy(points), "signed": opening_tree(opening)}
 

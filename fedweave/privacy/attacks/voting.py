@@ -22,7 +22,7 @@ def repeated_queries(truth: Tensor, epsilon: float, queries: int, key: Tensor, p
     """The share of `truth` bool [n] that rounding the mean of the answers to `queries` queries finds, a tie counting
     half; each bit is flipped with `flip_probability`. With `permanent` noise every answer is the same; else each has
     its own, as that of several holders has."""
-    sums = torch.zeros(len(truth), dtype=torch.int64)
+    sums = torch.zeros_like(truth, dtype=torch.int64)
     for query in range(queries):
         words = bits(random.fold(key, 0 if permanent else query), len(truth))
         sums += truth ^ (uniform(words) < flip_probability(epsilon))
