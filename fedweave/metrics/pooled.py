@@ -29,4 +29,4 @@ def pooled(model: Model, w: Tree, graphs: Iterable[Graph]) -> dict[str, np.ndarr
             found.append((models.apply(model, w, graph)[used], graph.y[used], graph.masks[:, used]))
         logits, y, masks = (torch.cat(own, dim) for own, dim in zip(zip(*found, strict=True), (0, 0, 1), strict=True))
         pairs = torch.cat([ordered(logits[mask], y[mask], mask[mask][None]) for mask in masks])
-    return {f"{POOLED}/auc": np.asarray(values({"auc": pairs})["auc"])}
+    return {f"{POOLED}/auc": np.asarray(values({"auc": pairs.cpu()})["auc"])}
