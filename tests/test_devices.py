@@ -35,6 +35,8 @@ FACTORIES = {
     "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
 }  # fmt: skip
 ROUNDS = 2
+# The systems, and one algorithm for each other shape of a round; all others with `make test-slow`.
+OFTEN = {"fedavg", "dfedgnn", "ditto", "f2gnn", "fairgfl", "fairgraphfl", "fcfl", "fedego", "fedgcn", "fedpub", "glasu"}
 
 
 def _factories(source: str) -> Iterator[ast.Call]:
@@ -196,7 +198,7 @@ def check_rounds(subject: Subject, made: Any, kernels: Kernels, mode: str) -> No
     assert distance(left, everything(specified, here)) < 1e-9
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS])
 def test_rounds_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS[name])
     check_rounds(subject, subject.made(), kernels, "vmap")
@@ -224,6 +226,7 @@ def test_resumed_rounds_stay_on_the_device(kernels: Kernels) -> None:
     assert distance(everything(after, resumed), everything(last, whole)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - {"gin", "star"}))  # those are fairgraphfl's and fedstar's
 def test_models_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS["fedavg"])
@@ -231,6 +234,7 @@ def test_models_stay_on_the_device(name: str, kernels: Kernels) -> None:
     check_rounds(subject, replace(subject.made(), model=model), kernels, "vmap")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -245,7 +249,7 @@ def test_models_stay_on_the_device(name: str, kernels: Kernels) -> None:
         ("glasu", {"batch": 8, "backward": "exchanged", "steps": 1}),
         ("glasu", {"batch": 8, "secure_sum": True, "sigma": 1.0}),
     ],
-    ids=lambda given: given if isinstance(given, str) else next(iter(given)),
+    ids=lambda given: given if isinstance(given, str) else "-".join(given),
 )
 def test_settings_stay_on_the_device(name: str, settings: dict[str, Any], kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS[name])
