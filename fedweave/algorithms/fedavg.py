@@ -6,7 +6,7 @@ that is FedAvg. Deviations: optimisers other than SGD are allowed, and their sta
 round; a local step takes all of a client's training examples unless a part draws mini-batches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -169,7 +169,8 @@ class FedAvg(Deployable):
         if self.composed.changes:
             fed.replace_data(self.change, quorum=self.quorum)
         chosen = sample(fed, self.participation)
-        replies = fed.map(self.train, *self._download(state, chosen, fed), clients=chosen, quorum=self.quorum)
+        told = self._download(state, chosen, fed, self.composed)
+        replies = fed.map(self.train, *told, clients=chosen, quorum=self.quorum)
         at = places(fed, replies.clients)
         w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
         round = Round(replies, at, w, self.model, fed.held)
@@ -200,15 +201,17 @@ class FedAvg(Deployable):
     def _memory(self, state: Tree) -> Tree:
         return {name: state.get("parts", {}).get(name, {}) for name in self.composed}
 
-    def _download(self, state: Tree, clients: Sequence[str], fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What all called clients get, and what each of them does."""
+    def _download(
+        self, state: Tree, clients: Sequence[str], fed: Federation, asked: Collection[str]
+    ) -> tuple[Tree, Stacked | None]:
+        """What all called clients get, and what each of them does; asked: the parts that may send something besides."""
         at, memory = places(fed, clients), self._memory(state)
         rewarded = bool(self.composed.owner("reward"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
         each: Tree = {}
         own: Tree = {}
         for name, part in self.composed.items():
-            to_all, to_each = self.composed.download(name, memory, at)
+            to_all, to_each = self.composed.download(name, memory, at) if name in asked else ({}, {})
             shared |= {name: to_all} if to_all else {}
             own |= {name: to_each} if to_each else {}
             each |= {"w": self.composed.reward(name, memory, at)} if has(part, "reward") else {}
@@ -294,8 +297,8 @@ class FedAvg(Deployable):
         return self._one_model and not any(part.judged_apart for part in self.composed.values())
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What a round sends."""
-        return self._download(state, fed.clients, fed)
+        """The weights, or what clients get instead, and what parts send of which the models that they use depend."""
+        return self._download(state, fed.clients, fed, self.composed.judging)
 
     @on_client(sends=SCORES, hears=lambda self: self.composed.hears)
     def score(self, client: Client, message: Tree) -> Tree:

@@ -36,6 +36,7 @@ class MetaGradient(Part):
 
     examples: int = 100
     judged_apart = True
+    tunes = True
     supervised = True
     trains_on = ("examples",)
     releases = "negative gradient of the loss on a query set of training examples, at weights trained on a support set"

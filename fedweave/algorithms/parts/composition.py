@@ -258,6 +258,16 @@ class Composition(dict[str, Part]):
         return model
 
     @property
+    def judging(self) -> list[str]:
+        """The parts that must send clients their `download` to have models judged or used: those that themselves decide
+        which model that is, and all where it is trained for use (`Part.tunes`). What is for training does not go down
+        again."""
+        judge = self.owner("judged")
+        if judge and self[judge].tunes:
+            return list(self)
+        return [name for name in self if name in (self.owner("receive"), judge or self.owner("start"))]
+
+    @property
     def setup(self) -> tuple[Step, ...]:
         """The steps that the parts run before the first round."""
         return tuple(step for part in self.values() for step in part.setup)

@@ -32,6 +32,7 @@ class Part:
     mechanism: how `release` protects an update; None if it does not. most_rounds: for how many rounds that is enough.
     personal:  True if every client gets weights of its own, so that there is no one global model.
     judged_apart: True if the global test judges the models that the clients use (`judged`), not the global one.
+    tunes:     True if `judged` trains, so that clients are sent what all parts' terms of the objective need.
     requires:  hooks that some other part must decide.
     private:   patterns of weights that never leave their client, such as "*_mask".
     groups:    True if clients need a sensitive attribute.
@@ -52,6 +53,7 @@ class Part:
     releases: ClassVar[str] = ""
     personal: ClassVar[bool] = False
     judged_apart: ClassVar[bool] = False
+    tunes: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     private: ClassVar[tuple[str, ...]] = ()
     groups: ClassVar[bool] = False
@@ -104,7 +106,8 @@ class Part:
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """What the called clients find in `ctx.given`: a tree for all of them, and one with leaves [P, …] of which each
-        gets its row; at: int64 [P], the clients' places among all."""
+        gets its row; at: int64 [P], the clients' places among all. It goes down for training; to judge models only that
+        of the part whose `receive` and `judged`, or else `start`, make them."""
         return {}, {}
 
     def reward(self, state: Tree, at: Tensor) -> Tree:
