@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
-from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy, Objective, Part, Round, has
-from fedweave.algorithms.parts.fitting import check_examples, check_sum
+from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round
+from fedweave.algorithms.parts.conflicts import Settings, check_settings
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
@@ -71,21 +71,16 @@ class FedAvg(Deployable):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
         if not self.share:
             raise ValueError("share is empty, so nothing would be learnt together; choose the algorithm local for that")
-        if self.composed.personal and (owner := self.composed.owner("step") or self.composed.owner("aggregate")):
-            raise ValueError(f"parts: {owner} makes one global step, but every client has weights of its own")
-        for name, part in self.composed.items():
-            if part.whole_models and (self.share != ("*",) or self.composed.private):
-                raise ValueError(f"parts: {name} has the server judge whole models, of which it gets a share alone")
-        check_sum(self.composed, self._remembers, self.participation)
-        check_examples(self.composed, self._own_weights)
-        self.objective, self.vocabulary  # noqa: B018  refuse what cannot be trained, or known
+        shares = self.share != ("*",) or bool(self.composed.private)
+        given = Settings(shares, self._own_weights, self._remembers, self.participation, self.optimizer)
+        check_settings(self.composed, given)
+        self.objective  # noqa: B018  refuses what cannot be trained
 
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        own = self.capabilities
-        parts = self.composed.values()
-        return replace(own, sens=own.sens or any(part.groups for part in parts), ids=any(part.ids for part in parts))
+        own, needs = self.capabilities, [part.needs for part in self.composed.values()]
+        return replace(own, sens=own.sens or any(one.sens for one in needs), ids=any(one.ids for one in needs))
 
     @property
     def most_rounds(self) -> int | None:
@@ -97,7 +92,7 @@ class FedAvg(Deployable):
         """What does nothing with these settings, by parts: pulls to the weights at which the only local step starts."""
         if self.local_steps > 1 or self.composed.owner("start"):
             return []
-        told = {name: part.one_step for name, part in self.composed.items() if part.one_step}
+        told = {name: note for name, part in self.composed.items() if (note := part.needs.several_steps)}
         return [f"{name}: with local_steps = 1 training ends before {note}" for name, note in told.items()]
 
     @property
@@ -116,7 +111,7 @@ class FedAvg(Deployable):
     @cached_property
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
-        return Composition.of(self.parts, defaults={"loss": CrossEntropy(), "weigh": BySize()})
+        return Composition.of(self.parts, defaults={"weigh": BySize()})
 
     @cached_property
     def objective(self) -> Objective:
@@ -160,7 +155,7 @@ class FedAvg(Deployable):
             state["init"] = fed.key("init")
         if not self.composed.personal:
             state["w"] = w
-        elif not self.composed.owner("reward"):
+        elif not self.composed.owner("receive"):
             state["own"] = map_leaves(lambda leaf: leaf.expand(len(fed.clients), *leaf.shape).clone(), w)
         return state
 
@@ -206,15 +201,15 @@ class FedAvg(Deployable):
     ) -> tuple[Tree, Stacked | None]:
         """What all called clients get, and what each of them does; asked: the parts that may send something besides."""
         at, memory = places(fed, clients), self._memory(state)
-        rewarded = bool(self.composed.owner("reward"))  # then clients do not get the global weights
+        rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
         each: Tree = {}
         own: Tree = {}
-        for name, part in self.composed.items():
-            to_all, to_each = self.composed.download(name, memory, at) if name in asked else ({}, {})
+        for name in (name for name in self.composed if name in asked):
+            to_all, to_each, *reward = self.composed.download(name, memory, at)
             shared |= {name: to_all} if to_all else {}
             own |= {name: to_each} if to_each else {}
-            each |= {"w": self.composed.reward(name, memory, at)} if has(part, "reward") else {}
+            each |= {"w": reward[0]} if reward else {}
         each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
         each |= {"each": own} if own else {}
         return shared, Stacked(tuple(clients), each) if each else None
@@ -237,7 +232,10 @@ class FedAvg(Deployable):
         data = self.composed.changed(Context(client, self.objective, message))
         return {DATA: graph_like(client.graph, data)}
 
-    @on_client(sends=lambda self: self.composed.released | self.composed.sends, hears=lambda self: self.composed.hears)
+    @on_client(
+        sends=lambda self: self.composed.released | self.composed.sends,
+        hears=lambda self: self.composed.client_learns,
+    )
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
         ctx, kept = self._context(client, message), self.optimizer_state == "kept"
@@ -248,9 +246,10 @@ class FedAvg(Deployable):
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimiser takes steps of weight decay alone
         update, reply = scale(self._shared(ctx.update), trains), Tree()
-        for name, part in self.composed.items():
-            part.after(ctx.at(name))
+        for name in self.composed:
             update = self.composed.let_go(name, ctx, update)
+        ctx = replace(ctx, released=update)
+        for name in self.composed:
             reply |= self.composed.reported(name, ctx)
         self.composed.check_forgotten(client.state)
         return {"update": update} | reply
@@ -294,19 +293,19 @@ class FedAvg(Deployable):
     @property
     def one_judged(self) -> bool:
         """Whether the global test judges one global model, and not every client's."""
-        return self._one_model and not any(part.judged_apart for part in self.composed.values())
+        return self._one_model and not any(part.needs.judged_apart for part in self.composed.values())
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The weights, or what clients get instead, and what parts send of which the models that they use depend."""
         return self._download(state, fed.clients, fed, self.composed.judging)
 
-    @on_client(sends=SCORES, hears=lambda self: self.composed.hears)
+    @on_client(sends=SCORES, hears=lambda self: self.composed.client_learns)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes."""
         w = self.used(client, message)
         return self.judged(client, message, w, lambda: score(self.net, w, client))
 
-    @on_client(sends=PERSONAL_SCORES, hears=lambda self: self.composed.hears)
+    @on_client(sends=PERSONAL_SCORES, hears=lambda self: self.composed.client_learns)
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
         w = self.used(client, message)
@@ -325,7 +324,7 @@ class FedAvg(Deployable):
     @property
     def _own_weights(self) -> bool:
         """Whether clients have weights that the server does not send them."""
-        return self.share != ("*",) or bool(self.composed.owner("reward") or self.composed.private)
+        return self.share != ("*",) or bool(self.composed.owner("receive") or self.composed.private)
 
     def _shared(self, w: Tree) -> Tree:
         """The leaves of `w` that are shared."""

@@ -1,7 +1,7 @@
 """The laws: what holds for every algorithm, whatever it computes. A law raises `Broken` where it does not hold.
 
 What several laws look at is run once (`Subject.run`). Where an algorithm lacks what a law is about, the law does not
-hold either: the algorithm's class says so, and why, in `does_not_owe`.
+hold either: the algorithm's class says so, and why, in `exempt_laws`.
 """
 
 from collections.abc import Callable
@@ -146,7 +146,7 @@ def training_lowers_the_loss(subject: Subject) -> None:
     if not (falls and losses[-1] < 0.995 * losses[0]):
         told = ", ".join(f"{value:.4f}" for value in losses)
         raise Broken(
-            f"they are to fall, by half a percent at least, but are {told}; `tried_with` may say a larger step"
+            f"they are to fall, by half a percent at least, but are {told}; `test_settings` may say a larger step"
         )
 
 
@@ -161,7 +161,7 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
         try:
             found, expected = ordinary(subject, settings)
         except NoGcn as error:
-            raise Broken(f"{error}; say why in does_not_owe") from error
+            raise Broken(f"{error}; say why in exempt_laws") from error
         _equal(found, expected, 1e-9, "federated and ordinary training")
 
 

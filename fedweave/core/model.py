@@ -66,6 +66,14 @@ def apply(
     return out
 
 
+def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Any, ...]:
+    """What `apply` computes layer by layer: every layer's output, the last one's being the model's."""
+    out: list[Any] = [graph.x]
+    for i in range(len(model)):
+        out.append(apply(model[i : i + 1], w, graph, key, out[-1], first=i))
+    return tuple(out[1:])
+
+
 def needs_graph(model: Model) -> bool:
     """Whether a layer may read the client's whole graph, so that it passes messages, and a mini-batch will not do."""
     return any(layer.reads == "graph" for layer in model)

@@ -12,7 +12,9 @@ from fedweave.algorithms.parts.egos import EgoCrossEntropy
 from fedweave.algorithms.parts.example_noise import ExampleNoise
 from fedweave.algorithms.parts.graphs import GraphCrossEntropy
 from fedweave.algorithms.parts.judged import TrainedModel
+from fedweave.algorithms.parts.needs import Needs, Protection
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
+from fedweave.algorithms.parts.outputs import Outputs
 from fedweave.algorithms.parts.part import Part, has
 from fedweave.algorithms.parts.release import Clip, Normalised
 from fedweave.algorithms.parts.robust import Krum, Median, NormBound, TrimmedMean
@@ -37,12 +39,15 @@ __all__ = [
     "Median",
     "MemberNoise",
     "MixedStart",
+    "Needs",
     "NormBound",
     "Normalised",
     "Objective",
     "OptimizerName",
     "OptimizerState",
+    "Outputs",
     "Part",
+    "Protection",
     "Round",
     "SampledCrossEntropy",
     "SecureSum",

@@ -55,6 +55,7 @@ class Context:
     name:      under which the part finds what it sent itself, and keeps its memory.
     received:  the weights that the server sent; a leaf that is not shared is the client's own.
     start:     where local training starts. trained: where it ended. last_loss: before its last step (None before it).
+    released:  the update as it leaves, after all parts' `release`.
     known:     what `outputs` has computed in this call.
     """
 
@@ -66,6 +67,7 @@ class Context:
     start: Tree = field(default_factory=dict)
     trained: Tree = field(default_factory=dict)
     last_loss: Tensor | None = None
+    released: Tree = field(default_factory=dict)
     known: dict[int, tuple[Tree, Tensor]] = field(default_factory=dict)
 
     def outputs(self, w: Tree) -> Tensor:

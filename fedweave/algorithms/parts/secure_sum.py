@@ -3,12 +3,13 @@ learning"."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Protection
 from fedweave.algorithms.parts.part import Part
 from fedweave.algorithms.parts.round import Round
 from fedweave.core import mechanism
@@ -51,26 +52,24 @@ class SecureSum(Part):
     everyone: bool = True
     least: int = 2
     weights: Literal["size", "equal"] = "size"
-    hides: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.bound > 0:
             raise ValueError(f"bound is {self.bound}; it must be positive")
-        self.mechanism, self._words  # noqa: B018  refuse words that there are not
+        self._words  # noqa: B018  refuse words that there are not
 
     @property
     def _words(self) -> FixedPoint:
-        return FixedPoint.of(self.mechanism)
+        return FixedPoint.of(self._masked)
 
     @property
-    def mechanism(self) -> mechanism.SecureSum:
-        """As the ledger names it."""
+    def _masked(self) -> mechanism.SecureSum:
         return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction)
 
     @property
-    def forgets(self) -> bool:
-        """Unless everyone is in each sum."""
-        return not self.everyone
+    def protection(self) -> Protection:
+        """The sum; clients may remember something if everyone is in each."""
+        return Protection(self._masked, hides=True, stateless=not self.everyone)
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
