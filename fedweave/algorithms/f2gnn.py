@@ -91,8 +91,8 @@ class DivergenceStart(Part):
     """Training starts from (1 − js) w_i + js w, the client's own last weights w_i mixed with the global ones by the
     divergence js of their predictions on the client's nodes (eq. 2); at its first call from the global weights.
 
-    js: which divergence, "class", of the mean class probabilities over all nodes, in bits (the text); it is tiny, so clients take over
-        little of the global model. "nodes", of the distributions over training nodes (the script; see
+    js: which divergence, "class", of the mean class probabilities over all nodes, in bits (the text); it is tiny, so
+        clients take over little of the global model. "nodes", of the distributions over training nodes (the script; see
         `metrics.divergence.node_divergence`).
     """
 

@@ -38,7 +38,8 @@ class FunctionalMix(Part):
     """Client i gets Σ_j a_ij w_j, a_ij = softmax_j(τ cos(h_i, h_j)), where h_i is the embedding of a random graph by
     the model of client i: the mean over nodes of its last convolution's output (section 4.1, eqs. 4-5).
 
-    tau: τ, how much more similar clients share; 0 is the plain mean. The authors take 5 where clients share nodes, 3 where they do not.
+    tau: τ, how much more similar clients share; 0 is the plain mean. The authors take 5 where clients share nodes, 3
+        where they do not.
     """
 
     tau: float = 3.0
