@@ -29,15 +29,12 @@ def check(
     from fedweave.report.terminal import Terminal, screen
 
     console = screen()
-    chosen, dropped = read(config, settings or [], algorithm)
+    chosen, notes = read(config, settings or [], algorithm)
     built = build(chosen)
     begun(chosen, built)
     Terminal(console).header(chosen, built)
-    for line in (*facts(chosen, built), *(f"note: {text}" for text in oddities(chosen, built))):
+    for line in (*facts(chosen, built), *(f"note: {text}" for text in (*oddities(chosen, built), *notes))):
         console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
-    if dropped:
-        said = f"note: {chosen.algorithm.label} does not take {', '.join(dropped)}"
-        console.print(said, highlight=False, markup=False)
     console.print("no fault found", highlight=False)
 
 

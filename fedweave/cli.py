@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperGroup
 
 from fedweave.attack import attack
@@ -145,12 +146,9 @@ def run(
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
-    chosen, dropped = read(config, settings or [], algorithm)
-    if dropped:
-        numbers = {key: value for key, value in chosen.algorithm.values.items() if isinstance(value, int | float | str)}
-        kept = ", ".join(f"{key} = {value}" for key, value in numbers.items())
-        say(f"note: {chosen.algorithm.label} does not take {', '.join(dropped)}; dropped from [bold]\\[algorithm][/]")
-        say(f"note: it runs with {kept}")
+    chosen, notes = read(config, settings or [], algorithm)
+    for note in notes:
+        say(escape(f"note: {note}"))
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.label}-s{chosen.general.seed}"
 
     from fedweave.report.terminal import Terminal, screen, show_result

@@ -115,6 +115,7 @@ def train(
             fed.ledger.purpose = purposes.EVALUATION
             _refuse_divergence(number, state)
             rows, measured = measure(number, algorithm.evaluate(state, fed))
+            measured |= of_all(algorithm, state)
             best = best_validated(number, rows, measured, before)
             best |= fairest(number, rows, measured, before, fair_margin)
             before = measured | best
@@ -139,6 +140,12 @@ def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Any) -> pa.Tab
         if not math.isnan(value)
     ]
     return pa.table([pa.array(column) for column in zip(*known, strict=True)], METRICS_SCHEMA) if known else None
+
+
+def of_all(algorithm: Algorithm, state: Tree) -> dict[str, float]:
+    """What the server knows of all clients together after a round, by name."""
+    counts: dict[str, float] = getattr(algorithm, "counts", lambda state: {})(state)
+    return counts
 
 
 def _tree(algorithm: Algorithm, method: str, state: Any) -> Tree:

@@ -15,8 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave import config
+from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
 from fedweave.report import terminal
+from fedweave.sweep.plan import planned
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 DATA = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[1] / "../shared/data"))
@@ -174,6 +176,28 @@ def test_another_algorithm_drops_values_that_it_cannot_have(small: Path) -> None
     assert code == 0
     assert "optimizer" in err
     assert config.read(small / "q/config.toml")[0].algorithm.values["optimizer"] == "sgd"
+
+
+def test_another_algorithm_trains_at_its_own_pace_unless_told_otherwise(small: Path) -> None:
+    """In runs, checks and sweeps; Adam's learning rate is none for SGD."""
+    (small / "small.toml").write_text(SMALL.replace("[algorithm]", "[algorithm]\nlr = 0.02"))
+    own = config.parameters("algorithm", ALGORITHMS["qfedavg"])["lr"].default
+    for name, more, due in (("own", [], own), ("told", ["--set", "algorithm.lr=0.7"], 0.7)):
+        code, _, err = fedweave("run", "small.toml", "--algorithm", "qfedavg", "--out", name, *more)
+        assert code == 0
+        assert f"lr = {due} (not 0.02)" in err
+        assert "qfedavg keeps local_steps = 1" in err
+        assert config.read(small / name / "config.toml")[0].algorithm.values["lr"] == due
+    assert f"lr = {own} (not 0.02)" in fedweave("check", "small.toml", "--algorithm", "qfedavg")[1]
+    runs, notes = planned(small / "small.toml", small / "s", "0", "fedavg,qfedavg", [], [])
+    assert [run.config.algorithm.values["lr"] for run in runs] == [0.02, own]
+    assert f"lr = {own} (not 0.02)" in " ".join(notes)
+
+
+def test_an_experiment_to_start_from_leaves_every_algorithm_its_pace() -> None:
+    """`lr` there would hold for whatever algorithm somebody names in its place."""
+    for name in ("digits", "own-tables", "own-members", "fedavg-cora"):
+        assert not config.load(EXPERIMENTS / f"{name}.toml")["algorithm"].keys() & {"lr", "optimizer"}
 
 
 @pytest.mark.parametrize(

@@ -255,9 +255,20 @@ def test_error_elsewhere_does_not_blame_the_flag(toml: Callable[[str], Path]) ->
 
 def test_another_algorithm_keeps_shared_keys_and_names_the_dropped(toml: Callable[[str], Path]) -> None:
     path = toml(GRID + "[algorithm]\nlr = 0.2\nkind = 'sgd'\nparts = ['cross_entropy']\n")
-    found, dropped = config.read(path, ["algorithm.steps=9"], algorithm="other")
-    assert found.plain()["algorithm"] == {"name": "other", "lr": 0.2, "steps": 9, "parts": ["cross_entropy"]}
-    assert dropped == ("kind",)
+    found, notes = config.read(path, ["algorithm.steps=9"], algorithm="other")
+    assert found.plain()["algorithm"] == {"name": "other", "lr": 0.5, "steps": 9, "parts": ["cross_entropy"]}
+    assert [part for part in ("not take kind", "lr = 0.5 (not 0.2)", "keeps parts of") if part in " ".join(notes)] == [
+        "not take kind", "lr = 0.5 (not 0.2)", "keeps parts of",
+    ]  # fmt: skip
+    found, notes = config.read(path, ["algorithm.lr=0.3"], algorithm="other")
+    assert found.plain()["algorithm"]["lr"] == 0.3
+    assert "lr = 0.3 (not 0.2)" in " ".join(notes)
+
+
+def test_the_same_algorithm_keeps_all_and_nothing_is_said(toml: Callable[[str], Path]) -> None:
+    path = toml(GRID + "[algorithm]\nlr = 0.2\nkind = 'sgd'\n")
+    found, notes = config.read(path, algorithm="fedavg")
+    assert (found.plain()["algorithm"]["lr"], found.plain()["algorithm"]["kind"], notes) == (0.2, "sgd", [])
 
 
 def test_another_algorithm_does_not_hide_a_typo(toml: Callable[[str], Path]) -> None:

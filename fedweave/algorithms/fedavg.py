@@ -18,7 +18,7 @@ from torch import Tensor
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round
-from fedweave.algorithms.parts.conflicts import Settings, check_settings
+from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
@@ -46,6 +46,7 @@ class FedAvg(Deployable):
     participation:   share of the clients sampled per round, at least one.
     quorum:          share of the sampled clients that must reply.
     share:           patterns of the weights that are shared, such as "0/*" for the first layer's; others stay at home.
+        None, (), where parts exchange something else, such as prototypes.
     parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
         other parts decide these.
     """
@@ -69,11 +70,11 @@ class FedAvg(Deployable):
         for name in ("participation", "quorum"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
-        if not self.share:
-            raise ValueError("share is empty, so nothing would be learnt together; choose the algorithm local for that")
         shares = self.share != ("*",) or bool(self.composed.private)
         given = Settings(shares, self._own_weights, self._remembers, self.participation, self.optimizer)
         check_settings(self.composed, given)
+        if not self.share:
+            check_exchange(self.composed)
         self.objective  # noqa: B018  refuses what cannot be trained
 
     @property
@@ -111,7 +112,8 @@ class FedAvg(Deployable):
     @cached_property
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
-        return Composition.of(self.parts, defaults={"weigh": BySize()})
+        weights = {"weigh": BySize()} if self.share else {}  # of updates, which there are none without
+        return Composition.of(self.parts, defaults=weights)
 
     @cached_property
     def objective(self) -> Objective:
@@ -147,7 +149,7 @@ class FedAvg(Deployable):
         whole = models.init(self.net, fed.key("init"), fed.dtype)
         w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
         vain = [pattern for pattern in self.share if not any(fnmatchcase(path, pattern) for path in paths)]
-        if whole and (vain or not w):
+        if whole and (vain or (self.share and not w)):
             told = vain[0] if vain else list(self.share)
             raise ConfigError(f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.")
         state: Tree = {"parts": self.composed.begun(fed, w)}
@@ -188,6 +190,10 @@ class FedAvg(Deployable):
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """What the parts know of each client (`Part.measures`)."""
         return self.composed.measures(self._memory(state), len(fed.clients))
+
+    def counts(self, state: Tree) -> dict[str, float]:
+        """What the parts know of all clients together (`Part.measures`)."""
+        return self.composed.counts(self._memory(state))
 
     def pairs(self, state: Tree) -> dict[str, Tensor]:
         """What the parts know of every two clients (`Part.pairs`)."""
@@ -268,7 +274,7 @@ class FedAvg(Deployable):
 
     def _whole(self, ctx: Context) -> Tree:
         """The received weights, and the client's own in the places that are not shared."""
-        received = ctx.message["w"]
+        received = ctx.message.get("w", {})
         if not self._own_weights:
             return received
         return nest(dict(leaves(ctx.own)) | dict(leaves(received)))

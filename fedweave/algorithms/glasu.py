@@ -28,6 +28,7 @@ What the paper leaves open, or where this differs:
 - Each client predicts with its own f_m on the full graph; the accuracy reported is the mean over the clients.
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,9 +42,8 @@ from fedweave.algorithms.scoring import SCORES
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
-from fedweave.algorithms.vertical.release import RowRelease
-from fedweave.algorithms.vertical.split import Split
-from fedweave.core import model as models
+from fedweave.algorithms.vertical.release import WORDS, RowRelease
+from fedweave.algorithms.vertical.split import Split, cuts
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
@@ -55,7 +55,9 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.learn import check_training
 from fedweave.metrics.classification import counts
 from fedweave.privacy.gaussian import GaussianRows
+from fedweave.privacy.secure_sum import cut_counts
 
+_log = logging.getLogger(__name__)
 _H = "a representation of every node of the exchanged list, from the client's features and edges, and whose row it is"
 _ALL = "a representation of every node, from the client's features and edges"
 _BACK = (
@@ -244,10 +246,11 @@ class GLASU:
         for segment in range(split.last):  # algorithm 3
             replies = fed.map(self.infer, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies)}
+            state = self.party.how.tallied(state, replies, message["h"], WORDS)
         holders = [client for client in fed.clients if state["holders"][client]]
         exchanged, (rate, state) = self.backward == "exchanged", self._rate(state)
         if exchanged or len(holders) < len(fed.clients):  # algorithm 6
-            message["gradient"] = self._pulled(fed, message, holders)
+            message["gradient"], state = self._pulled(fed, message, holders, state)
         if not exchanged:
             fed.map(self.update, message | rate)  # algorithms 4 and 7
             return state
@@ -257,12 +260,20 @@ class GLASU:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies)))}
         return state
 
-    def _pulled(self, fed: Federation, message: Tree, holders: Sequence[str]) -> Tensor:
-        """The mean over the label holders of the gradients in H[L], in a secure sum where it is a sum of several."""
+    def _pulled(self, fed: Federation, message: Tree, holders: Sequence[str], state: Tree) -> tuple[Tensor, Tree]:
+        """The mean over the label holders of the gradients in H[L], in a secure sum where it is a sum of several; and
+        the server's state after it."""
         if self.secure_sum and len(holders) > 1:
-            return SLOPES.decode(fed.map(self.pull_sum, message).total("gradient"), fed.dtype) / len(holders)
+            pulls = fed.map(self.pull_sum, message)
+            gradient = SLOPES.decode(pulls.total("gradient"), fed.dtype) / len(holders)
+            return gradient, self.party.how.tallied(state, pulls, gradient, SLOPES)
         pulls = fed.map(self.pull, message, clients=holders)
-        return pulls.weighted_sum("gradient", torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64))
+        alike = torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64)
+        return pulls.weighted_sum("gradient", alike), state
+
+    def counts(self, state: Tree) -> dict[str, float]:
+        """{"secure_sum/cut": how many numbers were cut to the bound} and what belongs to it; {} if none was."""
+        return cut_counts(state.get("cut"))
 
     def _rate(self, state: Tree) -> tuple[Tree, Tree]:
         """The learning rate for the clients where it is not always `lr`, and the server's state after the round."""
@@ -322,6 +333,8 @@ class GLASU:
         for segment in range(self.party.split.last):
             replies = fed.map(self.infer_full, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies)}
+            if told := self.counts(self.party.how.tallied({}, replies, message["h"], WORDS)):
+                _log.warning("note: of values for predictions, a secure sum cut %(secure_sum/cut)d", told)
         return message
 
     def _aggregate(self, fed: Federation, replies: Replies) -> Tensor:
@@ -351,28 +364,6 @@ class GLASU:
         """The client's prediction, for its owner alone."""
         client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)
         return {}
-
-
-def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...]:
-    """The numbers of the model's layers after which the server aggregates: those `at` 1, …, L of the layers that pass
-    messages or, evenly, ⌈k L / K⌉ for k = 1, …, K (section 5.3; K = 2 is the middle and the last).
-
-    Raises:
-        ValueError: more exchanges than such layers, `at` is not rising within 1, …, L, or no layer can be told from
-            another.
-    """
-    if models.needs_graph(model):
-        raise ValueError("parties train on mini-batches, which a torch.nn.Module cannot read; choose model gcnii")
-    passing = [i for i, layer in enumerate(model) if layer.operator is not None]
-    count = len(passing)
-    if exchanges > count and not at:
-        raise ValueError(
-            f"exchanges is {exchanges}, but only {count} of the model's layers pass messages; set 0 to {count}"
-        )
-    chosen = tuple(at) or tuple(-(-k * count // exchanges) for k in range(1, exchanges + 1))
-    if any(a >= b for a, b in zip((0, *chosen), (*chosen, count + 1), strict=True)):
-        raise ValueError(f"at is {list(chosen)}; it must rise within 1, …, {count}, the layers that pass messages")
-    return tuple(passing[number - 1] for number in chosen)
 
 
 def union(replies: Replies, count: int) -> Tensor:

@@ -3,22 +3,31 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedweave.config.choice import Choice, accepts, checked_values, choose, taken
 from fedweave.config.names import Faults, check_keys
-from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES, lookup, own_parameters, parameters, registry
+from fedweave.config.plugins import (
+    DEFAULT_NAMES,
+    REGISTRIES,
+    Parameter,
+    lookup,
+    own_parameters,
+    parameters,
+    registry,
+)
 from fedweave.config.settings import General
 from fedweave.config.toml import Document, dumps, load, override, section
 from fedweave.errors import ConfigError
 from fedweave.outside import check_trusted
 
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
+_PACES = (("lr", "optimizer"), ("server_lr",))  # what tells how far steps go, which belongs together
 MOST_OTHERS = 9  # plug-ins that a hint names
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
 
@@ -54,28 +63,55 @@ class Config:
             raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args)) from error
 
 
+@dataclass(frozen=True)
+class Exchanged:
+    """What became of the keys of [algorithm] with another algorithm in its place. kept: as they are. own: learning
+    rates and optimisers, with the values that are not kept, because the other algorithm has defaults of its own.
+    dropped: what it does not have, or cannot have with that value."""
+
+    kept: tuple[str, ...] = ()
+    own: Mapping[str, Any] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+    def told(self, name: str, values: Mapping[str, Any]) -> list[str]:
+        """Sentences on it; name: of the other algorithm, values: those with which it runs."""
+        if not (self.own or self.dropped):
+            return []
+        kept = ", ".join(f"{key} = {values[key]}" if _short(values[key]) else key for key in self.kept) or "nothing"
+        found = [f"{name} does not take {', '.join(self.dropped)}; dropped from [algorithm]"] if self.dropped else []
+        if self.own:
+            now = ", ".join(f"{key} = {values[key]} (not {was})" for key, was in self.own.items())
+            found.append(f"{name} has a learning rate and an optimiser of its own: {now}; --set algorithm.… changes it")
+        return [*found, f"{name} keeps {kept} of [algorithm]"]
+
+
+def _short(value: Any) -> bool:
+    return isinstance(value, int | float | str)
+
+
 def written(document: Document) -> str:
     """The document of a run (`Config.plain`) as TOML, with the remark which sections sites do not use."""
     of_sites = section(document, "engine").get("name") == "flare"
     return dumps(document, dict.fromkeys(("data", "partition"), _OF_SIMULATIONS) if of_sites else None)
 
 
-def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None) -> tuple[Config, tuple[str, ...]]:
+def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None) -> tuple[Config, list[str]]:
     """Resolve the TOML file at `path`, with `algorithm` in place of its own and then `overrides` ("section.key=value").
 
-    Returns the config and the keys of [algorithm] that the other algorithm does not have, which were dropped.
+    Returns the config and, with another algorithm, sentences on what it keeps of [algorithm] and what not.
 
     Raises:
         ConfigError: the file cannot be read, or a key, name or value is not valid; names it and what is.
     """
     document = load(path)
-    dropped: tuple[str, ...] = ()
+    exchanged = Exchanged()
     if algorithm is not None:
-        document, dropped = with_algorithm(document, algorithm)
+        document, exchanged = with_algorithm(document, algorithm)
     for text in overrides:
         override(document, text)
     try:
-        return resolve(document), dropped
+        config = resolve(document)
+        return config, exchanged.told(config.algorithm.label, config.algorithm.values)
     except ConfigError as error:
         remedies = _replacing([str(fault) for fault in error.args], overrides)
         raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args), *remedies) from error
@@ -141,25 +177,31 @@ def _replacing(faults: Sequence[str], overrides: Sequence[str]) -> Iterator[str]
             yield f"--set {text} keeps the other keys of [{table}]; to leave all of them out, write --set '{whole}'"
 
 
-def with_algorithm(document: Document, name: str, option: str = "--algorithm") -> tuple[Document, tuple[str, ...]]:
+def with_algorithm(document: Document, name: str, option: str = "--algorithm") -> tuple[Document, Exchanged]:
     """The same experiment with another algorithm: NAME's defaults, keeping the keys that NAME has too with values that
-    it can have. option: of the command line, where the name comes from.
-
-    Returns the new document and the dropped keys.
+    it can have; a learning rate and its optimiser only where NAME's defaults are those of the algorithm before. option:
+    of the command line, where the name comes from.
 
     Raises:
         ConfigError: there is no such algorithm, or the section to be replaced is itself not valid.
     """
     table = section(document, "algorithm")
-    _chosen("algorithm", table)
+    before = parameters("algorithm", _chosen("algorithm", table).kind)
     name, kind = lookup(option, "algorithm", name)
     own = parameters("algorithm", kind)
-    kept = {key: value for key, value in table.items() if key in own and accepts(own[key], value)}
-    dropped = tuple(key for key in table if key not in kept and key != "name")
+    apart = {key for pace in _PACES if any(_default(own, key) != _default(before, key) for key in pace) for key in pace}
+    replaced = {key: value for key, value in table.items() if key in apart and key in own}
+    kept = {key: value for key, value in table.items() if key in own and key not in apart and accepts(own[key], value)}
+    dropped = tuple(key for key in table if key not in kept and key not in replaced and key != "name")
     if "parts" in kept and (takes := getattr(kind, "takes_part", None)):
         kept["parts"], idle = taken(kept["parts"], own["parts"], takes)
         dropped += tuple(f"parts {name}" for name in idle)
-    return {**document, "algorithm": {"name": name, **kept}}, dropped
+    exchanged = Exchanged(tuple(kept), replaced, dropped)
+    return {**document, "algorithm": {"name": name, **kept}}, exchanged
+
+
+def _default(own: Mapping[str, Parameter], key: str) -> Any:
+    return own[key].default if key in own else None
 
 
 def resolve(document: Document) -> Config:

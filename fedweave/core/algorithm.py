@@ -122,7 +122,7 @@ class Algorithm(Protocol):
     at every client is a class variable `capabilities` (see `Capabilities`). A site takes part only in algorithms that
     also have `calls(clients) -> Calls`: the calls that a site may get in a federation of that many clients.
     One whose training steps can be on few examples says on how few: `least_examples(graph, message)` gives {settings:
-    number}.
+    number}. `counts(state)` gives {name: number}, what the server knows of all clients together, for summaries.
     """
 
     model: Any

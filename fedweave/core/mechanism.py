@@ -178,7 +178,24 @@ class SecureSum:
         return UNBOUNDED
 
 
-Mechanism: TypeAlias = Mixup | Clipped | Gaussian | LDP | SecureSum
+@dataclass(frozen=True)
+class Derived:
+    """A function of what was protected to leave in the same message under the key `of`, and so costs nothing more."""
+
+    of: str
+
+    def __post_init__(self) -> None:
+        _check_words(self.of, "")
+
+    def __str__(self) -> str:
+        return f"a function of what leaves as {self.of}, protected as that is"
+
+    def cost(self) -> Cost:
+        """Of one release, beside that of `of`."""
+        return Cost()
+
+
+Mechanism: TypeAlias = Mixup | Clipped | Gaussian | LDP | SecureSum | Derived
 Mechanisms: TypeAlias = tuple[Mechanism, ...]
 KINDS: dict[str, type[Mechanism]] = {
     "mixup": Mixup,
@@ -186,6 +203,7 @@ KINDS: dict[str, type[Mechanism]] = {
     "gaussian": Gaussian,
     "ldp": LDP,
     "secure_sum": SecureSum,
+    "derived": Derived,
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}
 

@@ -39,9 +39,14 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, rem
     Raises:
         UserError: names what has changed.
     """
-    if changed := [what for what in now if what in before and before[what] != now[what]]:
+    if changed := changes(before, now):
         what = "code" if any(Path(one).suffix == ".py" for one in changed) else "data"
         raise UserError(f"the {what} of {run} has changed since it was begun: {', '.join(changed)}. {remedy}")
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What is not as a run noted it `before`."""
+    return [what for what in now if what in before and before[what] != now[what]]
 
 
 def _digest(arrays: tuple[np.ndarray | None, ...]) -> str:

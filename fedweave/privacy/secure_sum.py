@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedweave.core.mechanism import SecureSum
+from fedweave.core.federation import Sends
+from fedweave.core.mechanism import Derived, SecureSum
 from fedweave.errors import UserError
 
 SLOTS = 16  # sums for which sites agree on keys at once
+BEYOND = "beyond"  # the key of how many of a client's numbers were cut to the bound, itself a word of the sum
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class FixedPoint:
         words = scaled.clamp(-most, most).to(self.dtype)
         return torch.where(value.isfinite(), words, torch.iinfo(self.dtype).min)
 
+    def beyond(self, value: Tensor, most: Any) -> Tensor:
+        """How many elements of `value` `encode` cuts to ±`most`: int64 scalar."""
+        return ((value.to(torch.float64) * 2.0**self.fraction).round_().abs() > most).sum()
+
     def decode(self, total: Tensor, dtype: torch.dtype) -> Tensor:
         """The number that a sum of words stands for."""
         return (total.to(torch.float64) * 2.0**-self.fraction).to(dtype)
@@ -75,3 +81,28 @@ def even_share(words: FixedPoint, share: Tensor) -> Tensor:
     words of 32 bits, which float64 holds exactly."""
     clients = (1 / share.to(torch.float64)).round()
     return ((2.0 ** (words.bits - 1) - 1) / clients).floor()
+
+
+def tells_beyond(of: str, mechanism: SecureSum) -> dict[str, Sends]:
+    """The declaration of `BEYOND`, of what leaves as `of` in such a sum: it is in the sum, too."""
+    reveals = "nothing by itself; with the others' the number of all values that were cut to the bound of the sum"
+    return {BEYOND: Sends(reveals, (Derived(of), SecureSum(mechanism.least, mechanism.everyone, 64, 0)))}
+
+
+def tallied(before: Any, cut: Tensor, values: int, bound: float) -> Tensor:
+    """Sums so far: how many numbers were cut, of how many, in how many sums, and the bound of the last such sum;
+    float64 [4].
+
+    before: what there was of them; None at first. cut, values: of a sum.
+    """
+    was = torch.zeros(4, dtype=torch.float64) if before is None else before
+    some = float(cut > 0)
+    more = torch.tensor([float(cut), values, some, (bound - float(was[3])) * some], dtype=torch.float64)
+    return was + more
+
+
+def cut_counts(tally: Any) -> dict[str, float]:
+    """What a summary says of a tally: nothing where nothing was cut."""
+    if tally is None or not tally[0] > 0:
+        return {}
+    return dict(zip((f"secure_sum/{name}" for name in ("cut", "values", "sums", "bound")), tally.tolist(), strict=True))

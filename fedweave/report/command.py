@@ -33,7 +33,7 @@ def compare(
     from fedweave.errors import UserError
     from fedweave.report.compare import NOTE, compared
     from fedweave.report.reading import grouped, read_runs
-    from fedweave.report.tables import comparable
+    from fedweave.report.tables import incomparable
     from fedweave.report.terminal import screen, show_cells
     from fedweave.report.training import unlike
 
@@ -42,11 +42,8 @@ def compare(
         raise UserError(f"{directories[0]} is one run; give another to compare it with.")
     if len(groups) < 2:
         raise UserError("these runs differ in the seed alone; give runs of at least two experiments or algorithms.")
-    if not comparable(groups):
-        raise UserError(
-            "these runs are of other data, of another number of clients, or not finished, so that a difference between "
-            "them says nothing of what they were started for; give finished runs on the same data and clients."
-        )
+    if why := incomparable(groups):
+        raise UserError(f"{why}. A difference between them says nothing of what they were started for.")
     found = compared(groups)
     if not found.rows:
         raise UserError(f"{groups[0].label} shares no seed with the others; give runs with the same seeds.")

@@ -95,7 +95,9 @@ def _warnings(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
     missing = [f"{run.directory}: {said}" for run in runs if (said := absent(run.metrics))]
     joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
     in_metrics = [said for group in groups for said in _noted(group, notes)]
-    return [*unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
+    why = tables.incomparable(groups) if len(groups) > 1 else ""
+    apart = [f"Nothing is compared on this page, because {why}."] if why else []
+    return [*apart, *unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
 
 
 def _noted(group: Group, notes: Callable[[dict[str, Any]], dict[str, str]]) -> list[str]:

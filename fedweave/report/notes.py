@@ -3,6 +3,8 @@ clients, and a fairest round that is not one."""
 
 from collections.abc import Mapping, Sequence
 
+from fedweave.core.text import counted
+
 _REFERENCES = {
     "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, that of always predicting the most frequent "
     "class of the training examples.",
@@ -35,6 +37,14 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         found["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
             "metrics are of the others. metrics.parquet names them (missing, refused, late)."
+        )
+    if cut := metrics.get("secure_sum/cut"):
+        values, sums, bound = (metrics.get(f"secure_sum/{name}") or 0.0 for name in ("values", "sums", "bound"))
+        found["cut"] = (
+            f"{cut:,.0f} of {values:,.0f} values were cut to ±{bound:g}, the bound of the secure sum, in "
+            f"{counted(round(sums), 'sum')}: what was added up is less than what members computed. Raise the "
+            "part's `bound`, with fewer digits in `fraction` or `bits = 64`; in GLASU, where the number of parties "
+            "decides it, lower lr."
         )
     found |= _lacking("best_val", "best validation accuracy", metrics)
     if coarse := metrics.get("scores/coarse"):

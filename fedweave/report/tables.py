@@ -101,8 +101,17 @@ def command(run: Run) -> str:
 
 def comparable(groups: Sequence[Group]) -> bool:
     """Whether a best value means something: finished runs on the same data with as many clients."""
-    about = {(group.first.summary["dataset"], group.first.summary["clients"]) for group in groups}
-    return len(groups) > 1 and len(about) == 1 and all(group.first.finished for group in groups)
+    return len(groups) > 1 and not incomparable(groups)
+
+
+def incomparable(groups: Sequence[Group]) -> str:
+    """Why differences between runs say nothing of what they were started for, with whose; "" if they do."""
+    for name, words in (("dataset", "of other data"), ("clients", "of other numbers of clients")):
+        if len({group.first.summary[name] for group in groups}) > 1:
+            told = "; ".join(f"{group.label}: {group.first.summary[name]}" for group in groups)
+            return f"these runs are {words} ({told})"
+    odd = [f"{group.first.directory}, {rounds(group.first)}" for group in groups if not group.first.finished]
+    return f"not all runs are finished: {'; '.join(odd)}" if odd else ""
 
 
 def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:

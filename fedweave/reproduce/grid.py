@@ -19,14 +19,18 @@ _NOUNS = {"data": "data set"}
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One experiment with one seed; `name` says algorithm, data set, seed and a hash of all other settings."""
+    """One experiment with one seed; `name` says algorithm, data set, seed and a hash of all other settings. anew: what
+    its directory holds is of other code or data, and to be replaced."""
 
     name: str
     config: Config
     directory: Path
+    anew: bool = False
 
     def finished(self) -> bool:
         """Whether its directory holds its final result; what is wrong with a directory, running it will say."""
+        if self.anew:
+            return False
         with suppress(FedweaveError):
             return examine(self.config, self.directory, resume=True) is not None
         return False

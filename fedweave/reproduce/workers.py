@@ -99,7 +99,7 @@ def _start(run: PlannedRun, jobs: int) -> _Worker:
     write(log, lambda file: None)  # a folder that cannot be written to fails here, not in the process
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
-    arguments = ["run", str(document), "--out", str(run.directory), "--resume", "-q"]
+    arguments = ["run", str(document), "--out", str(run.directory), "--overwrite" if run.anew else "--resume", "-q"]
     threads = int(os.environ.get("OMP_NUM_THREADS", max(1, (os.cpu_count() or 1) // jobs)))
     process = context.Process(target=_command, args=(arguments, log, threads, dict(os.environ)))
     process.start()

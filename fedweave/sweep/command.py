@@ -32,6 +32,9 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where it is kept (sweeps/<experiment>).")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Do anew what was run with other code or data; keep the rest.")
+    ] = False,
 ) -> None:
     """Run an experiment with several seeds, algorithms and settings; finished runs are used again.
 
@@ -43,12 +46,12 @@ def sweep(
     from fedweave.report.training import unlike
     from fedweave.reproduce.workers import Stopped
     from fedweave.runs.files import write
-    from fedweave.sweep.plan import check_unchanged, planned
+    from fedweave.sweep.plan import planned, up_to_date
     from fedweave.sweep.table import NOTES, lost, markdown, results
 
     folder, console = out or Path("sweeps") / config.stem, screen()
     runs, notes = planned(config, folder, seeds, algorithms, settings or [], grid or [])
-    check_unchanged(runs)
+    runs = up_to_date(runs, overwrite)
     for note in notes:
         console.print(f"note: {note}", highlight=False, markup=False)
     try:

@@ -4,12 +4,14 @@ import itertools
 import re
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 from fedweave import datasets, outside
-from fedweave.config import Document, load, override, parameters, registry, with_algorithm
+from fedweave.config import Document, Exchanged, load, override, parameters, registry, resolve, with_algorithm
 from fedweave.config.plugins import lookup
-from fedweave.datasets.contents import check_same, digests
+from fedweave.core.text import counted
+from fedweave.datasets.contents import changes, digests
 from fedweave.errors import ConfigError, UserError
 from fedweave.reproduce.grid import PlannedRun, planned_run
 from fedweave.runs.checkpoint import Checkpoint
@@ -36,15 +38,18 @@ def planned(
     base = load(config)
     documents, notes = list[Document](), list[str]()
     for name in algorithms.split(",") if algorithms else [None]:
-        document, dropped = (base, ()) if name is None else with_algorithm(base, name.strip(), "--algorithms")
+        exchanged = Exchanged()
+        document = base
+        if name is not None:
+            document, exchanged = with_algorithm(base, name.strip(), "--algorithms")
         document = deepcopy(document)
         apart = [text for text in settings if not _takes(document, text.partition("=")[0].strip(), "--set")]
         for text in settings:
             if text not in apart:
                 override(document, text)
-        without = [*dropped, *(f"--set {text}" for text in apart)]
-        notes += [f"{(name or '').strip()} does not take {', '.join(without)}."] if without else []
-        documents += _combined(document, [_values(text) for text in grid])
+        combined = _combined(document, [_values(text) for text in grid])
+        documents += combined
+        notes += _told((name or "").strip(), exchanged, apart, combined[0])
     numbers = _seeds(seeds)
     if len(numbers) * len(documents) > MOST:
         raise UserError(f"these are {len(numbers) * len(documents):,} runs; ask for at most {MOST:,}.")
@@ -52,6 +57,12 @@ def planned(
     for run in runs[: len(documents)]:
         run.config.check_made()
     return list({run.name: run for run in runs}.values()), notes
+
+
+def _told(name: str, exchanged: Exchanged, apart: Sequence[str], document: Document) -> list[str]:
+    """Sentences on what an algorithm keeps of [algorithm] and what not; apart: the --set that it does not take."""
+    without = [f"{name} does not take {', '.join(f'--set {text}' for text in apart)}"] if apart else []
+    return [f"{note}." for note in (*without, *exchanged.told(name, resolve(document).algorithm.values))]
 
 
 def _combined(document: Document, grid: Sequence[tuple[str, list[str]]]) -> list[Document]:
@@ -101,22 +112,33 @@ def _seeds(text: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def check_unchanged(runs: Sequence[PlannedRun]) -> None:
-    """Refuse finished runs of tables or plug-ins of one's own that have changed since: they would stand beside runs of
-    the new.
+def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
+    """The runs, with those to be done anew that tables or plug-ins of one's own have changed under: they would stand
+    beside runs of the new.
 
     Raises:
-        UserError: names the run and what has changed.
+        UserError: there are such runs, and they are not to be replaced; names what has changed.
     """
     known: dict[str, dict[str, str]] = {}
-    for run in runs:
-        data, folder, seed = run.config.data, run.config.folder, run.config.general.seed
-        code = outside.digests(run.config.plain())
-        if (folder is None and not code) or not run.finished():
-            continue
-        key = repr((data.plain(), folder, seed))
-        if key not in known:
-            own = folder is not None
-            known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values)) if own else {}
-        before = Checkpoint.load(run.directory / CHECKPOINT).source
-        check_same(before, known[key] | code, run.directory, "Sweep what is new into another directory with --out.")
+    found = {run.name: changed for run in runs if (changed := _changed(run, known))}
+    if found and not overwrite:
+        what = ", ".join(dict.fromkeys(one for changed in found.values() for one in changed))
+        kept = sum(run.finished() for run in runs if run.name not in found)
+        raise UserError(
+            f"{what} of {counted(len(found), 'run')} has changed since, such as of {next(iter(found))}. --overwrite "
+            f"does these anew and keeps the others, {kept} of them done; or sweep into another directory with --out."
+        )
+    return [replace(run, anew=run.name in found) for run in runs]
+
+
+def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
+    """What is not as it was when a run was begun; known: digests of tables that have been read."""
+    data, folder, seed = run.config.data, run.config.folder, run.config.general.seed
+    code = outside.digests(run.config.plain())
+    if (folder is None and not code) or not (run.directory / CHECKPOINT).exists():
+        return []
+    key = repr((data.plain(), folder, seed))
+    if key not in known:
+        own = folder is not None
+        known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values)) if own else {}
+    return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)

@@ -8,7 +8,7 @@ import pytest
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.build import build
-from fedweave.config import resolve
+from fedweave.config import parameters, resolve, with_algorithm
 from fedweave.errors import UserError
 from fedweave.rounds import train
 
@@ -49,3 +49,23 @@ def test_a_default_is_no_trap(name: str, fedavg: float) -> None:
     accuracy = found.get("global/accuracy", found["local/accuracy"])
     assert accuracy > fedavg - LOSS
     assert found["local/accuracy"] > found["local/majority"]
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_an_experiment_keeps_its_pace_where_both_algorithms_have_the_same_alone(name: str) -> None:
+    """FedAvg's Adam at 0.02 is no pace for SGD; what is neither learning rate nor optimiser is kept."""
+    table = {"name": "fedavg", "lr": 0.02, "optimizer": "adam", "local_steps": 7}
+    document, exchanged = with_algorithm({"algorithm": table}, name)
+    before, own = (parameters("algorithm", ALGORITHMS[one]) for one in ("fedavg", name))
+    pace = [key for key in ("lr", "optimizer") if key in own]
+    alike = all(key in own and own[key].default == before[key].default for key in ("lr", "optimizer"))
+    now = document["algorithm"]
+    assert {key: now.get(key) for key in pace} == {key: table[key] if alike else None for key in pace}
+    assert ("local_steps" in now) == ("local_steps" in own)
+    assert set(exchanged.own) == (set() if alike else set(pace))
+
+
+def test_what_a_server_learns_by_is_its_own() -> None:
+    """Of momentum 0.5, of Adam 0.003."""
+    document, _ = with_algorithm({"algorithm": {"name": "fedavgm", "server_lr": 0.7, "lr": 0.02}}, "fedadam")
+    assert document["algorithm"] == {"name": "fedadam", "lr": 0.02}

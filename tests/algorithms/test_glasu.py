@@ -10,9 +10,10 @@ import scipy.sparse as sp
 import torch
 
 from fedweave import build, datasets
-from fedweave.algorithms.glasu import GLASU, cuts, union
+from fedweave.algorithms.glasu import GLASU, union
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
+from fedweave.algorithms.vertical.split import cuts
 from fedweave.core.algorithm import capabilities
 from fedweave.core.edge_list import EdgeList
 from fedweave.core.edges import Edges

@@ -11,7 +11,8 @@ from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.privacy.gaussian import GaussianRows
-from fedweave.privacy.secure_sum import FixedPoint, even_share
+from fedweave.privacy.secure_sum import FixedPoint, cut_counts, even_share, tallied
+from fedweave.rounds import train
 from tests.algorithms.test_glasu import federation, gap, made, outcome, parties, rows
 
 WORDS = FixedPoint(32, 16)
@@ -154,3 +155,31 @@ def test_a_cap_on_epsilon_counts_every_release_of_noised_rows() -> None:
         assert spent.epsilon(1e-5) == pytest.approx(noised.epsilon(releases))
     with pytest.raises(PolicyViolation, match=r"policy\.epsilon: ε = "):
         check_reply(rules, spent, reply, 8, info)
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_how_many_representations_were_cut_is_said(
+    mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where words hold little; else nothing is cut."""
+    algorithm = made(secure_sum=True)
+    *_, last = train(algorithm, federation(mode=mode), 1)
+    assert algorithm.counts(last.state) == {}
+    assert last.state["cut"][0] == 0 < last.state["cut"][1]
+    for module in ("release", "aggregation"):
+        monkeypatch.setattr(f"fedweave.algorithms.vertical.{module}.even_share", lambda words, share: torch.tensor(99))
+    *_, last = train(algorithm, federation(mode=mode), 1)
+    told = {name: value for name, value in last.summary.items() if name.startswith("secure_sum/")}
+    assert 0 < told["secure_sum/cut"] <= told["secure_sum/values"]
+    assert told["secure_sum/bound"] == 99 / 2**16
+    assert "a secure sum cut" in caplog.text
+
+
+def test_a_tally_adds_up_sums_and_keeps_the_bound_of_the_last_that_cut() -> None:
+    first = tallied(None, torch.tensor(3), 10, 0.5)
+    second = tallied(first, torch.tensor(0), 20, 9.0)
+    assert second.tolist() == [3, 30, 1, 0.5]
+    assert cut_counts(tallied(second, torch.tensor(1), 5, 2.0)) == {
+        "secure_sum/cut": 4, "secure_sum/values": 35, "secure_sum/sums": 2, "secure_sum/bound": 2.0,
+    }  # fmt: skip
+    assert cut_counts(tallied(None, torch.tensor(0), 10, 0.5)) == {}

@@ -10,11 +10,13 @@ import torch
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
 from fedweave.algorithms.parts import Clip, Context, Drift, MemberNoise, MixedStart, Part, SecureSum, Uniform
 from fedweave.core.graph import TRAIN
-from fedweave.core.mechanism import Clipped, read_applied
+from fedweave.core.mechanism import Account, Clipped, read_applied
 from fedweave.core.mechanism import SecureSum as Applied
-from fedweave.core.tree import leaves, map_leaves
+from fedweave.core.tree import leaves, map_leaves, nest
 from fedweave.errors import ClientsMissing, FedweaveError, StepFailed, UserError
+from fedweave.privacy.secure_sum import BEYOND
 from fedweave.privacy.spent import bounds
+from fedweave.report.notes import notes
 from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
@@ -194,6 +196,50 @@ def test_no_client_adds_more_than_the_bound(weights: Any) -> None:
     moved = [leaf for _, leaf in leaves(map_leaves(torch.sub, state["w"], start))]
     due = 0.25 if weights == "equal" else 5 * 0.25
     assert all(torch.allclose(leaf, torch.full_like(leaf, due), atol=1e-9) for leaf in moved)
+
+
+@pytest.mark.parametrize("options", [{"mode": "loop"}, {"mode": "vmap", "record": "always"}])
+@pytest.mark.parametrize("weights", ["size", "equal"])
+def test_how_many_values_were_cut_is_said_of_all_together(weights: Any, options: dict[str, Any]) -> None:
+    """In each of three rounds every client's term is 1, 2, 3, … along a bias of 8, on a bound of 2.5."""
+
+    class Rising(Part):
+        def release(self, ctx: Context, update: Any) -> Any:
+            share = 1.0 if weights == "equal" else ctx.examples.double() / examples
+            flat = {path: torch.zeros_like(leaf) for path, leaf in leaves(update)}
+            flat["0/bias"] = torch.arange(1, len(flat["0/bias"]) + 1).double() / share
+            return nest(flat)
+
+    examples = sum(int(graph.masks[TRAIN].sum()) for graph in federation().graphs.values())
+    made = FedAvg(model(), parts=(Rising(), SecureSum(bound=2.5, bits=64, weights=weights)), **SGD)
+    fed = federation(dtype=torch.float64, **options)
+    *_, last = train(made, fed, 3)
+    count = sum(leaf.numel() for _, leaf in leaves(last.state["w"]))
+    wide = len(last.state["w"]["0"]["bias"])
+    told = {name: value for name, value in last.summary.items() if name.startswith("secure_sum/")}
+    assert told == {f"secure_sum/{name}": value for name, value in
+                    {"cut": 3 * 5 * (wide - 2), "values": 3 * 5 * count, "sums": 3, "bound": 2.5}.items()}  # fmt: skip
+    assert "cut to ±2.5" in notes(last.summary)["cut"]
+    own = [row for row in fed.ledger.table().to_pylist() if row["key"] == BEYOND]
+    assert len(own) == 3 * 5
+    assert all(Applied(everyone=True, bits=64, fraction=0) in read_applied(row["applied"]).mechanisms for row in own)
+
+
+def test_where_nothing_is_cut_nothing_is_said() -> None:
+    *_, last = train(FedAvg(model(), parts=(SecureSum(),), **SGD), federation(), 1)
+    assert not [name for name in last.summary if name.startswith("secure_sum/")]
+    assert "cut" not in notes(last.summary)
+
+
+def test_the_count_of_what_was_cut_costs_no_epsilon_beside_the_noised_update() -> None:
+    """It is made of the noised numbers alone."""
+    _, fed = after(MemberNoise(clip=0.5, sigma=0.1), SecureSum(weights="equal"), rounds=1)
+    rows = [row["applied"] for row in fed.ledger.table().to_pylist() if row["client"] == "site-0" and row["applied"]]
+    account = Account()
+    for applied in sorted(set(rows)):
+        account = account.after(read_applied(applied))
+    assert account.cost.unbounded == 0
+    assert account.cost.squared_mu == pytest.approx((2 * 0.5 / (0.1 * 0.5)) ** 2)
 
 
 def test_the_number_of_examples_is_in_a_sum_of_as_many_clients() -> None:

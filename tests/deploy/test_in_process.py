@@ -108,6 +108,21 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monk
         assert distance(here, there) <= 1e-5
 
 
+def test_sites_that_share_no_weights_exchange_what_parts_send(project: Path) -> None:
+    """Each is judged by its own model."""
+    alone = {"share": [], "parts": [{"name": "proximal", "adaptive": True}]}
+    config = experiment("fedavg", rounds=2, algorithm_settings=alone)
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    assert {row["key"] for row in fed.ledger.table().to_pylist() if row["direction"] == "up" and row["shape"]} >= {
+        "loss"
+    }
+    assert not [row for row in fed.ledger.table().to_pylist() if row["key"].startswith(("w", "update"))]
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

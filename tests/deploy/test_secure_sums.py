@@ -22,7 +22,7 @@ from fedweave.core.mechanism import Clipped, SecureSum
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.deploy.flare.answers import Answer
-from fedweave.deploy.flare.audit import compare
+from fedweave.deploy.flare.audit import audit, compare
 from fedweave.deploy.flare.journal import Journal, journal_path, read
 from fedweave.deploy.flare.masking import Masking
 from fedweave.deploy.flare.requests import Agree, Call, Sum
@@ -31,6 +31,7 @@ from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.partition.base import Partition
 from fedweave.partition.vertical import Vertical
 from fedweave.privacy.aggregation import Group
+from fedweave.privacy.secure_sum import BEYOND
 from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, replies_of
@@ -365,3 +366,20 @@ def test_where_a_step_has_changed_a_sites_data_no_sum_that_sites_may_be_missing_
     with pytest.raises(CallRefused, match="a step has changed the site's data; such a sum is of all clients alone"):
         job.heard(call, info, {})
     assert not job.heard(call, step_info(algorithm.score), {})
+
+
+def test_what_a_sum_cuts_is_said_at_the_site_and_as_a_sum_alone_to_the_server(project: Path) -> None:
+    """The server hears a masked word; each site's journal and audit have its own count, which add up to the run's."""
+    tight = {"parts": [{"name": "secure_sum", "bound": 1e-3}], "optimizer": "sgd", "lr": 0.5}
+    config = agreed("fedavg", rounds=2, algorithm_settings=tight)
+    fed, algorithm, link = joined(cut_again(project, config), config)
+    heard = words(link, "bank-b", BEYOND)
+    *_, last = train(algorithm, fed, 2)
+    assert last.summary == simulated(config)[0].summary
+    own = [[note for note in read(journal_path(project / site, "r1")).notes if note["note"] == "cut"] for site in SITES]
+    assert [[note["round"] for note in notes] for notes in own] == [[1, 2]] * len(SITES)
+    assert sum(note["cut"] for notes in own for note in notes) == last.summary["secure_sum/cut"] > 0
+    assert sum(note["values"] for notes in own for note in notes) == last.summary["secure_sum/values"]
+    assert not {int(word) for word in heard} & {note["cut"] for notes in own for note in notes}
+    run, *_ = audit(project / "bank-b").runs
+    assert [note["cut"] for note in run.cut] == [note["cut"] for note in own[SITES.index("bank-b")]]

@@ -252,7 +252,22 @@ def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clien
     (other / "summary.json").write_text(json.dumps(summary | {"clients": 4}))
     (other / "config.toml").write_text((other / "config.toml").read_text().replace("clients = 3", "clients = 4"))
     code, _, problem = fedweave("compare", str(runs["s0"]), str(other))
-    assert (code, "of another number of clients" in problem) == (2, True)
+    assert (code, "of other numbers of clients (fedavg" in problem) == (2, True)
+    assert "Nothing is compared on this page, because these runs are of other numbers" in render(
+        read_runs([runs["s0"], other])
+    )
+
+
+def test_compare_says_which_runs_cannot_be_compared_and_why(runs: dict[str, Path], tmp_path: Path) -> None:
+    other = shutil.copytree(runs["alone"], tmp_path / "other")
+    summary = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps(summary | {"dataset": "moons"}))
+    problem = fedweave("compare", str(runs["s0"]), str(other))[2]
+    assert "of other data (fedavg on synthetic: synthetic; local on moons: moons)" in problem
+    (other / "summary.json").unlink()
+    problem = fedweave("compare", str(runs["s0"]), str(other))[2]
+    assert "not all runs are finished" in problem
+    assert "clients" not in problem
 
 
 def test_fairness_is_marked_on_test_numbers_alone(compared: Page, page: str, summaries: Any) -> None:

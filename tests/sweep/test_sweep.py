@@ -84,6 +84,23 @@ def test_mistakes_are_named_before_anything_runs(options: dict[str, object], sai
         planned(config, config.parent, **given)  # type: ignore[arg-type]
 
 
+HALVED = """
+from dataclasses import dataclass
+
+from fedweave.algorithms.parts import Part
+from fedweave.algorithms.preset import preset
+
+
+@preset
+@dataclass(frozen=True)
+class Halved:
+    share_of: float = 0.5
+
+    def parts(self):
+        return ()
+"""
+
+
 def in_process(made: list[PlannedRun], jobs: int, watch: object) -> dict[str, str]:
     """What the worker processes do, without the seconds that these take to start; one kind of run fails."""
     failed = {}
@@ -93,7 +110,8 @@ def in_process(made: list[PlannedRun], jobs: int, watch: object) -> dict[str, st
         if why:
             failed[one.name] = why
         else:
-            runs.run(one.config, one.directory, terminal.Terminal(terminal.screen(quiet=True)), resume=True)
+            how = {"overwrite": True} if one.anew else {"resume": True}
+            runs.run(one.config, one.directory, terminal.Terminal(terminal.screen(quiet=True)), **how)
         watch.ended(one, 0.1, why)  # type: ignore[attr-defined]
     return failed
 
@@ -145,5 +163,31 @@ def test_runs_of_tables_that_have_changed_are_not_mixed_with_new_ones(
     (tmp_path / "nodes.csv").write_text(f"id,label,f\n{rows.replace('7.5', '8.5')}")
     changed = CliRunner().invoke(app, [*words, "0-1"])
     assert changed.exit_code == 2
-    assert "has changed since it was begun: features. Sweep what is new into another" in changed.stderr
+    assert "features of 1 run has changed since" in " ".join(changed.stderr.split())
     assert len(list((tmp_path / "out/runs").glob("*/summary.json"))) == 1
+    assert "2 runs, 0 of them done already" in CliRunner().invoke(app, [*words, "0-1", "--overwrite"]).stdout
+    assert CliRunner().invoke(app, [*words, "0-1"]).exit_code == 0
+
+
+def test_after_an_edit_of_a_plug_in_its_runs_alone_are_done_anew(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --overwrite they are named; the finished baselines stay as they are."""
+    monkeypatch.setattr(session, "execute", in_process)
+    file = tmp_path / "halved.py"
+    file.write_text(HALVED)
+    words = ["sweep", str(config), "--out", str(tmp_path / "out"), "--seeds", "0-1"]
+    words += ["--algorithms", f"fedavg,{file}:Halved"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    made = {path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").glob("*/summary.json")}
+    file.write_text(HALVED.replace("0.5", "0.25"))
+    refused = CliRunner().invoke(app, words)
+    said = " ".join(refused.stderr.split())
+    assert (refused.exit_code, "halved.py of 2 runs has changed" in said, "2 of them done" in said) == (2, True, True)
+    again = CliRunner().invoke(app, [*words, "--overwrite"])
+    assert again.exit_code == 0, again.output
+    assert "4 runs, 2 of them done already" in again.stdout
+    now = {path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").glob("*/summary.json")}
+    assert now.keys() == made.keys()
+    assert {name.split("-")[0] for name in now if now[name] != made[name]} == {"Halved"}
+    assert "4 runs, 4 of them done already" in CliRunner().invoke(app, [*words, "--overwrite"]).stdout

@@ -107,14 +107,16 @@ def download(where: str, found: Any, count: int, weights: bool) -> tuple[Tree, .
 
 
 def of_clients(where: str, found: Any, count: int) -> dict[str, Tensor]:
-    """{name: a number of each client} of what a part measures (`Part.measures`), without what is of every two.
+    """{name: a number of each client} of what a part measures (`Part.measures`), not what is of every two or all.
 
     Raises:
         ConfigError: it is something else.
     """
     if not isinstance(found, dict):
         raise ConfigError(f"{where}: is to give {{name: a number of each client}}; it gives {_form(found)}")
-    own = {name: known for name, known in found.items() if getattr(known, "shape", ()) != (count, count)}
+    of_all = {name for name, known in found.items() if isinstance(known, int | float)}
+    pairs = {name for name, known in found.items() if getattr(known, "shape", ()) == (count, count)}
+    own = {name: known for name, known in found.items() if name not in of_all | pairs}
     return {name: numbers(where, known, count, f"client as {name!r}") for name, known in own.items()}
 
 

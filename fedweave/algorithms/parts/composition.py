@@ -84,11 +84,14 @@ class Composition(dict[str, Part]):
         }
 
     def joint(self, memory: Tree, round: Round) -> Tree:
-        """The joint update: what the owner of `aggregate` makes of the updates, else their weighted sum.
+        """The joint update: what the owner of `aggregate` makes of the updates, else their weighted sum; {} where no
+        weights are shared.
 
         Raises:
             ConfigError: its owner gives something else than a change of the weights.
         """
+        if not round.w:
+            return {}
         if not (owner := self.owner("aggregate")):
             return round.weighted()
         made = self.decided("aggregate", memory, round)
@@ -246,10 +249,15 @@ class Composition(dict[str, Part]):
             for key, of_clients in measured.items()
         }
 
+    def counts(self, memory: Tree) -> dict[str, float]:
+        """What the parts know about all clients together, by name."""
+        found = (item for name, part in self.items() for item in part.measures(memory[name]).items())
+        return {key: number for key, number in found if not isinstance(number, Tensor)}
+
     def pairs(self, memory: Tree) -> dict[str, Tensor]:
         """What the parts know of every two clients, by name."""
         found = (item for name, part in self.items() for item in part.measures(memory[name]).items())
-        return {key: matrix for key, matrix in found if matrix.dim() == 2}
+        return {key: matrix for key, matrix in found if isinstance(matrix, Tensor) and matrix.dim() == 2}
 
     def layers(self, model: Model, own: bool = True) -> Model:
         """The model as the parts have it used (see `Part.layers`)."""
@@ -302,8 +310,10 @@ class Composition(dict[str, Part]):
     def client_learns(self) -> dict[str, str]:
         """What a client learns from what a round sends it."""
         reward = self.owner("receive")
-        whole = self[reward].client_learns if reward else MIXED if self.personal else GLOBAL
-        given = {name: part.client_learns for name, part in self.items() if part.client_learns and name != reward}
+        whole = "; ".join(_of_keys("", self[reward]).values()) if reward else MIXED if self.personal else GLOBAL
+        given = {
+            key: told for name, part in self.items() if name != reward for key, told in _of_keys(name, part).items()
+        }
         keep = "that the model is to be kept for the client's owner"
         return {"w": whole, "init": INIT, KEEP: keep} | given | {f"each/{name}": told for name, told in given.items()}
 
@@ -319,6 +329,13 @@ class Composition(dict[str, Part]):
     def mechanism(self) -> tuple[Mechanism, ...]:
         """What protects an update, in the order in which it is applied."""
         return tuple(own for part in self.values() for own in mechanisms(part))
+
+
+def _of_keys(name: str, part: Part) -> dict[str, str]:
+    """{path in messages: what the client learns from it} of a part's `client_learns`."""
+    if isinstance(part.client_learns, str):
+        return {name: part.client_learns} if part.client_learns else {}
+    return {f"{name}/{key}": told for key, told in part.client_learns.items()}
 
 
 def _refuse_diverged(round: Round) -> None:

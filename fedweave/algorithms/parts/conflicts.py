@@ -22,6 +22,7 @@ DECIDES = {
     "judged": "which model a client uses",
 }
 SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # parts that decide what others need
+OF_UPDATES = ("release", "limit", "aggregate", "step", "receive")  # hooks without a use where no weights are shared
 LOOKS = ("observe", "limit", "value")  # hooks of the server that see single clients; others are decided by one part
 
 Parts = Mapping[str, Part]  # in their order
@@ -235,12 +236,13 @@ def check(parts: Parts) -> None:
     """Refuse parts that do not go together.
 
     Raises:
-        ValueError: two parts decide the same thing, report the same key with different meanings, or ask for different
-            motifs, or are in the table; a part lacks another that it needs; or somebody's own part has a method that
-            nothing calls.
+        ValueError: a part declares something in another form; two parts decide the same thing, report the same key with
+            different meanings, ask for different motifs, or are in the table; a part lacks another that it needs; or
+            somebody's own part has a method that nothing calls.
     """
-    for sentence in (*_deciding(parts), *_meanings(parts), *_between(parts), *_uncalled(parts), *_incomplete(parts)):
-        raise ValueError(f"parts: {sentence}")
+    for faults in (_declaring, _deciding, _meanings, _between, _uncalled, _incomplete):
+        if sentence := next(faults(parts), ""):
+            raise ValueError(f"parts: {sentence}")
 
 
 def check_settings(parts: Parts, given: Settings) -> None:
@@ -253,6 +255,35 @@ def check_settings(parts: Parts, given: Settings) -> None:
         for concerned, conflicting, sentence in WITH_SETTINGS:
             if concerned(part) and conflicting(part, given):
                 raise ValueError("parts: " + sentence.format(one=name, part=part, given=given))
+
+
+def check_exchange(parts: Parts) -> None:
+    """Refuse clients that share no weights unless a part exchanges something else, and parts that are about updates.
+
+    Raises:
+        ValueError: says what to set.
+    """
+    if not any(has(part, "report") and part.sends for part in parts.values()):
+        raise ValueError(
+            "share is empty, and no part has clients report anything, so that nothing would be learnt together: choose "
+            "the algorithm local for that, or a part with `report` and `download`"
+        )
+    for name, part in parts.items():
+        if about := next((hook for hook in OF_UPDATES if has(part, hook)), ""):
+            raise ValueError(
+                f"parts: {name}.{about} is about updates, and with share = () clients send none; set share"
+            )
+
+
+def _declaring(parts: Parts) -> Iterator[str]:
+    """A user's own part whose `sends` or `client_learns` is of another form."""
+    for name, part in parts.items():
+        sends, learns = part.sends, part.client_learns
+        if not isinstance(sends, Mapping) or not all(isinstance(own, str | Sends) for own in sends.values()):
+            yield f"{name}.sends is to be {{key of its report: what that tells, a str or Sends}}"
+        told = list(learns.values()) if isinstance(learns, Mapping) else [learns]
+        if not all(isinstance(own, str) for own in told):
+            yield f"{name}.client_learns is to be a str, or {{key of its download: a str}}"
 
 
 def _between(parts: Parts) -> Iterator[str]:

@@ -56,7 +56,7 @@ class Context:
     received:  the weights that the server sent; a leaf that is not shared is the client's own.
     start:     where local training starts. trained: where it ended. last_loss: before its last step (None before it).
     released:  the update as it leaves, after all parts' `release`.
-    known:     what `outputs` has computed in this call.
+    known:     what `outputs` has computed in this call. said: what a `release` leaves for its part's `report`.
     """
 
     client: Client
@@ -69,6 +69,7 @@ class Context:
     last_loss: Tensor | None = None
     released: Tree = field(default_factory=dict)
     known: dict[int, tuple[Tree, Tensor]] = field(default_factory=dict)
+    said: dict[str, Tensor] = field(default_factory=dict)
 
     def outputs(self, w: Tree) -> Tensor:
         """Logits [e, c] of the weights `w` for all examples of the client, without dropout; computed once in a call."""
@@ -124,7 +125,7 @@ class Context:
 
     def shared(self, w: Tree) -> Tree:
         """The leaves of `w` that the server sends."""
-        sent = {path for path, _ in leaves(self.message["w"])}
+        sent = {path for path, _ in leaves(self.message.get("w", {}))}
         return nest({path: leaf for path, leaf in leaves(w) if path in sent})
 
     @property

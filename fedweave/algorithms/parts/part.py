@@ -29,13 +29,14 @@ class Part:
     few examples `BoundsExamples`.
 
     sends:         {key of what `report` adds: what the receiver learns from it}.
-    client_learns: what a client learns from `download`; "" if it gets nothing.
+    client_learns: what a client learns from `download`, as a sentence or {key of it: a sentence}; "" if it gets
+        nothing.
     needs:         what the part asks of data, training and other parts.
     protection:    what its `release` does to an update.
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
-    client_learns: ClassVar[str] = ""
+    client_learns: ClassVar[str | Mapping[str, str]] = ""
 
     @property
     def needs(self) -> Needs:
@@ -103,9 +104,9 @@ class Part:
         """The part's state after a round."""
         return state
 
-    def measures(self, state: Tree) -> dict[str, Tensor]:
+    def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
         """{name: float64 [N]}: what the server knows about each client after a round, NaN where undefined; or [N, N],
-        of every two clients, kept with the run."""
+        of every two clients, kept with the run; or a number, of all clients together, in the run's summary."""
         return {}
 
     # --- client ------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from fedweave.algorithms.parts.round import Round
 from fedweave.core import mechanism
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN
-from fedweave.core.tree import Tree, map_leaves
-from fedweave.privacy.secure_sum import FixedPoint
+from fedweave.core.tree import Tree, leaves, map_leaves
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, cut_counts, tallied, tells_beyond
 
 _MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
 
@@ -37,7 +37,7 @@ class SecureSum(Part):
     optimiser starts afresh in each round; and a server may ask for two sums, one of all and one without a client, whose
     difference is near that client's update.
 
-    bound:    every number of n_i / N · Δ_i, or Δ_i, is kept within ±bound.
+    bound:    every number of n_i / N · Δ_i, or Δ_i, is cut to ±bound; how many were, the sum says, too.
     fraction: binary digits of a word behind the point.
     bits:     of a word, 32 or 64.
     everyone: each sum covers all clients.
@@ -73,10 +73,11 @@ class SecureSum(Part):
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
-        """The number of examples, in the sum."""
+        """The number of examples and of what was cut to the bound, in the sum."""
         hidden = mechanism.SecureSum(self.least, self.everyone, 64, 0)
         reveals = "nothing by itself; with the others' the number of all training examples"
-        return {"n": Sends(reveals, hidden)} if self.weights == "size" else {}
+        counted = {"n": Sends(reveals, hidden)} if self.weights == "size" else {}
+        return counted | tells_beyond("update", self._masked)
 
     @property
     def setup(self) -> tuple[Step, ...]:
@@ -88,26 +89,28 @@ class SecureSum(Part):
         self._words.check(self.bound, len(fed.clients), "secure_sum")
         return {"n": fed.map(self.count).total("n")} if self.weights == "size" else {}
 
-    @on_client(sends=lambda self: self.sends)
+    @on_client(sends=lambda self: {"n": self.sends["n"]})
     def count(self, client: Client, message: Tree) -> Tree:
         """{"n": training examples}."""
         return {"n": client.graph.masks[TRAIN].sum().clamp(max=_MOST)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """N."""
-        return state, {}
+        return ({"n": state["n"]} if self.weights == "size" else {}), {}
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """Words of n_i / N · Δ_i, or of Δ_i."""
         words, share = self._words, torch.ones((), dtype=torch.float64)
         if self.weights == "size":
             share = ctx.examples.double() / ctx.given["n"].clamp(min=1).double()
-        most = words.word(self.bound)
-        return map_leaves(lambda leaf: words.encode(share * leaf.double(), most), update)
+        most, terms = words.word(self.bound), map_leaves(lambda leaf: share * leaf.double(), update)
+        ctx.said[BEYOND] = torch.stack([words.beyond(leaf, most) for _, leaf in leaves(terms)]).sum()
+        return map_leaves(lambda leaf: words.encode(leaf, most), terms)
 
     def report(self, ctx: Context) -> Tree:
-        """{"n": training examples}, in the sum."""
-        return {"n": ctx.examples.clamp(max=_MOST)} if self.weights == "size" else {}
+        """{"n": training examples, "beyond": how many numbers were cut to the bound}, in the sum."""
+        counted = {"n": ctx.examples.clamp(max=_MOST)} if self.weights == "size" else {}
+        return counted | {BEYOND: ctx.said[BEYOND]}
 
     def weigh(self, state: Tree, round: Round) -> Any:
         """Nobody knows: it is in the sum."""
@@ -124,3 +127,12 @@ class SecureSum(Part):
             total,
             round.w,
         )
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """How many numbers were cut so far."""
+        values = sum(leaf.numel() for _, leaf in leaves(round.w)) * len(round.at)
+        return state | {"cut": tallied(state.get("cut"), round.replies.total(BEYOND), values, self.bound)}
+
+    def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
+        """{"secure_sum/cut": how many numbers were cut to the bound} and what belongs to it; {} if none was."""
+        return cut_counts(state.get("cut"))

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from fedweave.algorithms.vertical.release import WORDS
 from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, even_share, tallied
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,10 @@ class Mean:
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
         """At the server; `dtype` is that of the representations."""
         return replies.weighted_sum(key, torch.full((len(replies),), 1 / len(replies), dtype=torch.float64))
+
+    def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
+        """The server's `state` with how many numbers a secure sum has cut; without one as it is."""
+        return state
 
     def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H_{-m} = H - H+_m / M (section 3.3)."""
@@ -45,16 +51,26 @@ class SecureMean(Mean):
         """At the server, which sees the sum alone."""
         return WORDS.decode(replies.total(key), dtype) / len(replies)
 
+    def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
+        """With "cut" (`privacy.secure_sum.tallied`); total: of the sum, words: that it is of."""
+        bound = float(even_share(words, torch.tensor(1 / len(replies)))) * 2.0**-words.fraction
+        now = tallied(state.get("cut"), replies.total(BEYOND), total.numel() * len(replies), bound)
+        return state | {"cut": now}
+
 
 @dataclass(frozen=True)
 class Concat:
-    """H = [H+_1 | … | H+_M], [n, M h]."""
+    """H = [H+_1 | … | H+_M], [n, M h]; never a secure sum."""
 
     wider = True
 
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
         """At the server; `dtype` is that of the representations."""
         return replies.stack(key).movedim(0, 1).flatten(1)
+
+    def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
+        """As it is."""
+        return state
 
     def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H_{-m}: H with zeros for client m's block."""

@@ -12,7 +12,7 @@ from fedweave.core.mechanism import LDP, SecureSum
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.privacy.ldp import randomised_response
-from fedweave.privacy.secure_sum import FixedPoint
+from fedweave.privacy.secure_sum import FixedPoint, tells_beyond
 
 DRAWN = "labels"  # in a client's state: the key of what was drawn once
 SUM = SecureSum(everyone=True, fraction=24)  # gradients of a mean over many nodes are small
@@ -70,4 +70,4 @@ class LabelRelease:
         """The declaration of a "gradient" that leaves in a secure sum of all clients."""
         alone = self.sends(what)["gradient"]
         told = f"nothing by itself; with all other clients' the mean of: {alone.reveals}"
-        return {"gradient": Sends(told, (*alone.mechanisms, SUM))}
+        return {"gradient": Sends(told, (*alone.mechanisms, SUM))} | tells_beyond("gradient", SUM)

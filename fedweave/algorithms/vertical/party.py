@@ -19,7 +19,7 @@ from torch.func import grad, vjp
 from fedweave.algorithms.vertical.aggregation import Concat, Mean
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.minibatch import draw, error, exchanged, labelled, sampled, sampled_own
-from fedweave.algorithms.vertical.release import RowRelease
+from fedweave.algorithms.vertical.release import RowRelease, in_words
 from fedweave.algorithms.vertical.split import Split
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -29,7 +29,6 @@ from fedweave.errors import CallRefused
 from fedweave.learn import Sgd, fit
 from fedweave.learn.recorded import recorded
 from fedweave.ops.rows import gather_rows
-from fedweave.privacy.secure_sum import even_share
 from fedweave.sampling.neighbourhoods import located, rising
 
 
@@ -87,7 +86,7 @@ class PartySteps:
         if segment == 0:
             now["kept"] = own["kept"]
         now["sent"] = self.release.noised(client, own["h"], exchanged(now, segment + 1) if self.batch else None)
-        return {"h": self.release.sent(client, now["sent"])}
+        return self.release.sent(client, now["sent"])
 
     def pull(self, client: Client, message: Tree) -> Tree:
         """The gradient of the client's loss in H[L]."""
@@ -97,7 +96,7 @@ class PartySteps:
     def pull_sum(self, client: Client, message: Tree) -> Tree:
         """The same in words of a secure sum, 0 at a client without labels."""
         own = self.pull(client, message)["gradient"] * labelled(client.graph).any()
-        return {"gradient": SLOPES.encode(own, even_share(SLOPES, client.state["share"]))}
+        return in_words(SLOPES, "gradient", own, client.state["share"])
 
     def update(self, client: Client, message: Tree) -> Tree:
         """Q steps with the others' representations as they were."""
@@ -170,7 +169,7 @@ class PartySteps:
         out, kept = self.split.run(segment, state["w"], client.graph, h, kept=kept)
         if segment == 0:
             state["kept"] = kept
-        return {"h": self.release.sent(client, self.release.noised(client, out))}
+        return self.release.sent(client, self.release.noised(client, out))
 
     def logits(self, client: Client, message: Tree) -> Tensor:
         """The client's prediction for all nodes [n, c], after `infer_full`."""

@@ -8,9 +8,10 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.federation import Client, Sends
 from fedweave.core.mechanism import SecureSum
+from fedweave.core.tree import Tree
 from fedweave.ops.rows import gather_rows
 from fedweave.privacy.gaussian import GaussianRows
-from fedweave.privacy.secure_sum import FixedPoint, even_share
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, even_share, tells_beyond
 from fedweave.sampling.neighbourhoods import located
 
 SUM = SecureSum(everyone=True)  # nobody can be left out of an aggregate
@@ -33,12 +34,19 @@ class RowRelease:
             return sent
         return gather_rows(sent, located(nodes, nodes, len(client.graph.y)))
 
-    def sent(self, client: Client, h: Tensor) -> Tensor:
-        """`noised` representations as they are sent: words, int32, or as they are."""
-        return WORDS.encode(h, even_share(WORDS, client.state["share"])) if self.masked else h
+    def sent(self, client: Client, h: Tensor) -> Tree:
+        """{"h": `noised` representations as they are sent}: words, int32, with how many of them were cut; or as they
+        are."""
+        return in_words(WORDS, "h", h, client.state["share"]) if self.masked else {"h": h}
 
     def sends(self, what: str) -> Mapping[str, Sends]:
         """The declaration of "h" that, sent in the open, is `what`."""
         masked = (SUM,) if self.masked else ()
         reveals = f"nothing by itself; with all other clients' the mean of: {what}" if self.masked else what
-        return {"h": Sends(reveals, self.rows.mechanisms + masked)}
+        return {"h": Sends(reveals, self.rows.mechanisms + masked)} | (tells_beyond("h", SUM) if self.masked else {})
+
+
+def in_words(words: FixedPoint, key: str, value: Tensor, share: Tensor) -> Tree:
+    """{key: `value` in words of a sum of 1 / `share` clients, "beyond": how many elements that cuts}."""
+    most = even_share(words, share)
+    return {key: words.encode(value, most), BEYOND: words.beyond(value, most)}

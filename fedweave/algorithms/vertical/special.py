@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedweave.algorithms.glasu import GLASU, cuts
+from fedweave.algorithms.glasu import GLASU
+from fedweave.algorithms.vertical.split import cuts
 from fedweave.core.algorithm import Capabilities
 
 # A field of GLASU that is declared a class variable here is no longer a setting.

@@ -1,6 +1,6 @@
 """A backbone cut into segments between aggregated layers (Zhang et al. 2023, GLASU, sections 3.1 and 3.2)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,3 +137,25 @@ def _widened(layer: Layer, clients: int) -> Layer:
         return w | {"merge": torch.eye(w["weight"].shape[0]).repeat(clients, 1) / clients}
 
     return layer._replace(init=init)
+
+
+def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...]:
+    """The numbers of the model's layers after which the server aggregates: those `at` 1, …, L of the layers that pass
+    messages or, evenly, ⌈k L / K⌉ for k = 1, …, K (section 5.3; K = 2 is the middle and the last).
+
+    Raises:
+        ValueError: more exchanges than such layers, `at` is not rising within 1, …, L, or no layer can be told from
+            another.
+    """
+    if models.needs_graph(model):
+        raise ValueError("parties train on mini-batches, which a torch.nn.Module cannot read; choose model gcnii")
+    passing = [i for i, layer in enumerate(model) if layer.operator is not None]
+    count = len(passing)
+    if exchanges > count and not at:
+        raise ValueError(
+            f"exchanges is {exchanges}, but only {count} of the model's layers pass messages; set 0 to {count}"
+        )
+    chosen = tuple(at) or tuple(-(-k * count // exchanges) for k in range(1, exchanges + 1))
+    if any(a >= b for a, b in zip((0, *chosen), (*chosen, count + 1), strict=True)):
+        raise ValueError(f"at is {list(chosen)}; it must rise within 1, …, {count}, the layers that pass messages")
+    return tuple(passing[number - 1] for number in chosen)

@@ -25,7 +25,7 @@ from fedweave.report.flows import Flow, flows
 
 @dataclass(frozen=True)
 class Run:
-    """What a site's journal says of one run. joined, lists, aligned, refused: its notes (`journal.Journal.note`).
+    """What a site's journal says of one run. joined, lists, aligned, refused, cut: its notes (`journal.Journal.note`).
     flows: what left. damaged: lines that cannot be read."""
 
     name: str
@@ -33,6 +33,7 @@ class Run:
     lists: tuple[dict[str, Any], ...]
     aligned: tuple[dict[str, Any], ...]
     refused: tuple[dict[str, Any], ...]
+    cut: tuple[dict[str, Any], ...]
     flows: tuple[Flow, ...]
     damaged: int
 
@@ -79,7 +80,7 @@ def _run(name: str, records: Records) -> Run:
         return tuple(note for note in records.notes if note["note"] == kind)
 
     title = "outside of any run" if name == NO_RUN else name
-    told = (notes("joined"), notes("lists"), notes("aligned"), notes("refused"))
+    told = (notes("joined"), notes("lists"), notes("aligned"), notes("refused"), notes("cut"))
     return Run(title, *told, tuple(flows(_table([records]))), len(records.damaged))
 
 

@@ -21,7 +21,11 @@ from fedweave.runs.files import plain_errors
 from fedweave.runs.files import read as content
 
 _ENTRY, _MOST = TypeAdapter(Entry), 2**53
-_NOTED: dict[str, dict[str, type]] = {"saved": {"round": int}, "lists": {"counts": dict}}  # what notes must have
+_NOTED: dict[str, dict[str, type]] = {  # what notes must have
+    "saved": {"round": int},
+    "lists": {"counts": dict},
+    "cut": {"round": int, "cut": int, "values": int},
+}
 LATEST = 2.0**37  # seconds since 1970: later than any time that a calendar here can write
 
 

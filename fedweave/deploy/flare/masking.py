@@ -1,5 +1,6 @@
 """A site's part in secure sums: `privacy.aggregation` on trees, requests and the site's journal."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from fedweave.deploy.flare.requests import Agree, Call, Open
 from fedweave.engines.summing import SEED, SHARE
 from fedweave.errors import CallRefused, FedweaveError, told_diverged
 from fedweave.privacy.aggregation import Advert, Answers, Group, Participant, Use, read_identity
-from fedweave.privacy.secure_sum import FixedPoint, diverged
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, diverged
 
 
 class Masking:
@@ -26,7 +27,7 @@ class Masking:
 
     def __init__(self, folder: Path, name: str, run: str, sites: Sequence[str], ledger: Journal) -> None:
         self._folder, self._name, self._run, self._sites, self._ledger = folder, name, run, tuple(sites), ledger
-        self._last = last_epoch(ledger)
+        self._last, self._log = last_epoch(ledger), logging.getLogger(f"fedweave.site.{name}")
         self._participant: Participant | None = None
 
     def agree(self, asked: Agree, info: StepInfo, told: Tree) -> Tree:
@@ -74,9 +75,17 @@ class Masking:
             if diverged(flat[path]):
                 raise FedweaveError(told_diverged(path))
             flat[path] = flat[path].contiguous().clone()
+        self._tell_cut(asked, int(flat.get(BEYOND, 0)), _numbers(flat, paths, info))
         use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers), heard)
         participant.mask(use, [unsigned(flat[path]) for path in paths])
         return nest(flat)
+
+    def _tell_cut(self, asked: Call, cut: int, values: int) -> None:
+        """Say at the site, and to nobody else, how many of its numbers a sum has not as they were."""
+        if cut:
+            self._ledger.note("cut", round=asked.round, step=asked.step, cut=cut, values=values)
+            told = "round %d: %d of %d values of %s were cut to the bound of the secure sum"
+            self._log.warning(told, asked.round, cut, values, asked.step)
 
     def open(self, asked: Open, told: Tree) -> Tree:
         """Sign whose terms a sum has, or reveal what opens it."""
@@ -94,6 +103,11 @@ class Masking:
         if self._participant is None or self._participant.group.epoch != epoch:
             raise CallRefused(f"secure sum: the site has advertised no keys of epoch {epoch} in this job")
         return self._participant
+
+
+def _numbers(flat: Mapping[str, Tensor], paths: Sequence[str], info: StepInfo) -> int:
+    """How many real numbers a sum is of; words without a fraction are counts."""
+    return sum(flat[path].numel() for path in paths if info.sums[str(info.covering(path))].fraction)
 
 
 def needed(info: StepInfo, step: str, sites: Sequence[str]) -> int:

@@ -180,6 +180,13 @@ def _told(run: "Run") -> list[str]:
 def _warnings(run: "Run") -> list[str]:
     """Refusals and damage, a line each."""
     told = [f"{note['at']}  refused {note.get('asked')}: {note.get('why')}" for note in run.refused]
+    if run.cut:
+        cut, values = (sum(note[key] for note in run.cut) for key in ("cut", "values"))
+        first = min(note["round"] for note in run.cut)
+        told.append(
+            f"{cut:,} of {values:,} values were cut to the bound of {counted(len(run.cut), 'secure sum')}, the first "
+            f"in round {first}: the sums had less than what was computed here"
+        )
     if run.damaged:
         told.append(f"{counted(run.damaged, 'damaged line')}: what is said there to have left is counted nowhere")
     return told

@@ -198,7 +198,9 @@ def run(
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
-    chosen, _ = read(config, with_engine(settings or []), algorithm)
+    chosen, notes = read(config, with_engine(settings or []), algorithm)
+    for note in notes:
+        typer.echo(printable(f"note: {note}"), err=True)
     chosen = for_sites(chosen.plain())
     check_experiment(chosen)
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
