@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
-from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round
+from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, has
 from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
@@ -251,10 +251,12 @@ class FedAvg(Deployable):
         client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimiser takes steps of weight decay alone
-        update, reply = scale(self._shared(ctx.update), trains), Tree()
-        for name in self.composed:
+        released, reply = self._shared(ctx.update), Tree()
+        update = scale(released, trains)
+        for name, part in self.composed.items():
             update = self.composed.let_go(name, ctx, update)
-        ctx = replace(ctx, released=update)
+            released = update if has(part, "release") and not part.protection.hides else released
+        ctx = replace(ctx, released=released)
         for name in self.composed:
             reply |= self.composed.reported(name, ctx)
         self.composed.check_forgotten(client.state)

@@ -23,7 +23,7 @@ from fedweave.algorithms.parts.sampled import SampledCrossEntropy
 from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.algorithms.parts.start import MixedStart
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
-from fedweave.algorithms.parts.weigh import BySize, Uniform
+from fedweave.algorithms.parts.weigh import BySize, Uniform, UniformTrained
 
 __all__ = [
     "BySize",
@@ -55,5 +55,6 @@ __all__ = [
     "Training",
     "TrimmedMean",
     "Uniform",
+    "UniformTrained",
     "has",
 ]

@@ -121,7 +121,7 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
     ),
     (
         lambda part: part.needs.personal,
-        _has("step", "aggregate"),
+        lambda part: part.needs.one_model or _has("step", "aggregate")(part),
         "any",
         "{other} makes one global step, but every client has weights of its own",
     ),
@@ -137,6 +137,13 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         _looks,
         "any",
         "{other} looks at what each client sends by itself, which {one} hides; leave out one of them",
+    ),
+    (
+        lambda part: part.needs.tells_gradients,
+        lambda part: bool(mechanisms(part)),
+        "any",
+        "{one} sends gradients besides the update, which {other} does not protect; leave out one of them, or "
+        "set option = 2 of scaffold, which sends none",
     ),
     (
         _of_the_message_alone,

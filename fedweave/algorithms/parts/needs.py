@@ -18,12 +18,14 @@ class Needs:
     everyone:       every client takes part in each round.
     optimizer:      the only one that the local training may have, for an update to be a sum of gradients; None if any.
     several_steps:  what has no effect where training is one step from the received weights, as a note; "" if nothing.
+    tells_gradients: what `report` sends tells what protects an update would hide.
     received:       the server sends weights, with which `objective` or `penalty` compares.
     whole_features: `objective` reads all columns of the features, even those that are 0 at a client, or `penalty` is no
                     sum over the elements of the weights.
     decided:        hooks that some other part decides.
     supervised:     its objective is that of the examples' classes, which one part alone may have.
     whole_models:   the server judges clients' models, of which it has all weights.
+    one_model:      the joint update moves one global model.
     personal:       every client gets weights of its own, so that there is no one global model.
     private:        patterns of weights that never leave their client, such as "*_mask".
     judged_apart:   the global test judges the models that the clients use (`judged`), not the global one.
@@ -37,11 +39,13 @@ class Needs:
     everyone: bool = False
     optimizer: OptimizerName | None = None
     several_steps: str = ""
+    tells_gradients: bool = False
     received: bool = False
     whole_features: bool = False
     decided: tuple[str, ...] = ()
     supervised: bool = False
     whole_models: bool = False
+    one_model: bool = False
     personal: bool = False
     private: tuple[str, ...] = ()
     judged_apart: bool = False

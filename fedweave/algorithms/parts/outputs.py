@@ -56,6 +56,11 @@ class Outputs:
         return self.forward.layers
 
     @property
+    def embedding(self) -> Tensor:
+        """What the last layer is computed from, [n, d], or [e, d] of small graphs."""
+        return models.rows_of(self.forward.layers[-2])
+
+    @property
     def w(self) -> Tree:
         """The weights that the step is at."""
         return self.forward.w
