@@ -43,21 +43,20 @@ class ModelContrast(Part):
         models.check_embeds(training.model, "moon")
 
     def recall(self, ctx: Context) -> Tree:
-        """The embeddings by the received weights and by the client's last ones, which have no gradient and no dropout;
-        {} before the client's first training."""
-        last, graph = ctx.client.state.get("w"), ctx.client.graph
+        """How the directions of the embeddings by the client's last weights and by the received ones differ, [e, d]: no
+        gradient, no dropout; {} before the client's first training."""
+        last, model, graph = ctx.client.state.get("w"), ctx.training.model, ctx.client.graph
         if not last:
             return {}
-        return {name: models.embedded(ctx.training.model, w, graph) for name, w in
-                (("received", ctx.received), ("last", last))}  # fmt: skip
+        return {"apart": unit(models.embedded(model, last, graph)) - unit(models.embedded(model, ctx.received, graph))}
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """The term, scalar."""
-        h, given = outputs.embedding, outputs.given
-        if "last" not in given:
+        """The term, scalar: the mean of log(1 + e^((far − near)/τ))."""
+        h = outputs.embedding
+        if "apart" not in outputs.given:
             return h.new_zeros(())
         counts = self._counts(outputs.graph).to(h.dtype)
-        each = F.softplus((cosine(h, given["last"]) - cosine(h, given["received"])) / self.tau)
+        each = F.softplus((unit(h) * outputs.given["apart"]).sum(1) / self.tau)
         return self.mu * (each * counts).sum() / counts.sum().clamp(min=1)
 
     def _counts(self, graph: Graph) -> Tensor:
@@ -67,10 +66,9 @@ class ModelContrast(Part):
         return train if self.nodes == "train" else everybody & train.any()
 
 
-def cosine(one: Tensor, other: Tensor) -> Tensor:
-    """Of the rows of two matrices [e, d], a norm below 1e-8 counting as that."""
-    norms = [tensor.square().sum(1).clamp(min=1e-16).sqrt() for tensor in (one, other)]
-    return (one * other).sum(1) / (norms[0] * norms[1])
+def unit(h: Tensor) -> Tensor:
+    """The rows of h [e, d] divided by their norms; one below 1e-8 counts as that."""
+    return h / h.square().sum(1, keepdim=True).clamp(min=1e-16).sqrt()
 
 
 @preset_of(ModelContrast)
