@@ -24,12 +24,13 @@ from fedweave.algorithms.parts import (
 )
 from fedweave.algorithms.parts.conflicts import SUCH
 from fedweave.algorithms.parts.part import has
-from fedweave.algorithms.preset import Preset
+from fedweave.algorithms.preset import Preset, preset_of
 from fedweave.core import model as models
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel, squared_distance
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError, StepFailed
+from fedweave.report.listing import meanings
 from fedweave.rounds import train
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 
@@ -503,3 +504,52 @@ def test_a_client_without_training_examples_brings_nothing(name: str) -> None:
     if name == "eu":
         values = last.state["parts"]["EuclideanValue"]["r"]
         assert values.argmin() == 1
+
+
+def test_a_part_has_few_hooks() -> None:
+    """What every part may have; rarer abilities are protocols of their own (`parts.part`)."""
+    assert len([name for name in vars(Part) if not name.startswith("_")]) <= 26
+
+
+@dataclass(frozen=True)
+class Small(Part):
+    """A term on logits and embeddings.
+
+    size: how strong it is.
+    """
+
+    size: float = 0.1
+    passes: ClassVar[list[int]] = []
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        self.passes.append(id(outputs.forward.layers))
+        assert outputs.embeddings[-1] is outputs.logits
+        return self.size * (outputs.logits.square().mean() + outputs.embedding.square().mean())
+
+
+def test_all_terms_read_one_forward_pass() -> None:
+    Small.passes.clear()
+    made = FedAvg(model(0.0), parts=(Small(), Small(0.2)), local_steps=1)
+    after(made, rounds=1, mode="loop")
+    one, other = Small.passes[::2], Small.passes[1::2]
+    assert one == other
+
+
+def test_a_preset_takes_fields_defaults_and_meanings_from_its_parts() -> None:
+    @preset_of(Small, Clip, without=("norm",))
+    class Paper:
+        """A paper.
+
+        lr: its pace.
+        """
+
+        lr: float = 0.25
+
+    made = Paper(model(), size=0.7)
+    assert (made.lr, made.composed["Small"], made.composed["Clip"]) == (0.25, Small(0.7), Clip())
+    assert list(Paper.fields)[:3] == ["model", "size", "lr"]
+    assert "norm" not in Paper.fields
+    told = meanings(Paper)
+    assert (told["size"], told["lr"]) == ("how strong it is.", "its pace.")
+    with pytest.raises(TypeError, match="norm"):
+        Paper(model(), norm=2.0)
