@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -227,7 +228,7 @@ class Composition(dict[str, Part]):
                 "make of the present message alone; set everyone = true"
             )
 
-    @property
+    @cached_property
     def changes(self) -> bool:
         """Whether clients' data changes from round to round."""
         return any(isinstance(part, ChangesData) for part in self.values())
@@ -286,12 +287,12 @@ class Composition(dict[str, Part]):
         known = [most for part in self.values() if (most := part.protection.most_rounds) is not None]
         return min(known, default=None)
 
-    @property
+    @cached_property
     def private(self) -> tuple[str, ...]:
         """Patterns of the weights that never leave their client."""
         return tuple(pattern for part in self.values() for pattern in part.needs.private)
 
-    @property
+    @cached_property
     def personal(self) -> bool:
         """Whether every client has weights of its own, so that there is no global model."""
         return any(part.needs.personal for part in self.values())

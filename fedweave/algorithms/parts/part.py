@@ -17,6 +17,8 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 
+_NO_NEEDS, _NO_PROTECTION = Needs(), Protection()
+
 
 class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
@@ -41,12 +43,12 @@ class Part:
     @property
     def needs(self) -> Needs:
         """What the part asks of data, training and other parts; may be a class variable."""
-        return Needs()
+        return _NO_NEEDS
 
     @property
     def protection(self) -> Protection:
         """What `release` does to an update; may be a class variable."""
-        return Protection()
+        return _NO_PROTECTION
 
     @property
     def setup(self) -> tuple[Step, ...]:
