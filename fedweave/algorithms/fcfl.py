@@ -98,7 +98,8 @@ class FCFL:
     first:       rounds for the largest loss at most.
     local_steps: optimiser steps per round; with one, updates are exact gradients.
     optimizer:   of the local training; only SGD's updates are gradients.
-    lr:          its learning rate.
+    lr:          its learning rate, to be tuned: in 60 rounds of 3 steps on ten Louvain clients 0.1 reaches .78 of
+        Cora's validation nodes where 0.03 reaches .58, but .11 of amazon-computers' where 0.03 reaches .71.
     """
 
     local_steps: int = 1

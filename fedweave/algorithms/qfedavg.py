@@ -83,7 +83,8 @@ class QFedAvg:
 
     q:            how much; 0 is the plain mean of FedAvg.
     optimizer:    of the local training; only SGD's learning rate says what L is.
-    lr:           its learning rate.
+    lr:           its learning rate, to be tuned: in 60 rounds on ten Louvain clients 0.3 reaches .83 of Cora's
+        validation nodes where 0.1 reaches .70, but .47 of amazon-computers' where 0.1 reaches .74.
     """
 
     optimizer: Literal["sgd"] = "sgd"

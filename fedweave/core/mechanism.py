@@ -185,7 +185,8 @@ class Derived:
     of: str
 
     def __post_init__(self) -> None:
-        _check_words(self.of, "")
+        if not isinstance(self.of, str) or not self.of:
+            raise ValueError(f"of is {self.of!r}; it names the other key")
 
     def __str__(self) -> str:
         return f"a function of what leaves as {self.of}, protected as that is"

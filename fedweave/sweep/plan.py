@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from fedweave.config import Document, Exchanged, load, override, parameters, reg
 from fedweave.config.plugins import lookup
 from fedweave.core.text import counted
 from fedweave.datasets.contents import changes, digests
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.reproduce.grid import PlannedRun, planned_run
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT
@@ -141,4 +142,6 @@ def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
     if key not in known:
         own = folder is not None
         known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values)) if own else {}
-    return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)
+    with suppress(FedweaveError):  # what is wrong with a directory, running it will say
+        return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)
+    return []

@@ -17,6 +17,7 @@ from fedweave.core.mechanism import (
     Applied,
     Clipped,
     Cost,
+    Derived,
     Gaussian,
     Mechanism,
     Mixup,
@@ -103,6 +104,7 @@ MECHANISMS = st.one_of(
     ),
     st.builds(LDP, POSITIVE, WORDS, st.text()),
     st.builds(SecureSum, st.integers(2)),
+    st.builds(Derived, WORDS),
 )
 
 
@@ -117,11 +119,12 @@ def test_files_give_back_what_was_written(key: str, mechanisms: tuple[Mechanism,
 
 def test_every_kind_has_words_and_a_form() -> None:
     several = (Mixup(8), Clipped(0.5), Gaussian(2.0, 1.0, "node", release="r"), LDP(3.0, "pair"), SecureSum(5))
+    several += (Derived("update"),)
     assert {type(own) for own in several} == set(KINDS.values())
     assert str(Applied("h", several)) == (
         "mixup of 8 or more, clipped to L2 norm 0.5, Gaussian noise of sigma 2 (μ = 0.5 per node), drawn once, local "
         "differential privacy, ε = 3 per pair, secure sum of 5 clients or more, of which the receiver learns the sum "
-        "alone"
+        "alone, a function of what leaves as update, protected as that is"
     )
     assert json.loads(str(Applied("h", several[:1]).text())) == {
         "key": "h",
