@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -82,6 +83,19 @@ def oracles(reference: Path) -> ModuleType:
         pytest.skip(f"no oracles.py in {reference}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def baselines(reference: Path, oracles: ModuleType) -> ModuleType:
+    """The further baselines' formulas, which build on those of `oracles`."""
+    spec = importlib.util.spec_from_file_location("oracles_baselines", reference / "oracles_baselines.py")
+    if spec is None or spec.loader is None or not (reference / "oracles_baselines.py").exists():
+        pytest.skip(f"no oracles_baselines.py in {reference}")
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "oracles", oracles)
+        spec.loader.exec_module(module)
     return module
 
 

@@ -17,7 +17,7 @@ from fedweave.core import random
 from fedweave.core.federation import on_client
 from fedweave.core.graph import TRAIN, Graph, stack
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, map_leaves, materialize, nest, ravel, unravel
+from fedweave.core.tree import Tree, dot, map_leaves, materialize, nest, ravel, squared_distance, sub, unravel
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
 from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit
@@ -65,8 +65,8 @@ def gcn_loss(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
     )
 
 
-def pull(w: Tensor, anchor: Tensor, args: Tree) -> Tensor:
-    return 0.5 * args["mu"] * ((w - anchor) ** 2).sum()
+def pull(w: Tree, anchor: Tree, args: Tree) -> Tensor:
+    return 0.5 * args["mu"] * squared_distance(w, anchor)
 
 
 def by_hand(
@@ -80,8 +80,7 @@ def by_hand(
         made.zero_grad()
         last = total = gcn_loss(w, graph, random.fold(KEY, step), args)
         if anchor is not None:
-            fixed = dict(leaves(anchor))
-            total = last + torch.stack([pull(leaf, fixed[path], args) for path, leaf in leaves(w)]).sum()
+            total = last + pull(w, anchor, args)
         total.backward()
         made.step()
     return map_leaves(lambda leaf: leaf.detach(), w), last.detach()
@@ -345,6 +344,46 @@ def test_touched_rows_train_as_all_rows(make_graphs: Callable[..., Any], optimis
     for (mine, _), (expected, _) in zip(few.run(w, **given), everything.run(w, **given), strict=True):
         assert_trees_close(mine, expected, 1e-12)
     assert (few.split, everything.split) == (True, False)
+
+
+def slope(w: Tree, anchor: Tree, args: Tree) -> Tensor:
+    return dot(args["control"], w)
+
+
+class Controlled(Batch):
+    """Two trainings one after the other, the second along a tree like the weights that the first one left."""
+
+    def one(self, graph: Graph, key: Tensor, w: Tree, anchor: Tree | None, args: Tree) -> tuple[Tree, Tensor]:
+        def trained(control: Tree) -> Any:
+            found = {"part": {"control": control}, "mu": args["mu"]}
+            more: dict[str, Any] = {"penalty": lambda w, anchor, args: slope(w, anchor, args["part"]), "anchor": w}
+            return fit(self.loss, w, graph, key, self.optimiser, self.steps, args=found, rows=self.rows, **more)
+
+        first = trained(args["control"])
+        control = sub(sub(args["control"], first.w), w)
+        self.split = any(isinstance(leaf, TouchedRows) for _, leaf in leaves(control))
+        after = trained(control)
+        self.split &= any(isinstance(leaf, TouchedRows) for _, leaf in leaves(after.w))
+        return map_leaves(lambda leaf: leaf, after.w), after.loss
+
+
+@pytest.mark.parametrize("each", ["", "args"])
+@pytest.mark.parametrize("optimiser", OPTIMS)
+def test_a_control_variate_is_cut_to_the_touched_rows(
+    make_graphs: Callable[..., Any], optimiser: Any, each: str
+) -> None:
+    """All rows are trained where clients' own differ in rows that they do not touch."""
+    graphs, w = make_graphs(SIZES, 400, sparse=True), start(400)
+    few, everything = (Controlled(graphs, optimiser, rows) for rows in (ROWS, frozenset()))
+    args = {"control": map_leaves(lambda leaf: leaf / 3, w), "mu": torch.tensor(0.7)}
+    args = repeated(args) if each else args
+    trained = zip(few.run(w, w, args, each=each), everything.run(w, w, args, each=each), strict=True)
+    for (mine, _), (expected, _) in trained:
+        assert_trees_close(mine, expected, 1e-12)
+    for (mine, _), (expected, _) in zip(few.run(w, w, args, each=each), few.loop(w, w, args, each=each), strict=True):
+        assert_trees_close(mine, expected, 1e-12)
+    few.run(w, w, args, each=each)
+    assert (few.split, everything.split) == (not each, False)
 
 
 def test_no_row_is_left_out_where_clients_start_apart(make_graphs: Callable[..., Any]) -> None:

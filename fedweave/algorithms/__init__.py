@@ -25,6 +25,7 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
+from fedweave.algorithms.fedproto import ClassPrototypes, FedProto, NearestPrototype
 from fedweave.algorithms.fedprox import FedProx, Proximal
 from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
 from fedweave.algorithms.fedsage import FedSage
@@ -34,9 +35,11 @@ from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
 from fedweave.algorithms.local import Local
+from fedweave.algorithms.moon import ModelContrast, Moon
 from fedweave.algorithms.prototypes import MotifPrototypes
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
 from fedweave.algorithms.rffl import RFFL, Reputation, ReputationReward
+from fedweave.algorithms.scaffold import ControlVariates, Scaffold
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
 
 ALGORITHMS: dict[str, Any] = {
@@ -48,7 +51,10 @@ ALGORITHMS: dict[str, Any] = {
     "qfedavg": QFedAvg,
     "fedadam": FedAdam,
     "fedavgm": FedAvgM,
+    "scaffold": Scaffold,
+    "moon": Moon,
     "ditto": Ditto,
+    "fedproto": FedProto,
     "cgsv": CGSV,
     "dw": DW,
     "fairgfl": FairGFL,
@@ -84,10 +90,15 @@ PARTS: dict[str, type[parts.Part]] = {
     "sampled_cross_entropy": parts.SampledCrossEntropy,
     "graph_cross_entropy": parts.GraphCrossEntropy,
     "proximal": Proximal,
+    "model_contrast": ModelContrast,
+    "class_prototypes": ClassPrototypes,
+    "nearest_prototype": NearestPrototype,
+    "control_variates": ControlVariates,
     "mixed_start": parts.MixedStart,
     "drift": parts.Drift,
     "by_size": parts.BySize,
     "uniform": parts.Uniform,
+    "uniform_trained": parts.UniformTrained,
     "fair_by_loss": FairByLoss,
     "median": parts.Median,
     "trimmed_mean": parts.TrimmedMean,
@@ -160,6 +171,7 @@ __all__ = [
     "FedEgo",
     "FedGCN",
     "FedPUB",
+    "FedProto",
     "FedProx",
     "FedSage",
     "FedSagePlus",
@@ -167,8 +179,10 @@ __all__ = [
     "GCFLPlus",
     "GraphFL",
     "Local",
+    "Moon",
     "PooledGNN",
     "QFedAvg",
+    "Scaffold",
     "SimulatedCentralized",
     "Standalone",
 ]

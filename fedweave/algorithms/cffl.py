@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedweave.algorithms.cgsv import LEAST, SparseUpdates
-from fedweave.algorithms.parts import Part, Round
+from fedweave.algorithms.parts import Needs, Round
 from fedweave.algorithms.parts.weigh import TellsExamples
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, leaves, nest
@@ -31,7 +31,7 @@ class Credibility(TellsExamples):
     """
 
     a: float = 5.0
-    whole_models = True
+    needs = Needs(whole_models=True)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """All alike.
@@ -103,16 +103,6 @@ class CredibilityReward(TellsExamples, SparseUpdates):
         return nest({path: others(path, mine) for path, mine in leaves(super().earned(round, quota))})
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(Credibility, CredibilityReward)
 class CFFL:
-    """Clients get as much of the others' joint update as theirs is worth on the server's validation examples.
-
-    a: how much more the better ones are worth.
-    """
-
-    a: float = 5.0
-
-    def parts(self) -> tuple[Part, ...]:
-        """Credibilities, sparse rewards."""
-        return Credibility(self.a), CredibilityReward()
+    """Clients get as much of the others' joint update as theirs is worth on the server's validation examples."""

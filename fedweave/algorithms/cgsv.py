@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Normalised, Part, Round
+from fedweave.algorithms.parts import Context, Normalised, Round
 from fedweave.algorithms.parts.owed import OwedReward, rewarded
 from fedweave.algorithms.parts.weigh import TellsExamples, by_size
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.incentives.values import reward
@@ -121,9 +121,10 @@ class SparseReward(SparseUpdates):
         """The weights that training started from, and the reward."""
         return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
-    def after(self, ctx: Context) -> None:
-        """Keep what training started from."""
+    def report(self, ctx: Context) -> Tree:
+        """Nothing; what training started from is kept."""
         ctx.keep({"w": ctx.received})
+        return {}
 
 
 def largest(u: Tensor, quota: Tensor) -> Tensor:
@@ -133,24 +134,10 @@ def largest(u: Tensor, quota: Tensor) -> Tensor:
     return reward(u.flatten(), keep).unflatten(1, u.shape)
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(Normalised, CosineValue, SparseReward, without=("least",))
 class CGSV:
-    """Every client gets as much of the joint update as its own is aligned with it.
+    """Every client gets as much of the joint update as its own is aligned with it."""
 
-    gamma: Γ, norm of the updates that clients send.
-    alpha: how much of the last values goes on.
-    beta:  how evenly rewards are spread.
-    """
-
-    gamma: float = 0.5
-    alpha: float = 0.95
-    beta: float = 1.0
-
-    does_not_owe: ClassVar[dict[str, str]] = {
+    exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients get a reward from normalised updates"
     }
-
-    def parts(self) -> tuple[Part, ...]:
-        """Normalised updates, values by cosine, sparse rewards."""
-        return Normalised(self.gamma), CosineValue(self.alpha), SparseReward(self.beta)

@@ -16,7 +16,7 @@ Which = Literal["global", "personal", "trained"]
 
 def _again(algorithm: Any) -> Mapping[str, str]:
     """What clients learn from what they are `told_again`."""
-    heard: Mapping[str, str] = algorithm.hears_again
+    heard: Mapping[str, str] = algorithm.learns_again
     return heard
 
 
@@ -32,7 +32,7 @@ class Deployable:
     quorum: float
 
     @property
-    def hears_again(self) -> Mapping[str, str]:
+    def learns_again(self) -> Mapping[str, str]:
         """What clients learn from what they are `told_again`, by key."""
         return {}
 

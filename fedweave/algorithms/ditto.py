@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, squared_distance
 from fedweave.learn import where_trained
 
 
@@ -28,33 +28,24 @@ class PersonalModel(Part):
         if self.lam < 0:
             raise ValueError(f"lam is {self.lam}; it must not be negative")
 
-    def after(self, ctx: Context) -> None:
-        """The personal model's steps."""
+    def report(self, ctx: Context) -> Tree:
+        """Nothing, after the personal model's steps."""
         key = random.fold(ctx.client.key, "personal")
         state = ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(self.judged(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull)
         v = where_trained(ctx.examples > 0, v, ctx.received)  # where the pull alone leads to
         ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
+        return {}
 
-    def _pull(self, v: Tensor, received: Tensor, given: Tree) -> Tensor:
-        """λ/2 ‖v − w_t‖² (eq. 2) over one leaf."""
-        return 0.5 * self.lam * ((v - received) ** 2).sum()
+    def _pull(self, v: Tree, received: Tree, given: Tree) -> Tensor:
+        """λ/2 ‖v − w_t‖² (eq. 2)."""
+        return 0.5 * self.lam * squared_distance(v, received)
 
     def judged(self, ctx: Context) -> Tree:
         """v_i."""
         return ctx.memory["v"] if ctx.memory else ctx.received
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(PersonalModel)
 class Ditto:
-    """FedAvg whose clients train personal models besides, which are pulled to the global one.
-
-    lam: λ, the strength of the pull.
-    """
-
-    lam: float = 1.0
-
-    def parts(self) -> tuple[Part, ...]:
-        """The personal model."""
-        return (PersonalModel(self.lam),)
+    """FedAvg whose clients train personal models besides, which are pulled to the global one."""

@@ -6,9 +6,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedweave.algorithms.cgsv import SparseReward
-from fedweave.algorithms.parts import Normalised, Part, Round
+from fedweave.algorithms.parts import Normalised, Round
 from fedweave.algorithms.parts.weigh import BySize, by_size
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import preset_of
 from fedweave.core.tree import Tree
 
 
@@ -21,22 +21,10 @@ class SizeValue(BySize):
         return by_size(round)
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(Normalised, SizeValue, SparseReward)
 class DW:
-    """CGSV with a client's share of the training examples as its value.
+    """CGSV with a client's share of the training examples as its value."""
 
-    gamma: Γ, norm of the updates that clients send.
-    beta:  how evenly rewards are spread.
-    """
-
-    gamma: float = 0.5
-    beta: float = 1.0
-
-    does_not_owe: ClassVar[dict[str, str]] = {
+    exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients get a reward from normalised updates"
     }
-
-    def parts(self) -> tuple[Part, ...]:
-        """Normalised updates, values by size, sparse rewards."""
-        return Normalised(self.gamma), SizeValue(), SparseReward(self.beta)

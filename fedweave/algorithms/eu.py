@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.cgsv import CosineValue, SparseReward
-from fedweave.algorithms.parts import Normalised, Part
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.parts import Normalised
+from fedweave.algorithms.preset import preset_of
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,10 @@ class EuclideanValue(CosineValue):
         return torch.where(updates.any(1), 1 / (1 + (updates - whole).norm(dim=1)), 0.0)
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(Normalised, EuclideanValue, SparseReward, without=("least",))
 class EU:
-    """CGSV with the closeness of updates to the joint one in place of their angle.
+    """CGSV with the closeness of updates to the joint one in place of their angle."""
 
-    gamma: Γ, norm of the updates that clients send.
-    alpha: how much of the last values goes on.
-    beta:  how evenly rewards are spread.
-    """
-
-    gamma: float = 0.5
-    alpha: float = 0.95
-    beta: float = 1.0
-
-    does_not_owe: ClassVar[dict[str, str]] = {
+    exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients get a reward from normalised updates"
     }
-
-    def parts(self) -> tuple[Part, ...]:
-        """Normalised updates, values by distance, sparse rewards."""
-        return Normalised(self.gamma), EuclideanValue(self.alpha), SparseReward(self.beta)

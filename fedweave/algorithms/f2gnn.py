@@ -24,8 +24,8 @@ from torch import Tensor
 from fedweave.algorithms.fairness import f2gnn_weights, shares, total_gap
 from fedweave.algorithms.fairness.weights import Prefer
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.parts import Context, Part, Round
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round
+from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import TRAIN, Graph
@@ -67,23 +67,23 @@ def _shares(graph: Graph, dtype: torch.dtype) -> Tensor:
 class FairPenalty(Part):
     """The client's loss and α (|ΔSP| + |ΔEO|) of its training nodes (eq. 3).
 
-    alpha: α, strength of the penalty; 0 is none.
+    alpha: α, strength of the penalty on the gaps |ΔSP| + |ΔEO|; 0 is none.
     """
 
     alpha: float = 1.0
-    groups = True
+    needs = Needs(sens=True)
 
     def __post_init__(self) -> None:
         if self.alpha < 0:
             raise ValueError(f"alpha is {self.alpha}; it must not be negative")
 
-    def prepare(self, graph: Graph) -> Tree:
+    def recall(self, ctx: Context) -> Tree:
         """What every node counts in the gaps."""
-        return {"shares": _shares(graph, graph.x.dtype)}
+        return {"shares": _shares(ctx.client.graph, ctx.client.graph.x.dtype)}
 
-    def criterion(self, logits: Tensor, graph: Graph, given: Tree) -> Tensor:
+    def objective(self, outputs: Outputs) -> Tensor:
         """The penalty."""
-        return self.alpha * _gaps(logits, given["shares"])
+        return self.alpha * _gaps(outputs.logits, outputs.given["shares"])
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ class DivergenceStart(Part):
     """Training starts from (1 − js) w_i + js w, the client's own last weights w_i mixed with the global ones by the
     divergence js of their predictions on the client's nodes (eq. 2); at its first call from the global weights.
 
-    js: "class", of the mean class probabilities over all nodes, in bits (the text); it is tiny, so clients take over
-        little of the global model. "nodes", of the distributions over training nodes (the script; see
+    js: which divergence, "class", of the mean class probabilities over all nodes, in bits (the text); it is tiny, so
+        clients take over little of the global model. "nodes", of the distributions over training nodes (the script; see
         `metrics.divergence.node_divergence`).
     """
 
     js: Distance = "nodes"
-    judged_global = True
+    needs = Needs(judged_global=True)
     sends: ClassVar = {
         "js": Sends("how far apart the predictions of the global and the client's last model are", within=Real())
     }
@@ -124,10 +124,6 @@ class DivergenceStart(Part):
             return _BETWEEN_CLASSES(p, last, graph.real)
         return _BETWEEN_NODES(p, last, graph.masks[TRAIN])
 
-    def after(self, ctx: Context) -> None:
-        """Keep what the trained model predicts, [n, c], for the next call."""
-        ctx.keep(ctx.memory | {"p": _predicted(ctx, ctx.trained)})
-
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Forget predictions for data that may have changed: eq. 2 compares two models on the same nodes."""
         ctx.keep({key: value for key, value in ctx.memory.items() if key != "p"})
@@ -137,7 +133,8 @@ class DivergenceStart(Part):
         return ctx.received
 
     def report(self, ctx: Context) -> Tree:
-        """{"js"}, 1 at the first call."""
+        """{"js"}, 1 at the first call; what the trained model predicts, [n, c], is kept for the next."""
+        ctx.keep(ctx.memory | {"p": _predicted(ctx, ctx.trained)})
         return {"js": ctx.memory["js"]}
 
     def update(self, state: Tree, round: Round) -> Tree:
@@ -164,7 +161,7 @@ class GroupWeights(Part):
     lam: float = 1.0
     tau: float = 0.05
     prefer: Prefer = "fair"
-    groups = True
+    needs = Needs(sens=True)
     sends: ClassVar = {
         "gaps": Sends(
             "|ΔSP| + |ΔEO| between the sensitive groups, of the trained model's probabilities on training nodes",
@@ -221,34 +218,23 @@ def _known(value: Tensor) -> Tensor:
     return torch.where(value < 0, torch.nan, value)
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(FairPenalty, DivergenceStart, GroupWeights)
 class F2GNN:
     """FedAvg between groups of people: a penalty on gaps, starts mixed by divergence, weights by balance and gaps.
 
-    alpha:  α, strength of the penalty on the gaps |ΔSP| + |ΔEO|.
-    js:     which divergence mixes the start, "nodes" (the script) or "class" (the text).
-    lam:    λ, how much balance counts beside fairness in the weights.
-    tau:    τ, temperature of the weights.
-    prefer: which gaps count more, "fair", "as_printed" or "script".
     client: whether clients have the penalty and the mixed start.
     server: whether the server weighs by balance and gaps, else by number of examples.
     """
 
-    alpha: float = 1.0
-    js: Distance = "nodes"
-    lam: float = 1.0
-    tau: float = 0.05
-    prefer: Prefer = "fair"
     client: bool = True
     server: bool = True
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
-    does_not_owe: ClassVar[dict[str, str]] = {
+    exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients have a penalty on gaps between groups"
     }
 
     def parts(self) -> tuple[Part, ...]:
         """The client's and the server's, as far as they are wanted."""
-        client = (FairPenalty(self.alpha), DivergenceStart(self.js)) if self.client else ()
-        return (*client, *((GroupWeights(self.lam, self.tau, self.prefer),) if self.server else ()))
+        client = (part_of(self, FairPenalty), part_of(self, DivergenceStart)) if self.client else ()
+        return (*client, *((part_of(self, GroupWeights),) if self.server else ()))

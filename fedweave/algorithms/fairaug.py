@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.parts import Part, Training
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.parts import Needs, Outputs, Part, Training
+from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Capabilities
@@ -122,9 +122,7 @@ class FairAugmented(Part):
 
     mask: float = 0.5
     keep: float = 0.8
-    supervised = True
-    groups = True
-    whole_features = True
+    needs = Needs(supervised=True, sens=True, whole_features=True)
 
     def __post_init__(self) -> None:
         for name in ("mask", "keep"):
@@ -139,7 +137,7 @@ class FairAugmented(Part):
                 "model gcn, sage, gcnii or gin"
             )
 
-    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """For each step the "features" [d] that stay (0 or 1), the "kept" nodes bool [n], and the lists of neighbours,
         "columns" and "starts"."""
         keys, groups = random.fold(key, torch.arange(steps, device=key.device)), groups_of(graph)
@@ -161,30 +159,19 @@ class FairAugmented(Part):
         left = (kept - sizes + trained).clamp(min=0).sum() + (train & ~groups.any(0)).sum()
         return max(1, int(left)) if train.any() else 0
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+    def objective(self, outputs: Outputs) -> Tensor:
         """Of one augmented copy, scalar; 0 without training examples in it."""
-        edges = BatchEdges({"nodes": graph.real, **minibatch}, graph.x.dtype, graph.own_edges)
-        copy = graph._replace(x=dense(graph.x) * minibatch["features"], edges=edges)
-        logits = models.apply(model, w, copy, key)
-        trains = graph.masks[TRAIN] & minibatch["kept"]
+        graph, drawn = outputs.graph, outputs.drawn
+        edges = BatchEdges({"nodes": graph.real, **drawn}, graph.x.dtype, graph.own_edges)
+        copy = graph._replace(x=dense(graph.x) * drawn["features"], edges=edges)
+        logits = models.apply(outputs.model, outputs.w, copy, outputs.key)
+        trains = graph.masks[TRAIN] & drawn["kept"]
         return cross_entropy(logits, graph.y.clamp(min=0), trains.to(logits.dtype))
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(FairAugmented)
 class FairAug:
-    """FedAvg whose clients train on copies of their graphs that are balanced between groups of people.
-
-    mask: probability that the feature which tells the groups apart most is masked; others less.
-    keep: probability that an edge between the groups stays.
-    """
-
-    mask: float = 0.5
-    keep: float = 0.8
+    """FedAvg whose clients train on copies of their graphs that are balanced between groups of people."""
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
-    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on augmented graphs"}
-
-    def parts(self) -> tuple[Part, ...]:
-        """Training on augmented copies."""
-        return (FairAugmented(self.mask, self.keep),)
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on augmented graphs"}

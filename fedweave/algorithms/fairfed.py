@@ -22,9 +22,9 @@ from torch import Tensor
 
 from fedweave.algorithms.fairness import fairfed_deviation, fairfed_weights
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.parts import Context, Needs, Part, Round
 from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import TRAIN
@@ -46,7 +46,7 @@ class FairFedWeights(Part):
 
     beta: float = 0.05
     gap: Gap = "eo"
-    groups = True
+    needs = Needs(sens=True)
     sends: ClassVar = EXAMPLES | {
         "groups": Sends(
             "how many training examples of each sensitive group have which label and prediction by the received model",
@@ -104,20 +104,8 @@ def _signed(table: Tensor, gap: Gap) -> Tensor:
     return torch.as_tensor(found, dtype=torch.float64, device=table.device)
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(FairFedWeights)
 class FairFed:
-    """FedAvg whose clients count less the further their gap between groups of people is from the global one.
-
-    beta: β, how fast the weights change; 0 is FedAvg.
-    gap:  which gap, "eo" or "sp".
-    """
-
-    beta: float = 0.05
-    gap: Gap = "eo"
+    """FedAvg whose clients count less the further their gap between groups of people is from the global one."""
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
-
-    def parts(self) -> tuple[Part, ...]:
-        """The weights."""
-        return (FairFedWeights(self.beta, self.gap),)

@@ -20,7 +20,7 @@ What the paper leaves open, or where this differs:
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -30,7 +30,7 @@ from torch import Tensor
 from fedweave.algorithms.overlap import matching
 from fedweave.algorithms.overlap.encoder import CodeName, Encoder, EncoderName, check_form, encoded, features
 from fedweave.algorithms.parts import Context, Part, Round
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.mechanism import LDP
@@ -71,7 +71,7 @@ class OverlapWeights(Part):
                     sample.
     """
 
-    hears = "the encoder that codes are to be made with, which comes of public data"
+    client_learns = "the encoder that codes are to be made with, which comes of public data"
 
     lam: float = 0.1
     normalise: bool = False
@@ -263,52 +263,13 @@ class OverlapWeights(Part):
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """Of the clients that were ever called: the sums O_i of estimated and of true overlaps, and the weight and the
-        loss of the last round with them."""
+        loss of the last round with them; and the accumulated estimates of N and T of every two."""
         named = {"weight": state["weight"], "loss": state["loss"]}
         named |= {"overlap_estimated": overlap(state, self.alpha)} if self.estimator == "ldp" else {}
         named |= {"overlap_true": state["true"]} if "true" in state else {}
-        return {name: torch.where(state["heard"] > 0, own, math.nan) for name, own in named.items()}
-
-    def pairs(self, state: Tree) -> dict[str, Tensor]:
-        """The accumulated estimates of N and T."""
-        if self.estimator != "ldp":
-            return {}
-        return {f"{name}_estimated": state[name] for name in ("nodes", "links") if name == "nodes" or self.alpha < 1}
-
-
-def overlap(pairs: Mapping[str, Any], alpha: float) -> Tensor:
-    """O_i = Σ_k α N_ik + (1 − α) T_ik, float64 [N] (eq. 24)."""
-    both: Tensor = alpha * pairs["nodes"] + (1 - alpha) * pairs["links"]
-    return both.sum(1)
-
-
-def _euclidean(codes: Tensor) -> Tensor:
-    """Squared distances between codes uint8 [b, d]: float64 [b, b], whole numbers and so the same in any order of
-    summation."""
-    rows = codes.double()
-    norm = (rows * rows).sum(1)
-    return norm[:, None] + norm - 2 * (rows @ rows.mT)
-
-
-@preset
-@dataclass(frozen=True)
-class FairGFL(OverlapWeights):
-    """FedAvg in which clients that hold the same nodes count less, as far as noisy codes of these show it."""
-
-    does_not_owe: ClassVar[dict[str, str]] = {
-        "one_client_is_ordinary_training": "the server's step is longer by the worst loss"
-    }
-    tried_with: ClassVar[dict[str, Any]] = {
-        "code_size": 20,
-        "encoder_rounds": 3,
-        "sample": 24,
-        "epsilon_a": 6.0,
-        "epsilon_b": 4.0,
-    }
-
-    def parts(self) -> tuple[Part, ...]:
-        """The weights."""
-        return (OverlapWeights(**{field.name: getattr(self, field.name) for field in fields(self)}),)
+        known = {name: torch.where(state["heard"] > 0, own, math.nan) for name, own in named.items()}
+        pairs = ("nodes", "links")[: 2 if self.alpha < 1 else 1] if self.estimator == "ldp" else ()
+        return known | {f"{name}_estimated": state[name] for name in pairs}
 
     def remaining(self) -> tuple[str, ...]:
         """What the noise does not stop, in sentences."""
@@ -330,3 +291,33 @@ class FairGFL(OverlapWeights):
                 f"linked with probability {shares} holders."
             )
         return tuple(told)
+
+
+def overlap(pairs: Mapping[str, Any], alpha: float) -> Tensor:
+    """O_i = Σ_k α N_ik + (1 − α) T_ik, float64 [N] (eq. 24)."""
+    both: Tensor = alpha * pairs["nodes"] + (1 - alpha) * pairs["links"]
+    return both.sum(1)
+
+
+def _euclidean(codes: Tensor) -> Tensor:
+    """Squared distances between codes uint8 [b, d]: float64 [b, b], whole numbers and so the same in any order of
+    summation."""
+    rows = codes.double()
+    norm = (rows * rows).sum(1)
+    return norm[:, None] + norm - 2 * (rows @ rows.mT)
+
+
+@preset_of(OverlapWeights)
+class FairGFL:
+    """FedAvg in which clients that hold the same nodes count less, as far as noisy codes of these show it."""
+
+    exempt_laws: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "the server's step is longer by the worst loss"
+    }
+    test_settings: ClassVar[dict[str, Any]] = {
+        "code_size": 20,
+        "encoder_rounds": 3,
+        "sample": 24,
+        "epsilon_a": 6.0,
+        "epsilon_b": 4.0,
+    }

@@ -25,11 +25,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Normalised, Part, Round
+from fedweave.algorithms.parts import Context, Needs, Normalised, Part, Round
 from fedweave.algorithms.parts.owed import OwedReward, rewarded
 from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
-from fedweave.algorithms.preset import preset
-from fedweave.algorithms.prototypes import MOTIFS, Distance, MotifPrototypes, listed
+from fedweave.algorithms.preset import part_of, preset_of
+from fedweave.algorithms.prototypes import MOTIFS, MotifPrototypes, listed
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.tree import Tree, leaves, nest, ravel, unravel
@@ -46,10 +46,10 @@ class AgentValue(Part):
     """Values r_i ← r_i + α1 (φ_i + α2 d_i), normalised to sum 1, with the alignment φ_i = cos(u_i, u_N) and the
     diversity d_i, the agent's share of all agents' motifs (Eqs. 9 and 10); r_i⁰ = 1/N. Updates count by ReLU(r_i).
 
-    alpha1:    α1, how much a round counts.
+    alpha1:    α1, how much a round counts in a value.
     alpha2:    α2, how much diversity counts; 0 leaves it out, and then agents tell of no motifs.
-    alignment: whether φ counts.
-    weights:   "value", ReLU(r_i) (Eq. 13), or "size", number of training examples.
+    alignment: whether alignment counts.
+    weights:   what updates count by, "value", ReLU(r_i) (Eq. 13), or "size", number of training examples.
     max_ring:  vertices of the longest ring that is looked for.
     keep:      share of its motifs that an agent keeps, those of highest TF-IDF.
     """
@@ -68,12 +68,12 @@ class AgentValue(Part):
             raise ValueError("alignment = false and alpha2 = 0 leave nothing to value; keep one of them")
         if self.weights not in ("value", "size"):
             raise ValueError(f"weights is {self.weights!r}; choose 'value' or 'size'")
-        self.vocabulary  # noqa: B018  refuses impossible sizes
+        self.needs  # noqa: B018  refuses impossible sizes
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
-        """Of the motifs that make an agent diverse."""
-        return Vocabulary(self.max_ring, self.keep) if self.alpha2 else None
+    def needs(self) -> Needs:
+        """The motifs that make an agent diverse."""
+        return Needs(vocabulary=Vocabulary(self.max_ring, self.keep) if self.alpha2 else None)
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
@@ -153,9 +153,10 @@ class ValueReward(OwedReward):
         """The base and the reward; what is not shared is the agent's own."""
         return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
-    def after(self, ctx: Context) -> None:
-        """Keep the base of the next reward."""
+    def report(self, ctx: Context) -> Tree:
+        """Nothing; the base of the next reward is kept."""
         ctx.keep({"w": ctx.received if self.base == "before" else ctx.trained})
+        return {}
 
     def update(self, state: Tree, round: Round) -> Tree:
         """What is owed to all agents, and the share of u_N's entries that those of the round have earned."""
@@ -185,7 +186,7 @@ class Payoff(Part):
 
     budget: float = 1.0
     currency: str = "EUR"
-    requires = ("value",)
+    needs = Needs(decided=("value",))
 
     def __post_init__(self) -> None:
         Terms(self.budget, self.currency)  # refuses a budget that no statement could divide into cents
@@ -220,63 +221,37 @@ class Payoff(Part):
         return {name: state[key].where(state["heard"], torch.nan) for name, key in names.items()}
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(AgentValue, ValueReward, Payoff, MotifPrototypes)
 class FairGraphFL:
     """Agents with small graphs are valued by alignment and diversity, rewarded with a part of the joint update, paid or
     fined, and pulled to common prototypes. The paper's ablations: alignment = false, alpha2 = 0, rewards = false,
     weights = "size", prototypes = false. Of a GIN, share = ["1/*", "2/*", "3/*"] shares the convolutions alone.
 
-    alpha1:      α1, how much a round counts in a value.
-    alpha2:      α2, how much diversity counts; 0 leaves it out.
-    alignment:   whether alignment counts.
-    weights:     what updates count by, "value" or "size".
     norm:        Γ that updates are scaled to before they are sent; 0 sends them as they are.
     rewards:     whether agents get by value; otherwise all get the global model.
-    beta:        β, how evenly rewards are spread.
-    base:        what a reward is added to: the weights "before" or "after" the agent's training.
-    budget:      B, what is paid in a round.
-    currency:    what it is an amount of.
     prototypes:  whether agents exchange prototypes.
-    lam:         λ, the strength of their pull.
-    distance:    of prototypes, "relative", "mean_square" or "as_printed".
-    max_ring:    vertices of the longest ring that is looked for.
-    keep:        share of its motifs that an agent keeps, those of highest TF-IDF.
     local_steps: optimiser steps per round, each on all of an agent's training graphs.
     lr:          learning rate of the local training.
     """
 
-    alpha1: float = 0.05
-    alpha2: float = 1.0
-    alignment: bool = True
-    weights: Literal["value", "size"] = "value"
     norm: float = 0.0
     rewards: bool = True
-    beta: float = 1.0
-    base: Literal["before", "after"] = "before"
-    budget: float = 1.0
-    currency: str = "EUR"
     prototypes: bool = True
-    lam: float = 0.1
-    distance: Distance = "relative"
-    max_ring: int = 7
-    keep: float = 0.9
     local_steps: int = 1
     lr: float = 0.001
+
     capabilities: ClassVar[Capabilities] = Capabilities(
         graph_level=True, measures=True, evaluation=("score", "score_personal")
     )
-
-    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
-    tried_with: ClassVar[dict[str, Any]] = {"lr": 0.01}
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
+    test_settings: ClassVar[dict[str, Any]] = {"lr": 0.01}
 
     def parts(self) -> tuple[Part, ...]:
         """Those that are not ablated."""
-        known = (self.max_ring, self.keep)
         return (
             *([Normalised(self.norm)] if self.norm else []),
-            AgentValue(self.alpha1, self.alpha2, self.alignment, self.weights, *known),
-            *([ValueReward(self.beta, self.base)] if self.rewards else []),
-            Payoff(self.budget, self.currency),
-            *([MotifPrototypes(self.lam, self.distance, *known)] if self.prototypes else []),
+            part_of(self, AgentValue),
+            *([part_of(self, ValueReward)] if self.rewards else []),
+            part_of(self, Payoff),
+            *([part_of(self, MotifPrototypes)] if self.prototypes else []),
         )

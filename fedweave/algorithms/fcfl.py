@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round, Training
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.algorithms.qfedavg import check_lipschitz, lipschitz_of
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
@@ -91,8 +91,7 @@ def common_descent(products: np.ndarray) -> np.ndarray:
     return np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(ParetoDescent, without=("lipschitz",))
 class FCFL:
     """FedAvg that first lowers the largest of the clients' losses, and then all of them while none rises.
 
@@ -104,14 +103,12 @@ class FCFL:
         Cora's validation nodes where 0.03 reaches .58, but .11 of amazon-computers' where 0.03 reaches .71.
     """
 
-    delta: float = 0.5
-    first: int = 100
     local_steps: int = 1
     optimizer: Literal["sgd"] = "sgd"
     lr: float = 0.1
 
-    tried_with: ClassVar[dict[str, Any]] = {"local_steps": 2}
+    test_settings: ClassVar[dict[str, Any]] = {"local_steps": 2}
 
     def parts(self) -> tuple[Part, ...]:
         """The two stages."""
-        return (ParetoDescent(self.delta, self.first, lipschitz_of(self.lr)),)
+        return (part_of(self, ParetoDescent, lipschitz=lipschitz_of(self.lr)),)

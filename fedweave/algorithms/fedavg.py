@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
-from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy, Objective, Part, Round, has
-from fedweave.algorithms.parts.fitting import check_examples, check_shares_nothing, check_sum
+from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, has
+from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
@@ -70,22 +70,18 @@ class FedAvg(Deployable):
         for name in ("participation", "quorum"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
-        check_shares_nothing(self.composed, self.share)
-        if self.composed.personal and (owner := self.composed.owner("step") or self.composed.owner("aggregate")):
-            raise ValueError(f"parts: {owner} makes one global step, but every client has weights of its own")
-        for name, part in self.composed.items():
-            if part.whole_models and (self.share != ("*",) or self.composed.private):
-                raise ValueError(f"parts: {name} has the server judge whole models, of which it gets a share alone")
-        check_sum(self.composed, self._remembers, self.participation)
-        check_examples(self.composed, self._own_weights)
-        self.objective, self.vocabulary  # noqa: B018  refuse what cannot be trained, or known
+        shares = self.share != ("*",) or bool(self.composed.private)
+        given = Settings(shares, self._own_weights, self._remembers, self.participation, self.optimizer)
+        check_settings(self.composed, given)
+        if not self.share:
+            check_exchange(self.composed)
+        self.objective  # noqa: B018  refuses what cannot be trained
 
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        own = self.capabilities
-        parts = self.composed.values()
-        return replace(own, sens=own.sens or any(part.groups for part in parts), ids=any(part.ids for part in parts))
+        own, needs = self.capabilities, [part.needs for part in self.composed.values()]
+        return replace(own, sens=own.sens or any(one.sens for one in needs), ids=any(one.ids for one in needs))
 
     @property
     def most_rounds(self) -> int | None:
@@ -97,7 +93,7 @@ class FedAvg(Deployable):
         """What does nothing with these settings, by parts: pulls to the weights at which the only local step starts."""
         if self.local_steps > 1 or self.composed.owner("start"):
             return []
-        told = {name: part.one_step for name, part in self.composed.items() if part.one_step}
+        told = {name: note for name, part in self.composed.items() if (note := part.needs.several_steps)}
         return [f"{name}: with local_steps = 1 training ends before {note}" for name, note in told.items()]
 
     @property
@@ -119,7 +115,7 @@ class FedAvg(Deployable):
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
         weights = {"weigh": BySize()} if self.share else {}  # of updates, which there are none without
-        return Composition.of(self.parts, defaults={"loss": CrossEntropy(), **weights})
+        return Composition.of(self.parts, defaults=weights)
 
     @cached_property
     def objective(self) -> Objective:
@@ -163,7 +159,7 @@ class FedAvg(Deployable):
             state["init"] = fed.key("init")
         if not self.composed.personal:
             state["w"] = w
-        elif not self.composed.owner("reward"):
+        elif not self.composed.owner("receive"):
             state["own"] = map_leaves(lambda leaf: leaf.expand(len(fed.clients), *leaf.shape).clone(), w)
         return state
 
@@ -198,7 +194,7 @@ class FedAvg(Deployable):
         return self.composed.measures(self._memory(state), len(fed.clients))
 
     def counts(self, state: Tree) -> dict[str, float]:
-        """What the parts know of all clients together (`Part.counts`)."""
+        """What the parts know of all clients together (`Part.measures`)."""
         return self.composed.counts(self._memory(state))
 
     def pairs(self, state: Tree) -> dict[str, Tensor]:
@@ -213,15 +209,15 @@ class FedAvg(Deployable):
     ) -> tuple[Tree, Stacked | None]:
         """What all called clients get, and what each of them does; asked: the parts that may send something besides."""
         at, memory = places(fed, clients), self._memory(state)
-        rewarded = bool(self.composed.owner("reward"))  # then clients do not get the global weights
+        rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
         each: Tree = {}
         own: Tree = {}
-        for name, part in self.composed.items():
-            to_all, to_each = self.composed.download(name, memory, at) if name in asked else ({}, {})
+        for name in (name for name in self.composed if name in asked):
+            to_all, to_each, *reward = self.composed.download(name, memory, at)
             shared |= {name: to_all} if to_all else {}
             own |= {name: to_each} if to_each else {}
-            each |= {"w": self.composed.reward(name, memory, at)} if has(part, "reward") else {}
+            each |= {"w": reward[0]} if reward else {}
         each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
         each |= {"each": own} if own else {}
         return shared, Stacked(tuple(clients), each) if each else None
@@ -244,7 +240,10 @@ class FedAvg(Deployable):
         data = self.composed.changed(Context(client, self.objective, message))
         return {DATA: graph_like(client.graph, data)}
 
-    @on_client(sends=lambda self: self.composed.released | self.composed.sends, hears=lambda self: self.composed.hears)
+    @on_client(
+        sends=lambda self: self.composed.released | self.composed.sends,
+        hears=lambda self: self.composed.client_learns,
+    )
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
         ctx, kept = self._context(client, message), self.optimizer_state == "kept"
@@ -254,10 +253,13 @@ class FedAvg(Deployable):
         client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimiser takes steps of weight decay alone
-        update, reply = scale(self._shared(ctx.update), trains), Tree()
+        released, reply = self._shared(ctx.update), Tree()
+        update = scale(released, trains)
         for name, part in self.composed.items():
-            part.after(ctx.at(name))
             update = self.composed.let_go(name, ctx, update)
+            released = update if has(part, "release") and not part.protection.hides else released
+        ctx = replace(ctx, released=released)
+        for name in self.composed:
             reply |= self.composed.reported(name, ctx)
         self.composed.check_forgotten(client.state)
         return {"update": update} | reply
@@ -297,7 +299,7 @@ class FedAvg(Deployable):
     def judged_model(self, state: Tree) -> Tree | None:
         """w, unless clients use something else."""
         judge, begun = self.composed.owner("judged"), map(self.composed.owner, ("receive", "start"))
-        own = not self.composed[judge].judged_global if judge else any(begun)
+        own = not self.composed[judge].needs.judged_global if judge else any(begun)
         return None if own else self.global_model(state)
 
     @property
@@ -307,7 +309,7 @@ class FedAvg(Deployable):
     @property
     def one_judged(self) -> bool:
         """Whether the global test judges one global model, and not every client's."""
-        return self._one_model and not any(part.judged_apart for part in self.composed.values())
+        return self._one_model and not any(part.needs.judged_apart for part in self.composed.values())
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The weights, or what clients get instead, and what parts send of which the models that they use depend."""
@@ -318,9 +320,9 @@ class FedAvg(Deployable):
         return ({}, None) if self._goes_on else self.told(state, fed)
 
     @property
-    def hears_again(self) -> Mapping[str, str]:
+    def learns_again(self) -> Mapping[str, str]:
         """As in a round."""
-        return self.composed.hears
+        return self.composed.client_learns
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
         """The weights after the client's own training; without training examples, those that it received."""
@@ -329,13 +331,13 @@ class FedAvg(Deployable):
             return w
         return where_trained(client.graph.masks[TRAIN].any(), w, self.used(client, message))
 
-    @on_client(sends=SCORES, hears=lambda self: self.composed.hears)
+    @on_client(sends=SCORES, hears=lambda self: self.composed.client_learns)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes."""
         w = self.used(client, message)
         return self.judged(client, message, w, lambda: score(self.net, w, client, remembered=self._goes_on))
 
-    @on_client(sends=PERSONAL_SCORES, hears=lambda self: self.composed.hears)
+    @on_client(sends=PERSONAL_SCORES, hears=lambda self: self.composed.client_learns)
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
         w = self.used(client, message)
@@ -355,7 +357,7 @@ class FedAvg(Deployable):
     @property
     def _own_weights(self) -> bool:
         """Whether clients have weights that the server does not send them."""
-        return self.share != ("*",) or bool(self.composed.owner("reward") or self.composed.private)
+        return self.share != ("*",) or bool(self.composed.owner("receive") or self.composed.private)
 
     def _shared(self, w: Tree) -> Tree:
         """The leaves of `w` that are shared."""

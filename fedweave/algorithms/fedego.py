@@ -107,10 +107,10 @@ class FedEgo(Deployable):
     own_reduction: bool = False
     quorum: float = 1.0
 
-    does_not_owe: ClassVar[dict[str, str]] = {
+    exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients and the server train on mini-batches of ego-graphs"
     }
-    tried_with: ClassVar[dict[str, Any]] = {
+    test_settings: ClassVar[dict[str, Any]] = {
         "model": "ego",
         "batch": 4,
         "batches": 2,

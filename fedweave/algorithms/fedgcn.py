@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.parts import OptimizerName, Part, Training, Uniform
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.parts import Needs, OptimizerName, Part, Training, Uniform
+from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Federation, Placement, Step, on_client
@@ -57,7 +57,7 @@ class NeighbourSums(Part):
     """
 
     hops: Literal[0, 1, 2] = 2
-    ids = True
+    needs = Needs(ids=True)
 
     def __post_init__(self) -> None:
         if self.hops not in (0, 1, 2):
@@ -221,25 +221,18 @@ def _without_messages(layer: Layer) -> Layer:
     return layer._replace(apply=apply)
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(NeighbourSums, Uniform)
 class FedGCN:
     """FedAvg of a graph convolutional network that knows the features of neighbours at other clients, as sums that were
     exchanged once.
 
-    hops:        how far the sums reach: 0, 1 or 2.
     local_steps: optimiser steps per round.
     optimizer:   of the local training.
     lr:          its learning rate.
     """
 
-    hops: Literal[0, 1, 2] = 2
     local_steps: int = 3
     optimizer: OptimizerName = "sgd"
     lr: float = 0.5
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, ids=True)
-
-    def parts(self) -> tuple[Part, ...]:
-        """The exchange, and the plain mean."""
-        return NeighbourSums(self.hops), Uniform()

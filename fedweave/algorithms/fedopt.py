@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from fedweave.algorithms.parts import Part
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, map_leaves
 
@@ -73,45 +73,17 @@ class ServerAdam(Part):
         return map_leaves(lambda w, m, v: w + self.server_lr * m / (v.sqrt() + self.tau), w, m, v), {"m": m, "v": v}
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(ServerMomentum)
 class FedAvgM:
-    """FedAvg with momentum at the server.
+    """FedAvg with momentum at the server."""
 
-    server_lr: the server's learning rate.
-    momentum:  how much of the last step goes on.
-    """
-
-    server_lr: float = 0.5
-    momentum: float = 0.5
-
-    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step has momentum"}
-    tried_with: ClassVar[dict[str, Any]] = {"server_lr": 0.1, "momentum": 0.5, "local_steps": 2}
-
-    def parts(self) -> tuple[Part, ...]:
-        """The server's momentum."""
-        return (ServerMomentum(self.server_lr, self.momentum),)
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step has momentum"}
+    test_settings: ClassVar[dict[str, Any]] = {"server_lr": 0.1, "momentum": 0.5, "local_steps": 2}
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(ServerAdam)
 class FedAdam:
-    """FedAvg with Adam at the server.
+    """FedAvg with Adam at the server."""
 
-    server_lr: the server's learning rate.
-    beta1:     decay of the mean update.
-    beta2:     decay of its square.
-    tau:       the smaller, the more adaptive.
-    """
-
-    server_lr: float = 0.003
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-
-    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
-    tried_with: ClassVar[dict[str, Any]] = {"server_lr": 0.03, "local_steps": 3}
-
-    def parts(self) -> tuple[Part, ...]:
-        """The server's Adam."""
-        return (ServerAdam(self.server_lr, self.beta1, self.beta2, self.tau),)
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
+    test_settings: ClassVar[dict[str, Any]] = {"server_lr": 0.03, "local_steps": 3}

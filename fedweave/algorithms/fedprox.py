@@ -10,18 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Part, Round
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.parts import Context, Needs, Part, Round
+from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, squared_distance
 
 
 @dataclass(frozen=True)
 class Proximal(Part):
     """FedProx's term μ/2 ‖w − w_t‖² (Li et al. 2020, eq. 2).
 
-    mu:       its strength.
+    mu:       strength of the pull.
     adaptive: μ moves over {.001, .01, .1, 1}: up by ten when the mean training loss rose since the last round, down by
         ten when it fell. FedEgo (section 5.2) names the grid and "the fluctuation of the loss"; the last round's loss
         as threshold is our reading.
@@ -29,8 +29,8 @@ class Proximal(Part):
 
     mu: float = 0.01
     adaptive: bool = False
-    hears = "how strongly training is pulled to the received weights"
-    one_step = "the penalty has a gradient; this is FedAvg's training"
+    client_learns = "how strongly training is pulled to the received weights"
+    needs = Needs(several_steps="the penalty has a gradient; this is FedAvg's training")
 
     def __post_init__(self) -> None:
         if self.mu < 0:
@@ -49,9 +49,9 @@ class Proximal(Part):
         """μ."""
         return {"mu": state["mu"]}, {}
 
-    def penalty(self, w: Tensor, received: Tensor, given: Tree) -> Tensor:
-        """μ/2 Σ (w − w_t)² over one leaf."""
-        return 0.5 * given["mu"] * ((w - received) ** 2).sum()
+    def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+        """μ/2 ‖w − w_t‖²."""
+        return 0.5 * given["mu"] * squared_distance(w, received)
 
     def report(self, ctx: Context) -> Tree:
         """The loss, only to adapt."""
@@ -67,19 +67,7 @@ class Proximal(Part):
         return {"mu": (state["mu"] * (10.0 if loss > last else 0.1)).clamp(0.001, 1.0), "loss": loss}
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(Proximal)
 class FedProx:
     """FedAvg whose local objective has the proximal term μ/2 ‖w − w_t‖² added. With one local step it is FedAvg: the
-    term's gradient is 0 where training starts.
-
-    mu:       strength of the pull.
-    adaptive: FedEgo's variant, which moves μ over {.001, .01, .1, 1} with the training loss.
-    """
-
-    mu: float = 0.01
-    adaptive: bool = False
-
-    def parts(self) -> tuple[Part, ...]:
-        """The proximal term."""
-        return (Proximal(self.mu, self.adaptive),)
+    term's gradient is 0 where training starts."""

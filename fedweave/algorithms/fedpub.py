@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.algorithms.parts import Part, Round, Training
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.parts import Needs, Part, Round, Training
+from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Federation
@@ -38,11 +38,12 @@ class FunctionalMix(Part):
     """Client i gets Σ_j a_ij w_j, a_ij = softmax_j(τ cos(h_i, h_j)), where h_i is the embedding of a random graph by
     the model of client i: the mean over nodes of its last convolution's output (section 4.1, eqs. 4-5).
 
-    tau: τ; 0 is the plain mean. The authors take 5 where clients share nodes, 3 where they do not.
+    tau: τ, how much more similar clients share; 0 is the plain mean. The authors take 5 where clients share nodes, 3
+        where they do not.
     """
 
     tau: float = 3.0
-    personal = True
+    needs = Needs(personal=True)
 
     def __post_init__(self) -> None:
         if self.tau < 0:
@@ -100,17 +101,21 @@ class SparseMasks(Part):
     """Every client trains w ∘ μ_i with a mask μ_i of its own, which starts at 1 and never leaves, and adds
     l1 ‖μ_i‖₁ + pull Σ ‖w − w̄_i‖₂ to its objective, the sum over tensors, w̄_i what it received (section 4.2, eq. 7).
 
-    l1:        what makes masks sparse.
-    pull:      to the received weights; none in the first round.
+    l1:        weight of the masks' L1 norm, which makes them sparse.
+    pull:      weight of the distance to the received weights; none in the first round, and without effect where
+        local_steps is 1.
     threshold: smaller entries of a mask are 0 in evaluation.
     """
 
     l1: float = 1e-3
     pull: float = 1e-3
     threshold: float = 1e-3
-    private: ClassVar = ("*" + SUFFIX,)
-    hears = "how strongly training is pulled to the received weights"
-    one_step = "the pull to the received weights has a gradient; of the penalties only the masks' L1 norm acts"
+    client_learns = "how strongly training is pulled to the received weights"
+    needs = Needs(
+        private=("*" + SUFFIX,),
+        whole_features=True,
+        several_steps="the pull to the received weights has a gradient; of the penalties only the masks' L1 norm acts",
+    )
 
     def __post_init__(self) -> None:
         if min(self.l1, self.pull, self.threshold) < 0:
@@ -128,7 +133,7 @@ class SparseMasks(Part):
         """The pull's strength."""
         return {"pull": state["pull"]}, {}
 
-    def regulariser(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+    def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
         """Both terms."""
         now, fixed = dict(leaves(w)), dict(leaves(received))
         masks = {path for path in now if path.endswith(SUFFIX)}
@@ -141,30 +146,17 @@ class SparseMasks(Part):
         return {"pull": torch.full_like(state["pull"], self.pull)}
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(FunctionalMix, SparseMasks)
 class FedPUB:
     """Clients whose models behave alike share more, and each uses a part of what it gets.
 
     The paper's model has two graph convolutions of width 128 and a linear classifier; any with convolutions will do.
 
-    tau:          how much more similar clients share; 3 where they have no nodes in common, 5 where they do.
-    l1:           weight of the masks' L1 norm.
-    pull:         weight of the distance to the received weights; without effect where local_steps is 1.
-    threshold:    smaller entries of a mask are 0 in evaluation.
     local_steps:  optimiser steps per round.
     weight_decay: of the local training.
     """
 
-    tau: float = 3.0
-    l1: float = 1e-3
-    pull: float = 1e-3
-    threshold: float = 1e-3
     local_steps: int = 1
     weight_decay: float = 1e-6
 
-    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train masks, too"}
-
-    def parts(self) -> tuple[Part, ...]:
-        """The mix, and the masks."""
-        return FunctionalMix(self.tau), SparseMasks(self.l1, self.pull, self.threshold)
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train masks, too"}

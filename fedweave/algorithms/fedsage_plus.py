@@ -21,7 +21,7 @@ What the paper leaves open, or where this differs:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -39,8 +39,8 @@ from fedweave.algorithms.neighbours.generator import (
     squares,
 )
 from fedweave.algorithms.neighbours.mending import mended
-from fedweave.algorithms.parts import Part, SampledCrossEntropy, Uniform
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.parts import Needs, Part, SampledCrossEntropy, Uniform
+from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, Step, on_client
@@ -87,7 +87,7 @@ class MissingNeighbours(Part):
     sample: int = 64
     hidden: tuple[int, ...] = (256, 64)
     rounding: Literal["floor", "nearest", "random"] = "random"
-    trains_on: ClassVar[tuple[str, ...]] = ("sample",)
+    needs = Needs(bounds=("sample",))
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 1), ("epochs", 1), ("exchanges", 0), ("peers", 0), ("sample", 1)):
@@ -289,24 +289,19 @@ def _total(replies: Replies, asked: Tensor) -> Tree:
     return nest(totals)
 
 
-@preset
-@dataclass(frozen=True)
-class FedSagePlus(MissingNeighbours):
+@preset_of(MissingNeighbours, SampledCrossEntropy, Uniform)
+class FedSagePlus:
     """FedSage on graphs that clients mended with generated neighbours.
 
-    batch:       training nodes of a mini-batch.
-    fan_out:     neighbours sampled per node and layer.
     local_steps: mini-batches per round.
     """
 
-    batch: int = 32
-    fan_out: int = 5
     local_steps: int = 5
 
-    does_not_owe: ClassVar[dict[str, str]] = {
+    exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients train on mini-batches of mended graphs"
     }
-    tried_with: ClassVar[dict[str, Any]] = {
+    test_settings: ClassVar[dict[str, Any]] = {
         "batch": 8,
         "fan_out": 2,
         "local_steps": 2,
@@ -318,8 +313,3 @@ class FedSagePlus(MissingNeighbours):
         "hidden": (8,),
         "rounding": "random",
     }
-
-    def parts(self) -> tuple[Part, ...]:
-        """Mended graphs, sampled neighbourhoods, and the plain mean."""
-        own = {field.name: getattr(self, field.name) for field in fields(MissingNeighbours)}
-        return MissingNeighbours(**own), SampledCrossEntropy(self.batch, self.fan_out), Uniform()

@@ -29,8 +29,8 @@ class FedStar:
     lr: float = 1e-3
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, graph_level=True)
-    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
-    tried_with: ClassVar[dict[str, Any]] = {"model": "star", "lr": 0.01}
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
+    test_settings: ClassVar[dict[str, Any]] = {"model": "star", "lr": 0.01}
 
     def parts(self) -> tuple[Part, ...]:
         """FedAvg's own."""

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.parts import Context, Needs, Round
 from fedweave.algorithms.parts.weigh import EXAMPLES, TellsExamples
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
@@ -31,15 +31,15 @@ class Clusters(TellsExamples):
     """Every cluster C has a model, the mean of its clients' by number of examples; C is cut in two by a minimum cut of
     the cosines of its updates plus 1 when ‖mean Δ_i‖ < eps1, max ‖Δ_i‖ > eps2 and |C| > 2 (eqs. 2-3).
 
-    eps1:  below which the mean update counts as standing still.
-    eps2:  above which a single update counts as still moving.
-    wait:  rounds before the first cut.
+    eps1:  a cluster is cut where its mean update is shorter than this,
+    eps2:  and its longest update longer than this,
+    wait:  and so many rounds have passed.
     """
 
     eps1: float = 0.03
     eps2: float = 0.06
     wait: int = 20
-    personal = True
+    needs = Needs(personal=True)
 
     def __post_init__(self) -> None:
         if min(self.eps1, self.eps2, self.wait) < 0:
@@ -167,47 +167,21 @@ def warped(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.sqrt(cost[-1, -1]))
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(Clusters)
 class GCFL:
     """Clients that learn alike share a model, in clusters cut by the cosines of their updates.
 
     The authors use eps1 = .03, eps2 = .06 on PROTEINS, .025 and .045 on IMDB-BINARY.
-
-    eps1:  a cluster is cut when its mean update is shorter than this,
-    eps2:  and its longest update longer than this,
-    wait:  and so many rounds have passed.
     """
 
-    eps1: float = 0.03
-    eps2: float = 0.06
-    wait: int = 20
-
-    tried_with: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "wait": 2}
-
-    def parts(self) -> tuple[Part, ...]:
-        """The clusters."""
-        return (Clusters(self.eps1, self.eps2, self.wait),)
+    test_settings: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "wait": 2}
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(SeriesClusters)
 class GCFLPlus:
     """GCFL with clusters cut by how the norms of gradients went over the last rounds.
 
-    eps1:   a cluster is cut when its mean update is shorter than this,
-    eps2:   and its longest update longer than this,
-    wait:   and so many rounds have passed,
-    length: and so many norms are known of each client; the authors use 10 on PROTEINS.
+    length: rounds of a series; the authors use 10 on PROTEINS.
     """
 
-    eps1: float = 0.03
-    eps2: float = 0.06
-    wait: int = 20
-    length: int = 5
-
-    tried_with: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "wait": 2, "length": 2}
-
-    def parts(self) -> tuple[Part, ...]:
-        """The clusters."""
-        return (SeriesClusters(self.eps1, self.eps2, self.wait, self.length),)
+    test_settings: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "wait": 2, "length": 2}

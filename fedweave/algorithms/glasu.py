@@ -133,11 +133,11 @@ class GLASU:
     capabilities: ClassVar[Capabilities] = Capabilities(
         vertical=True, predicts=True, evaluation=("infer_full", "score")
     )
-    does_not_owe: ClassVar[dict[str, str]] = {
+    exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients train parts of one model on mini-batches",
         "a_quorum_carries_the_round": "each client holds a part of every node",
     }
-    tried_with: ClassVar[dict[str, Any]] = {"fan_out": 2}
+    test_settings: ClassVar[dict[str, Any]] = {"fan_out": 2}
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, steps=self.steps)

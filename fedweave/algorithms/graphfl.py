@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.fedopt import ServerAdam
-from fedweave.algorithms.parts import Context, Part, Uniform
-from fedweave.algorithms.preset import preset
-from fedweave.core import model as models
+from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Protection, Uniform
+from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
@@ -31,21 +30,20 @@ class MetaGradient(Part):
     set at the weights that this leads to, w − ∇F_support(w) lr after one step. For use, they train as much once more,
     also on the global test: what is shared is a start, and predicts little by itself.
 
-    examples: of each of the two sets at most.
+    examples: of the support and of the query set at most.
     """
 
     examples: int = 100
-    judged_apart = True
-    tunes = True
-    supervised = True
-    trains_on = ("examples",)
-    releases = "negative gradient of the loss on a query set of training examples, at weights trained on a support set"
+    needs = Needs(supervised=True, judged_apart=True, tunes=True, bounds=("examples",))
+    protection = Protection(
+        becomes="negative gradient of the loss on a query set of training examples, at weights trained on a support set"
+    )
 
     def __post_init__(self) -> None:
         if self.examples < 1:
             raise ValueError(f"examples is {self.examples}; it must be at least 1")
 
-    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """{"support", "query": bool [steps, e]}, the same in every step."""
         train = graph.masks[TRAIN]
         rank = torch.argsort(torch.argsort(random.order(key, train)))
@@ -59,11 +57,11 @@ class MetaGradient(Part):
         support = min((count + 1) // 2, self.examples)
         return min(support, count - support) or support
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+    def objective(self, outputs: Outputs) -> Tensor:
         """Mean cross-entropy over the support set or, where `given` says so, the query set."""
-        chosen = minibatch["query" if "query" in given else "support"]
-        logits = models.apply(model, w, graph, key)
-        return cross_entropy(logits, graph.y.clamp(min=0), chosen.to(logits.dtype))
+        chosen = outputs.drawn["query" if "query" in outputs.given else "support"]
+        logits = outputs.logits
+        return cross_entropy(logits, outputs.graph.y.clamp(min=0), chosen.to(logits.dtype))
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """−∇F_query at the trained weights, in place of the update."""
@@ -76,12 +74,10 @@ class MetaGradient(Part):
         return where_trained(ctx.examples > 0, w, ctx.received)
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(MetaGradient, Uniform, ServerAdam, without=("beta1", "beta2", "tau"))
 class GraphFL:
     """Clients share weights from which each comes far with a few steps of its own.
 
-    examples:     of the support and of the query set at most.
     local_steps:  steps on the support set.
     optimizer:    of these; the gradient of a plain step alone is what the method is about.
     lr:           its learning rate.
@@ -89,15 +85,10 @@ class GraphFL:
     server_lr:    learning rate of the server's Adam, which is FedAdam's.
     """
 
-    examples: int = 100
     local_steps: int = 1
     optimizer: Literal["sgd"] = "sgd"
     lr: float = 0.1
     weight_decay: float = 0.0
     server_lr: float = 0.01
 
-    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
-
-    def parts(self) -> tuple[Part, ...]:
-        """Gradients of the query sets, their plain mean, and Adam."""
-        return MetaGradient(self.examples), Uniform(), ServerAdam(self.server_lr)
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}

@@ -8,7 +8,8 @@ from torch import Tensor
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.parts import (
     Composition,
-    CrossEntropy,
+    Context,
+    Needs,
     Objective,
     OptimizerName,
     OptimizerState,
@@ -25,7 +26,8 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.learn import where_trained
 
-_IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "reward", "start", "judged")  # nobody asks for these
+# Hooks that nobody asks for.
+_IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "judged")
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,15 @@ class Local(Deployable):
     @staticmethod
     def takes_part(kind: type[Part]) -> bool:
         """Whether a part has something to act on, a term of the training loss, and no need of anything else."""
-        has = {hook for hook in ("loss", "criterion", *_IN_VAIN) if getattr(kind, hook) is not getattr(Part, hook)}
-        return bool(has & {"loss", "criterion"}) and not has & {*_IN_VAIN}
+        if isinstance(kind.needs, Needs) and kind.needs.received:
+            return False
+        has = {hook for hook in ("objective", *_IN_VAIN) if getattr(kind, hook) is not getattr(Part, hook)}
+        return "objective" in has and not has & {*_IN_VAIN}
 
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return Capabilities(sens=any(part.groups for part in self.parts))
+        return Capabilities(sens=any(part.needs.sens for part in self.parts))
 
     @cached_property
     def objective(self) -> Objective:
@@ -77,7 +81,7 @@ class Local(Deployable):
         training = Training(
             self.model, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
         )
-        return Objective(Composition.of(self.parts, defaults={"loss": CrossEntropy()}), training)
+        return Objective(Composition.of(self.parts, defaults={}), training)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""
@@ -102,7 +106,8 @@ class Local(Deployable):
         kept = self.optimizer_state == "kept"
         state = client.state.get("optimizer") if kept else None
         start = self._own(client, init)
-        fitted = self.objective.fit(start, client, client.key, state=state)
+        given = Context(client, self.objective, {}).sent
+        fitted = self.objective.fit(start, client, client.key, given, state=state)
         w = where_trained(client.graph.masks[TRAIN].any(), fitted.w, start)
         client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
         return w

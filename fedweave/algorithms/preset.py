@@ -1,14 +1,17 @@
 """A paper as a choice of FedAvg's parts and defaults."""
 
 import dataclasses
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.model import Model
+
+P = TypeVar("P", bound=Part)
 
 
 class Paper(Protocol):
@@ -21,18 +24,29 @@ class Paper(Protocol):
         ...
 
 
+@runtime_checkable
+class StatesLimits(Protocol):
+    """A part that can say what its protection does not stop."""
+
+    def remaining(self) -> tuple[str, ...]:
+        """Sentences."""
+        ...
+
+
 @dataclass(frozen=True)
 class Preset:
     """Makes the `FedAvg` that a paper describes: called with a model and with values for the fields of the paper's
     dataclass and of FedAvg. Used as a decorator of that dataclass.
 
-    paper: the dataclass.
+    paper:   the dataclass.
+    made_of: the parts that its fields and their meanings were taken from (`preset_of`).
 
     Raises:
         TypeError: it is none.
     """
 
     paper: type[Paper]
+    made_of: tuple[type[Part], ...] = ()
 
     def __post_init__(self) -> None:
         if not dataclasses.is_dataclass(self.paper):
@@ -47,7 +61,7 @@ class Preset:
             ValueError: FedAvg or a part refuses a value.
         """
         own, family = _fields(self.paper), _fields(FedAvg)
-        paper = self.paper(**{name: value for name, value in values.items() if name in own})
+        paper = self._paper(values)
         given = {name: value for name, value in values.items() if name not in own}
         given |= {name: getattr(paper, name) for name in own if name in family}
         parts = paper.parts()
@@ -58,11 +72,14 @@ class Preset:
             )
         return FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))})
 
+    def _paper(self, values: Mapping[str, Any]) -> Paper:
+        own = _fields(self.paper)
+        return self.paper(**{name: value for name, value in values.items() if name in own})
+
     def remaining(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """Sentences on what the paper's protection does not stop with these `values` of its fields and others."""
-        told = getattr(self.paper, "remaining", None)
-        own = {name: value for name, value in values.items() if name in _fields(self.paper)}
-        return told(self.paper(**own)) if told else ()
+        """Sentences on what the parts' protection does not stop with these `values` of its fields and others."""
+        parts = self._paper(values).parts()
+        return tuple(told for part in parts if isinstance(part, StatesLimits) for told in part.remaining())
 
     @property
     def capabilities(self) -> Capabilities:
@@ -83,7 +100,8 @@ class Preset:
     @property
     def documents(self) -> tuple[type, ...]:
         """The classes whose docstrings say what the fields mean, the most particular first."""
-        return *self.paper.__mro__[:-1], FedAvg
+        parts = (kind for part in self.made_of for kind in part.__mro__ if kind not in (Part, object))
+        return *self.paper.__mro__[:-1], *parts, FedAvg
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
@@ -94,5 +112,41 @@ class Preset:
 preset = Preset
 
 
+def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[type], Preset]:
+    """A decorator that makes a preset of parts: a class gets their fields, with their defaults and meanings, and is
+    made a dataclass. A field that it has itself takes the place of theirs, such as for another default; its docstring
+    need tell the meanings of those alone. Unless it has a `parts` of its own, these are all of `kinds`, in order.
+
+    without: fields of the parts that are no settings of the preset, so that the parts' defaults hold.
+    """
+
+    def made(paper: type) -> Preset:
+        own = inspect.get_annotations(paper)
+        taken = {name: (kind, field) for kind in kinds for name, field in _fields(kind).items() if name not in without}
+        hints: dict[str, Any] = {}
+        for name, (kind, field) in taken.items():
+            hints[name] = own.get(name, get_type_hints(kind, include_extras=True)[name])
+            if name not in own:
+                setattr(paper, name, _default(field))
+        paper.__annotations__ = hints | {name: hint for name, hint in own.items() if name not in hints}
+        if not hasattr(paper, "parts"):
+            setattr(paper, "parts", lambda self: tuple(part_of(self, kind) for kind in kinds))  # noqa: B010
+        return Preset(dataclass(frozen=True)(paper), kinds)
+
+    return made
+
+
+def part_of(paper: Any, kind: type[P], **values: Any) -> P:
+    """A part with the values of its paper's fields of the same names, but for those given here."""
+    own = {name: getattr(paper, name) for name in _fields(kind) if name in _fields(type(paper))}
+    return kind(**own | values)
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=field.default_factory)
+    return field.default
+
+
 def _fields(kind: Any) -> "dict[str, dataclasses.Field[Any]]":
-    return {field.name: field for field in dataclasses.fields(kind)}
+    return {field.name: field for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}

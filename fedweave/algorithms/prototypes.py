@@ -7,16 +7,14 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Part, Round, Training
+from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Training
 from fedweave.core import model as models
 from fedweave.core.federation import Federation, Sends
-from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import MOTIF_MEAN, POOLS
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.incentives.vocabulary import Vocabulary
-from fedweave.learn import cross_entropy
 
 Distance = Literal["relative", "mean_square", "as_printed"]
 MOTIFS = {
@@ -28,12 +26,12 @@ MOTIFS = {
 
 @dataclass(frozen=True)
 class MotifPrototypes(Part):
-    """Cross-entropy and λ times the distance of the agent's prototypes to the global ones (Eq. 14).
+    """λ times the distance of the agent's prototypes to the global ones, a term of its loss (Eq. 14).
 
     Prototype c_ik is the mean embedding of the agent's training graphs with motif k (Eq. 11), a graph's embedding being
     what the model's pooling gives; the global one is the mean of the agents' with weights ReLU(r_i) (Eq. 12).
 
-    lam:      λ.
+    lam:      λ, the strength of the pull to the prototypes.
     distance: "relative" is Σ_k ‖c_ik − c_k‖² / Σ_k ‖c_k‖² over the agent's motifs, whatever the size of embeddings;
               "mean_square" the mean of (c_ik − c_k)² over these and the entries of a prototype; "as_printed"
               Σ_k ‖c_ik − c_k‖₂. The latter two grow with the nodes of graphs where embeddings are sums over them, and
@@ -50,21 +48,19 @@ class MotifPrototypes(Part):
     max_ring: int = 7
     keep: float = 0.9
     sends: ClassVar = MOTIFS | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
-    supervised = True
-    requires = ("value",)
-    hears = "of each motif that it listed, the mean of all members' embeddings of graphs that have it"
+    client_learns = "of each motif that it listed, the mean of all members' embeddings of graphs that have it"
 
     def __post_init__(self) -> None:
         if self.lam < 0:
             raise ValueError(f"lam is {self.lam}; it must not be negative")
         if self.distance not in get_args(Distance):
             raise ValueError(f"distance is {self.distance!r}; choose one of {', '.join(get_args(Distance))}")
-        self.vocabulary  # noqa: B018  refuses impossible sizes
+        self.needs  # noqa: B018  refuses impossible sizes
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        """Of the motifs that have prototypes."""
-        return Vocabulary(self.max_ring, self.keep)
+    def needs(self) -> Needs:
+        """Values, and the motifs that have prototypes."""
+        return Needs(decided=("value",), vocabulary=Vocabulary(self.max_ring, self.keep))
 
     def check(self, training: Training) -> None:
         """Refuse a model without embeddings of graphs."""
@@ -73,15 +69,13 @@ class MotifPrototypes(Part):
 
     # --- client ---
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
-        """Of all training graphs, scalar; cross-entropy alone before there are global prototypes."""
-        embedded, logits = both(w, model, graph, key)
-        supervised = cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
+    def objective(self, outputs: Outputs) -> Tensor:
+        """λ times the distance, scalar; 0 before there are global prototypes."""
+        given, embedded = outputs.given, outputs.embeddings[embedding(outputs.model) - 1]
         if "prototype" not in given:
-            return supervised
-        own = graph.edges.operator(MOTIF_MEAN) @ embedded
-        away = self.away(own, given["prototype"][: len(own)], given["known"][: len(own)])
-        return supervised + self.lam * away
+            return embedded.new_zeros(())
+        own = outputs.graph.edges.operator(MOTIF_MEAN) @ embedded
+        return self.lam * self.away(own, given["prototype"][: len(own)], given["known"][: len(own)])
 
     def away(self, own: Tensor, whole: Tensor, known: Tensor) -> Tensor:
         """The distance of prototypes [K, h] to the global ones, over those that are `known`, bool [K]; 0 of none."""
@@ -137,13 +131,6 @@ class MotifPrototypes(Part):
 def embedding(model: Model) -> int:
     """How many layers lead to the embeddings of small graphs: those up to the pooling."""
     return 1 + next(i for i, layer in enumerate(model) if layer.operator in POOLS)
-
-
-def both(w: Tree, model: Model, graph: Graph, key: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Embeddings [e, h] of small graphs and logits [e, c], by one pass through the model."""
-    split = embedding(model)
-    embedded = models.apply(model[:split], w, graph, key)
-    return embedded, models.apply(model[split:], w, graph, key, embedded, first=split)
 
 
 def once(motif: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Part, Round, Training
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.federation import Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
@@ -77,8 +77,7 @@ class FairByLoss(Part):
         return self.lipschitz * loss**self.q * counts / (h * counts).sum().clamp(min=1e-300)
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(FairByLoss, without=("lipschitz",))
 class QFedAvg:
     """FedAvg that favours clients with a large loss, for an even distribution of accuracy.
 
@@ -88,14 +87,13 @@ class QFedAvg:
         validation nodes where 0.1 reaches .70, but .47 of amazon-computers' where 0.1 reaches .74.
     """
 
-    q: float = 1.0
     optimizer: Literal["sgd"] = "sgd"
     lr: float = 0.1
 
-    does_not_owe: ClassVar[dict[str, str]] = {
+    exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "the server's step is scaled by the loss"
     }
 
     def parts(self) -> tuple[Part, ...]:
         """Weights by loss."""
-        return (FairByLoss(self.q, lipschitz_of(self.lr)),)
+        return (part_of(self, FairByLoss, lipschitz=lipschitz_of(self.lr)),)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedweave.algorithms.cgsv import LEAST, SparseUpdates
 from fedweave.algorithms.parts import Clip, Part, Round
-from fedweave.algorithms.preset import preset
+from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree
 
@@ -77,24 +77,19 @@ class ReputationReward(SparseUpdates):
         return round.value / round.value.max().clamp(min=LEAST)
 
 
-@preset
-@dataclass(frozen=True)
+@preset_of(Reputation, ReputationReward)
 class RFFL:
     """Clients get as much of the joint update as their reputation earns, and those without one are dropped.
 
     gamma: Γ, largest norm of the updates that clients send.
-    alpha: how much of the last values goes on.
-    wait:  rounds in which nobody is dropped.
     """
 
     gamma: float = 0.5
-    alpha: float = 0.95
-    wait: int = 10
 
-    does_not_owe: ClassVar[dict[str, str]] = {
+    exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients get a reward on top of what they trained"
     }
 
     def parts(self) -> tuple[Part, ...]:
         """Clipped updates, reputations, sparse rewards."""
-        return Clip(self.gamma), Reputation(self.alpha, self.wait), ReputationReward()
+        return Clip(self.gamma), part_of(self, Reputation), ReputationReward()

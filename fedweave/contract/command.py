@@ -21,8 +21,8 @@ def contract(
 ) -> None:
     """Try on an algorithm what every algorithm owes: the same numbers however it is run, and nothing crosses unseen.
 
-    A class says what does not hold for it, and why: does_not_owe = {"one_client_is_ordinary_training": "momentum"};
-    and which of its settings suit clients of a few dozen nodes: tried_with = {"batch": 8}.
+    A class says what does not hold for it, and why: exempt_laws = {"one_client_is_ordinary_training": "momentum"};
+    and which of its settings suit clients of a few dozen nodes: test_settings = {"batch": 8}.
     """
     from fedweave.config import check_name
     from fedweave.contract.laws import LAWS
@@ -30,7 +30,7 @@ def contract(
 
     subject = Subject(*_chosen(name, settings or []))
     if unknown := sorted(subject.not_owed.keys() - LAWS.keys()):
-        raise ConfigError(f"{name}: does_not_owe names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
+        raise ConfigError(f"{name}: exempt_laws names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
     for law in only or ():
         check_name("--law", law, LAWS)
     broken, first = [], dict[str, str]()  # which law a refusal was first heard of
@@ -60,7 +60,7 @@ def verdict(subject: Any, law: str) -> str:
         LAWS[law](subject)
     except ConfigError as error:
         subject.made()
-        return f"BROKEN : the law is tried with settings of its own, and {error}; say why in does_not_owe"
+        return f"BROKEN : the law is tried with settings of its own, and {error}; say why in exempt_laws"
     except Broken as error:
         return f"BROKEN : {error}"
     except Exception as error:  # whatever an algorithm from outside does wrong

@@ -48,7 +48,7 @@ class Subject:
     """One algorithm, and the runs of it that several laws look at.
 
     kind: what makes it of a model. values: its settings; where they say nothing, those that its class declares as
-    `tried_with` count, and one local step.
+    `test_settings` count, and one local step.
     """
 
     kind: Any
@@ -57,8 +57,8 @@ class Subject:
 
     @property
     def not_owed(self) -> Mapping[str, str]:
-        """{law: why it does not hold}, which the algorithm's class declares as `does_not_owe`."""
-        return declared(self.kind, "does_not_owe")
+        """{law: why it does not hold}, which the algorithm's class declares as `exempt_laws`."""
+        return declared(self.kind, "exempt_laws")
 
     @cached_property
     def needs(self) -> Capabilities:
@@ -68,9 +68,9 @@ class Subject:
 
     def __post_init__(self) -> None:
         of_class = getattr(self.kind, "paper", self.kind)
-        for name in declared(self.kind, "tried_with").keys() - {"model"}:  # a class may fix what its parent chooses
+        for name in declared(self.kind, "test_settings").keys() - {"model"}:  # a class may fix what its parent chooses
             if not self.takes(name) and not hasattr(of_class, name):
-                raise ConfigError(f"tried_with: there is no setting {name!r}.")
+                raise ConfigError(f"test_settings: there is no setting {name!r}.")
 
     def takes(self, *names: str) -> bool:
         """Whether the algorithm has all these settings."""
@@ -81,9 +81,9 @@ class Subject:
         return self._made(self.needs, dropout, **values)
 
     def _made(self, needs: Capabilities, dropout: float = 0.5, **values: Any) -> Any:
-        tried: dict[str, Any] = {"local_steps": 1, **declared(self.kind, "tried_with")}
+        tried: dict[str, Any] = {"local_steps": 1, **declared(self.kind, "test_settings")}
         name = tried.pop("model", "gin" if needs.graph_level else "gcn")
-        check_name("tried_with: model", name, MODELS)
+        check_name("test_settings: model", name, MODELS)
         pooled = {"pool": "sum"} if needs.graph_level else {}
         model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **pooled).build(*federations.shape(needs))
         own = {name: value for name, value in tried.items() if self.takes(name)}

@@ -66,6 +66,35 @@ def apply(
     return out
 
 
+def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Any, ...]:
+    """What `apply` computes layer by layer: every layer's output, the last one's being the model's."""
+    out: list[Any] = [graph.x]
+    for i in range(len(model)):
+        out.append(apply(model[i : i + 1], w, graph, key, out[-1], first=i))
+    return tuple(out[1:])
+
+
+def rows_of(out: Any) -> Tensor:
+    """A layer's output [n, d], also of one that hands on more than that (see `Layer`)."""
+    rows: Tensor = out["h"] if isinstance(out, dict) else out
+    return rows
+
+
+def embedded(model: Model, w: Tree, graph: Graph) -> Tensor:
+    """The embeddings that the last layer gets, without dropout: [n, d], or [e, d] of small graphs."""
+    return rows_of(apply(model[:-1], w, graph))
+
+
+def check_embeds(model: Model, who: str) -> None:
+    """Refuse a model without embeddings, the input of a last layer.
+
+    Raises:
+        ValueError: it has one layer; names `who` needs them.
+    """
+    if len(model) < 2:
+        raise ValueError(f"{who} compares embeddings, what the last layer is computed from; take a model of two layers")
+
+
 def needs_graph(model: Model) -> bool:
     """Whether a layer may read the client's whole graph, so that it passes messages, and a mini-batch will not do."""
     return any(layer.reads == "graph" for layer in model)

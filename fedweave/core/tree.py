@@ -108,6 +108,13 @@ def dot(one: Tree, other: Tree) -> Tensor:
     return sum(products, torch.zeros((), dtype=torch.float64, device=device_of(one)))
 
 
+def squared_distance(one: Tree, other: Tree) -> Tensor:
+    """‖one − other‖² of trees as flat vectors, a scalar of their dtype."""
+    there = dict(leaves(other))
+    first, *others = (((leaf - there[path]) ** 2).sum() for path, leaf in leaves(one))
+    return sum(others, first)
+
+
 def norm(tree: Tree) -> Tensor:
     """L2 norm of a tree as a flat vector, a float64 scalar."""
     return dot(tree, tree).sqrt()

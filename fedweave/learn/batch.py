@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.learn.descent import TrainSpec, differentiate, scalar
-from fedweave.learn.narrow import Given, Kept, Touched
+from fedweave.learn.narrow import Given, Kept, Touched, whole
 from fedweave.ops.recording import traced
 from fedweave.ops.touched import STACKED, TouchedRows, shared_scalar
 
@@ -24,29 +24,27 @@ def train_batch(
     client's features touch, per client, and once for all a copy in which every row moves as an untouched one does.
     """
     batch = _Batch(plan, clients, w, anchor, graph, args, state)
-    operands, spec = pytree.tree_flatten((batch.graph[0], args[0], batch.fixed))
+    operands, spec = pytree.tree_flatten((batch.graph[0], batch.args[0], batch.anchor[0], batch.beside))
     own, rest, tensors = batch.weights.own, batch.weights.rest, batch.weights.tensors
     minibatch, minibatch_dims = dict(leaves(batches[0])), dict(leaves(batches[1]))
-    dims_of_args = nest(dict(leaves(args[1])) | minibatch_dims)
+    dims_of_args = nest(dict(leaves(batch.args[1])) | minibatch_dims)
 
     def objective(key: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
         now, given = dict(zip(minibatch, given, strict=False)), given[len(minibatch) :]
-        data, mine, fixed = pytree.tree_unflatten(given[len(tensors) :], spec)
+        data, mine, fixed, beside = pytree.tree_unflatten(given[len(tensors) :], spec)
         current, untouched = own.shaped(given[: len(own)]), rest.shaped(given[len(own) : len(tensors)])
         seen = nest(dict(leaves(mine)) | now)
         last = vmap(plan.loss, in_dims=(0, batch.graph[1], 0, dims_of_args))(nest(current), data, key, seen)
         total = scalar("loss", last, clients).sum()
         if plan.penalty is not None:
-            pull = plan.penalty
-            for path, value in current.items():
-                pulls = vmap(pull, in_dims=(0, batch.fixed_dim[path], args[1]))(value, fixed[path], mine)
-                total = total + scalar("penalty", pulls, clients).sum()
-            for path, value in untouched.items():
-                total = total + pull(value, fixed[path + "/rest"], mine)
+            pulls = vmap(plan.penalty, in_dims=(0, batch.anchor[1], batch.args[1]))(nest(current), fixed, mine)
+            total = total + scalar("penalty", pulls, clients).sum()
+            if untouched:
+                total = total + scalar("penalty", plan.penalty(nest(untouched), *beside))
         return last, total
 
     shapes = ((path, leaf.shape, leaf.dtype) for path, leaf in minibatch.items())
-    names = (*own.shapes.items(), *batch.fixed_dim.items(), *leaves(dims_of_args), *shapes)
+    names = (*own.shapes.items(), *leaves(batch.anchor[1] or {}), *leaves(dims_of_args), *shapes)
     gradients = differentiate(objective, len(tensors), len(minibatch))
 
     def step(*given: Tensor) -> tuple[Tensor, ...]:
@@ -68,40 +66,39 @@ class _Batch:
     """Weights, moments, anchors and data of a batch, narrowed to touched rows where that is possible.
 
     weights: as they are trained. moments: {name: as the weights}. taken: steps taken before, [], or [P] where clients
-    differ. fixed: {path: anchor}. graph: its features narrowed too.
+    differ. graph, anchor, args: as given, narrowed too. beside: anchor and args as the rows that no client touches find
+    them.
     """
 
     def __init__(
         self, plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, args: Given, state: Given
     ) -> None:
         self.graph = graph
-        self.fixed: dict[str, Tensor] = dict(leaves(anchor[0] or {}))
-        self.fixed_dim: dict[str, int | None] = dict(leaves(anchor[1] or {}))
         self._clients, self.taken = clients, torch.zeros((), dtype=torch.int64, device=graph[0].device)
         if state[0]:
             steps = state[0]["steps"]
             self.taken = steps.rest if isinstance(steps, TouchedRows) else steps
         names = plan.optimiser.moments if state[0] else ()
         given = {"": w} | {name: (state[0][name], state[1][name]) for name in names}
-        touched = Touched.of(graph) if self._alike(plan, w, args) else None
+        touched = Touched.of(graph) if self._alike(plan, w) else None
         split = {name: touched.split(tree, plan.rows) for name, tree in given.items()} if touched else {}
-        if touched is None or None in split.values():
+        penalised, self.beside = plan.penalty is not None, ()
+        found = [touched.narrowed_tree(tree, plan.rows, penalised) for tree in (anchor, args)] if touched else [None]
+        if touched is None or None in split.values() or None in found:
             touched, split = None, {}
+            self.anchor, self.args = (whole(tree) for tree in (anchor, args))
         else:
             self.graph = touched.narrowed(graph)
-            for path in plan.rows & self.fixed.keys():
-                self.fixed[path + "/rest"], self.fixed_dim[path] = self.fixed[path], 0
-                self.fixed[path] = touched.gather(self.fixed[path])
+            (self.anchor, self.args), self.beside = zip(*found, strict=True)
         paths = [path for path, _ in leaves(w[0])]
         kept = {name: Kept.of(tree, paths, clients, split.get(name) or {}, touched) for name, tree in given.items()}
         self.weights = kept.pop("")
         self.moments = kept or {name: self.weights.zeros() for name in plan.optimiser.moments}
 
-    def _alike(self, plan: TrainSpec, w: Given, args: Given) -> bool:
-        """Whether untouched rows start and move alike at all clients, their moments aside."""
-        shared = {path for path, dim in leaves(w[1]) if dim is None and self.fixed_dim.get(path) is None}
-        penalised = plan.penalty is not None and any(dim is not None for _, dim in leaves(args[1]))
-        return bool(plan.rows) and plan.rows <= shared and not penalised and self.taken.dim() == 0
+    def _alike(self, plan: TrainSpec, w: Given) -> bool:
+        """Whether untouched rows start alike at all clients, their moments and what a penalty finds aside."""
+        shared = {path for path, dim in leaves(w[1]) if dim is None}
+        return bool(plan.rows) and plan.rows <= shared and self.taken.dim() == 0
 
     def state(self, steps: int) -> tuple[Tree, Tree]:
         """The optimiser's state after `steps` further steps, and its batch dimensions."""

@@ -12,7 +12,7 @@ from fedweave.core.tree import Tree
 from fedweave.learn.optimisers import Moments, Optimiser
 
 Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
-Penalty = Callable[[Tensor, Tensor, Tree], Tensor]
+Penalty = Callable[[Tree, Tree, Tree], Tensor]
 Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *minibatch, *weights) -> (last loss, *gradients)
 
 

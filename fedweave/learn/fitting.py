@@ -48,10 +48,12 @@ def fit(
              its arguments: inside a vectorised call its kernels are recorded once and replayed.
     state:   the optimiser's, as an earlier `fit` left it; None or {} to start afresh.
     batches: leaves [steps, …], such as mini-batches drawn beforehand; step s finds row s of each in `args`.
-    penalty: (leaf of w, leaf of anchor, args) -> scalar, summed over leaves; must be a sum over elements.
+    penalty: (w, anchor, args) -> scalar, which depends on the weights alone. With `rows` it must be a sum over their
+             elements, and is taken of parts of these: of each leaf that it finds in w.
     rows:    paths of weights [features, …] that meet only `graph.x @ weight` (`core.model.feature_rows`). When all
              clients start from the same values and moments, only the rows that a client's features touch are trained
-             per client, and these weights and their moments come back as `TouchedRows`.
+             per client, and these weights and their moments come back as `TouchedRows`. Trees in `args` with such
+             leaves, such as a control variate, are cut to the same rows.
 
     Training cannot be differentiated through. What is given stays as it is. If the last loss is not finite, some of the
     weights are not either.
@@ -89,15 +91,14 @@ class _Fit(Operation):
         w, anchor, graph, key, args, batches, state = pytree.tree_unflatten(operands, plan.spec)
         own = _own(w, w)
         moments = {name: _own(state[name], w) if state else own.zeros() for name in plan.optimiser.moments}
-        fixed, minibatch = dict(leaves(anchor or {})), dict(leaves(batches))
+        minibatch = dict(leaves(batches))
 
         def objective(key: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
             current = own.shaped(tensors[len(minibatch) :])
             now = dict(zip(minibatch, tensors, strict=False))
             last = total = scalar("loss", plan.loss(nest(current), graph, key, nest(dict(leaves(args)) | now)))
             if plan.penalty is not None:
-                for path, value in current.items():
-                    total = total + scalar("penalty", plan.penalty(value, fixed[path], args))
+                total = total + scalar("penalty", plan.penalty(nest(current), anchor or {}, args))
             return last, total
 
         step = differentiate(objective, len(own), len(minibatch))

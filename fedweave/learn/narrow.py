@@ -57,6 +57,31 @@ class Touched:
         apart = {path: self._split(flat[path], dims[path]) for path in paths}
         return None if None in apart.values() else apart  # type: ignore[return-value]
 
+    def narrowed_tree(self, given: Given, paths: frozenset[str], penalised: bool) -> tuple[Given, Tree] | None:
+        """A tree that training finds besides the weights, such as an anchor, in which the leaves at `paths` of trees
+        like the weights are narrowed; and what of it the rows that a client does not touch find. None if a penalty may
+        move these differently."""
+        dims = dict(leaves(given[1] or {}))
+        found = {path: (leaf, dims[path]) for path, leaf in leaves(given[0] or {})}
+        weights = {path: next((own for own in paths if f"/{path}".endswith(f"/{own}")), "") for path in found}
+        trees = tuple({path.removesuffix(own) for path, own in weights.items() if own})
+        rest = {path: leaf for path, (leaf, _) in found.items() if not (trees and path.startswith(trees))}
+        alike = all(found[path][1] is None for path in rest)
+        for path in (path for path, own in weights.items() if own):
+            if (apart := self._split(*found[path])) is None:
+                alike, found[path] = False, (self._own(*found[path]), 0)
+            else:
+                rest[path], found[path] = apart[0], (apart[1], 0)
+        if penalised and not alike:
+            return None
+        return whole(_apart(found)), nest(rest)
+
+    def _own(self, leaf: Any, dim: Any) -> Tensor:
+        """The clients' rows of a stacked tensor: [P, m, …], zero at padding."""
+        leaf, _ = _whole(leaf, dim)
+        padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
+        return padded[torch.arange(len(self.rows))[:, None], self.rows]
+
     def _split(self, leaf: Any, dim: Any) -> Split | None:
         if isinstance(leaf, TouchedRows) and leaf.matrix is self.matrix and dim.rest is None:
             return leaf.rest.clone(), leaf.values.clone()
@@ -134,6 +159,18 @@ def share_again(state: Tree, graph: Graph) -> Tree:
         for path, leaf in leaves(state)
     }
     return nest(found | {"steps": shared_scalar(steps[0], len(steps))})
+
+
+def whole(given: Given) -> Given:
+    """A tree and its batch dimensions with partly stored leaves filled in."""
+    dims = dict(leaves(given[1] or {}))
+    return _apart({path: _whole(leaf, dims[path]) for path, leaf in leaves(given[0] or {})})
+
+
+def _apart(found: dict[str, tuple[Any, Any]]) -> Given:
+    return nest({path: leaf for path, (leaf, _) in found.items()}), nest(
+        {path: dim for path, (_, dim) in found.items()}
+    )
 
 
 def _stacked(leaf: Any, dim: Any, clients: int) -> Tensor:

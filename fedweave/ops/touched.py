@@ -104,16 +104,17 @@ def picked_rows(tensor: Tensor, rows: Tensor) -> Tensor:
 def elementwise(function: Callable[..., Tensor], *operands: Any) -> Any:
     """`function` of leaves of one shape, element by element.
 
-    Partly stored leaves give a partly stored one if they store the same rows and everything else that goes into the
-    result is the same for all clients.
+    Partly stored leaves give a partly stored one if they store the same rows, those of one matrix, and everything else
+    that goes into the result is the same for all clients.
     """
     partly = [leaf for leaf in operands if isinstance(leaf, TouchedRows)]
-    if partly and all(leaf.rows is partly[0].rows for leaf in partly):
-        rows = partly[0].rows
+    first = partly[0] if partly else None
+    if first is not None and all(leaf.rows is first.rows or leaf.matrix is first.matrix is not None for leaf in partly):
+        rows = first.rows
         rest = function(*(leaf.rest if isinstance(leaf, TouchedRows) else leaf for leaf in operands))
         if not torch._C._functorch.is_batchedtensor(rest):
             own = (leaf.values if isinstance(leaf, TouchedRows) else picked_rows(leaf, rows) for leaf in operands)
-            return TouchedRows(rest, rows, function(*own), partly[0].matrix)
+            return TouchedRows(rest, rows, function(*own), first.matrix)
     return function(*(materialize(leaf) for leaf in operands))
 
 

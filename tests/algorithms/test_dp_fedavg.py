@@ -46,7 +46,7 @@ def released(part: MemberNoise, update: Tree, secret: int) -> Tree:
 def test_epsilon_is_that_of_dp_accounting(sigma: float, rounds: int, delta: float) -> None:
     """Exactly its analytic Gaussian mechanism, and never more than its Rényi accountant's bound on the same rounds."""
     library = pytest.importorskip("dp_accounting", reason="needs dp-accounting, which is in the extra dev")
-    [_, own] = MemberNoise(2.0, sigma, delta=delta).mechanism
+    [_, own] = MemberNoise(2.0, sigma, delta=delta).protection.mechanism
     told = epsilon(own.mu * math.sqrt(rounds), delta)
     # The library's noise is in units of the sensitivity, which is 2 · clip here.
     assert told == pytest.approx(library.get_epsilon_gaussian(sigma / 2 / math.sqrt(rounds), delta), rel=1e-9)
@@ -71,7 +71,7 @@ def test_the_noise_for_a_target_is_the_published_one(target: float, delta: float
 @pytest.mark.parametrize(("target", "rounds", "delta"), [(0.5, 10, 1e-5), (4.0, 30, 1e-7), (50.0, 1, 1e-3)])
 def test_a_target_is_met_and_hardly_missed(target: float, rounds: int, delta: float) -> None:
     part = MemberNoise(clip=0.3, epsilon=target, delta=delta, target_rounds=rounds)
-    [_, own] = part.mechanism
+    [_, own] = part.protection.mechanism
     assert own.delta == delta
     spent = epsilon(own.mu * math.sqrt(rounds), delta)
     assert target * (1 - 1e-6) < spent <= target

@@ -108,7 +108,7 @@ def test_the_ledger_has_the_epsilon_of_an_example(mode: str) -> None:
     assert {read_applied(row["applied"]).mechanisms for row in rows} == {(Gaussian(4 * one, 2 * one, "example"),)}
     told = next(own for own in bounds(fed.ledger.table()) if own.per == "example")
     assert told.epsilon == pytest.approx(epsilon(math.sqrt(3) * 2 / 4, 1e-5))
-    assert ExampleNoise(0.5, 4.0, delta=1e-7, examples=15, lr=0.5).mechanism == (
+    assert ExampleNoise(0.5, 4.0, delta=1e-7, examples=15, lr=0.5).protection.mechanism == (
         Gaussian(4 * one, 2 * one, "example", 1e-7),
     )
     assert torch.isfinite(ravel(last.state["w"])).all()

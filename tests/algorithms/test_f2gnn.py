@@ -267,7 +267,7 @@ def test_a_mix_is_where_training_starts_and_the_global_model_is_what_is_judged()
     for made in (plain, mixed):
         fed = federation(name=NAME, dtype=torch.float64)
         *_, last = train(made, fed, 3)
-        scores = fed.map(made.score, *made._download(last.state, fed.clients, fed))
+        scores = fed.map(made.score, *made._download(last.state, fed.clients, fed, made.composed))
         again = fed.map(plain.score, {"w": last.state["w"]})
         assert all(torch.equal(a["own"]["loss"], b["own"]["loss"]) for a, b in zip(scores, again, strict=True))
 
@@ -388,7 +388,7 @@ def heard(
     state = made.init(fed)
     fed.begin(1)
     call = made.score if evaluate else made.train
-    return dict(fed.map(call, *made._download(state, fed.clients, fed))["site-1"]), fed
+    return dict(fed.map(call, *made._download(state, fed.clients, fed, made.composed))["site-1"]), fed
 
 
 def regrouped(graph: Graph) -> Graph:
@@ -462,8 +462,8 @@ def test_a_part_that_sends_the_attribute_without_declaring_it_is_refused() -> No
 
 def test_every_part_that_reads_the_attribute_says_so() -> None:
     for part in (FairPenalty(), GroupWeights(), FairFedWeights()):
-        assert part.groups
+        assert part.needs.sens
         assert FedAvg(model(classes=2), parts=(part,)).needs.sens
     assert Local(model(classes=2), parts=(FairPenalty(),)).needs.sens
-    assert not Part.groups
+    assert not Part().needs.sens
     assert not FedAvg(model(classes=2), parts=(DivergenceStart(),)).needs.sens

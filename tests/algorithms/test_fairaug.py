@@ -16,6 +16,7 @@ from fedweave.algorithms.fairaug import (
     groups_of,
     mask_probabilities,
 )
+from fedweave.algorithms.parts.outputs import Forward, Outputs
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph, make_graph
@@ -83,7 +84,7 @@ def test_a_client_of_one_group_keeps_its_edges() -> None:
     pairs = [(0, 1), (1, 2), (0, 2), (3, 4), (0, 3), (2, 4), (4, 5)]
     assert chances(0.9, graph=alone) == pytest.approx(dict.fromkeys(pairs, 1.0))
     part = FairAugmented(mask=0.5, keep=0.9)
-    drawn = part.minibatches(model(), alone, random.key(1), 3)
+    drawn = part.draw(model(), alone, random.key(1), 3)
     assert drawn["kept"][:, :6].all()
     assert all(edges_of(drawn, step) == {(u, v) for a, b in pairs for u, v in ((a, b), (b, a))} for step in range(3))
 
@@ -132,7 +133,7 @@ def test_a_copy_trains_on_no_fewer_nodes_than_is_said(rare: int) -> None:
 
 def copies(keep: float, steps: int = STEPS) -> Tree:
     part = FairAugmented(mask=0.4, keep=keep)
-    return part.minibatches(model(), small(), random.key(1), steps)
+    return part.draw(model(), small(), random.key(1), steps)
 
 
 def edges_of(drawn: Tree, step: int) -> set[tuple[int, int]]:
@@ -184,7 +185,8 @@ def test_the_loss_is_that_of_the_copy() -> None:
         z = a @ torch.relu(a @ x @ w["0"]["weight"] + w["0"]["bias"]) @ w["1"]["weight"] + w["1"]["bias"]
         trains = graph.masks[0] & minibatch["kept"]
         wanted = torch.nn.functional.cross_entropy(z[trains], graph.y[trains])
-        found = FairAugmented().loss(w, net, graph, None, {}, minibatch)  # type: ignore[arg-type]
+        seen = Outputs(Forward(w, net, graph, None), {}, minibatch)  # type: ignore[arg-type]
+        found = FairAugmented().objective(seen)
         torch.testing.assert_close(found, wanted)
 
 
@@ -197,7 +199,7 @@ def models_of() -> Any:
 def test_every_step_of_every_round_trains_on_another_copy() -> None:
     graph = graphs(torch.float64, name="fairaug")["site-1"]
     part = FairAugmented()
-    one, other = (part.minibatches(model(), graph, random.key(seed), 3) for seed in (0, 1))
+    one, other = (part.draw(model(), graph, random.key(seed), 3) for seed in (0, 1))
     flat = [leaf for drawn in (one, other) for leaf in drawn["starts"]]
     assert all(not torch.equal(a, b) for i, a in enumerate(flat) for b in flat[:i])
 

@@ -11,7 +11,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairgraphfl import AgentValue, Payoff, ValueReward
-from fedweave.algorithms.parts import CrossEntropy, Normalised, Round
+from fedweave.algorithms.parts import Normalised, Round
 from fedweave.algorithms.prototypes import MotifPrototypes, embedding
 from fedweave.config import resolve
 from fedweave.core import model as models
@@ -22,7 +22,7 @@ from fedweave.core.tree import Tree, leaves, ravel, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.rounds import SERVER, train
-from tests.contract.federations import algorithm, federation, gin, graphs
+from tests.contract.federations import algorithm, cross_entropy, federation, gin, graphs
 
 ROUNDS = 4
 NAME = "fairgraphfl"
@@ -53,7 +53,7 @@ class Agent:
     def gradient(self, w: np.ndarray, whole: dict[int, np.ndarray]) -> np.ndarray:
         flat = torch.from_numpy(w).requires_grad_()
         tree = unravel(flat, self.like)
-        loss = CrossEntropy().loss(tree, self.net, self.graph, None, {}, {})  # type: ignore[arg-type]
+        loss = cross_entropy(tree, self.net, self.graph)
         known = [k for k, motif in enumerate(self.motifs) if motif in whole]
         if known:
             goal = torch.from_numpy(np.stack([whole[self.motifs[k]] for k in known]))
@@ -143,7 +143,7 @@ def test_rounds_are_those_of_the_paper(oracles: Any, solver: str, base: str, dis
     assert np.abs(parts["AgentValue"]["d"].numpy() - d).max() < 1e-12
     assert np.abs(parts["Payoff"]["pay"].numpy() - theirs.pay).max() < 1e-9
     assert np.abs(ravel(last.state["w"]).numpy() - theirs.w).max() < 1e-9
-    rewards = dict(leaves(made.composed["ValueReward"].reward(parts["ValueReward"], torch.arange(len(agents)))))
+    rewards = dict(leaves(made.composed["ValueReward"].download(parts["ValueReward"], torch.arange(len(agents)))[2]))
     for at, got in enumerate(theirs.rewards):
         ours = torch.cat([rewards[path].dense[at].flatten() for path in sorted(rewards)]).numpy()
         assert np.abs(ours - got).max() < 1e-9
@@ -211,7 +211,7 @@ def test_without_rewards_all_get_the_global_model() -> None:
     list(train(algorithm(NAME, rewards=False), fed, 2))
     assert fed.ledger.bytes_down > 0
     made = algorithm(NAME, rewards=False)
-    assert not made.composed.owner("reward")
+    assert not made.composed.owner("receive")
 
 
 def test_an_agent_that_missed_a_round_is_not_paid_and_rejoins() -> None:

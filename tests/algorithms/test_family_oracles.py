@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.parts import CrossEntropy
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, leaves, ravel, unravel
 from fedweave.rounds import train
-from tests.contract.federations import federation, graphs, model
+from tests.contract.federations import cross_entropy, federation, graphs, model
 
 ROUNDS, STEPS, LR = 3, 4, 0.3
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": LR, "weight_decay": 0.0, "local_steps": STEPS}
@@ -30,7 +29,7 @@ class Problem:
 
     def _client(self, graph: Graph) -> tuple[int, Callable[..., float], Callable[..., np.ndarray]]:
         def loss(flat: torch.Tensor) -> torch.Tensor:
-            return CrossEntropy().loss(unravel(flat, self.like), self.net, graph, None, {}, {})  # type: ignore[arg-type]
+            return cross_entropy(unravel(flat, self.like), self.net, graph)
 
         def value(w: np.ndarray) -> float:
             return float(loss(torch.from_numpy(w)))
@@ -122,7 +121,7 @@ def test_cgsv(oracles: Any, problem: Problem) -> None:
     rewards = (
         ALGORITHMS["cgsv"](problem.net, **SGD, **options)
         .composed["SparseReward"]
-        .reward(state["parts"]["SparseReward"], torch.arange(len(own)))
+        .download(state["parts"]["SparseReward"], torch.arange(len(own)))[2]
     )
     for at, (client, theirs) in enumerate(zip(fed.snapshot().values(), own, strict=True)):
         last = {i: {k: leaf.dense[at] for k, leaf in layer.items()} for i, layer in rewards.items()}

@@ -9,12 +9,12 @@ import torch
 from fedweave.algorithms import FedAvg, FedProx
 from fedweave.algorithms.fedprox import Proximal
 from fedweave.algorithms.participation import sample
-from fedweave.algorithms.parts import Clip, CrossEntropy, MixedStart, Uniform
+from fedweave.algorithms.parts import Clip, MixedStart, Uniform
 from fedweave.core import model as models
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, add, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
-from tests.contract.federations import distance, federation, graphs, model
+from tests.contract.federations import cross_entropy, distance, federation, graphs, model
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -39,7 +39,7 @@ def one_round(algorithm: FedAvg, fed: Simulation, rounds: int = 1) -> tuple[Tree
 
 def gradient(w: Tree, client: str, fed: Simulation) -> Tree:
     net, graph = model(dropout=0.0), fed.graphs[client]
-    return torch.func.grad(lambda w: CrossEntropy().loss(w, net, graph, torch.tensor(0), {}, {}))(w)
+    return torch.func.grad(lambda w: cross_entropy(w, net, graph))(w)
 
 
 @pytest.mark.parametrize("weigh", ["size", "uniform"])

@@ -1,6 +1,6 @@
 """FED-PUB: mixing by what models do on the proxy graph, and masks with penalties that have a gradient."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -86,7 +86,7 @@ def test_the_penalties_have_the_gradients_of_their_norms() -> None:
     part, draw = SparseMasks(l1=0.3, pull=0.7), torch.Generator().manual_seed(0)
     received = {"0": {"weight": torch.randn(4, 3, generator=draw), "weight_mask": torch.ones(4, 3)}}
     w = {"0": {name: torch.randn(4, 3, generator=draw).requires_grad_() for name in received["0"]}}
-    part.regulariser(w, received, {"pull": torch.tensor(0.7)}).backward()
+    part.penalty(w, received, {"pull": torch.tensor(0.7)}).backward()
     moved = (w["0"]["weight"] - received["0"]["weight"]).detach()
     assert torch.allclose(w["0"]["weight"].grad, 0.7 * moved / moved.norm())
     assert torch.equal(w["0"]["weight_mask"].grad, 0.3 * w["0"]["weight_mask"].sign())
@@ -126,7 +126,7 @@ def test_entries_below_the_threshold_count_in_training_and_not_in_evaluation() -
 class Telling(SparseMasks):
     """Masks that are shared as other weights are."""
 
-    private: ClassVar = ()
+    needs: ClassVar = replace(SparseMasks.needs, private=())
 
 
 @pytest.mark.parametrize(("part", "leaves_home"), [(SparseMasks, False), (Telling, True)])

@@ -9,7 +9,7 @@ import torch
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedopt import ServerMomentum
 from fedweave.algorithms.graphfl import MetaGradient
-from fedweave.algorithms.parts import Clip, Part, Uniform
+from fedweave.algorithms.parts import Clip, Part, Protection, Uniform
 from fedweave.algorithms.parts.composition import UPDATE
 from fedweave.core import model as models
 from fedweave.core import random
@@ -25,8 +25,8 @@ INNER, OUTER = 0.4, 0.7
 class Watched(MetaGradient):
     """Keeps what was drawn."""
 
-    def minibatches(self, *args: Any) -> Any:
-        drawn = super().minibatches(*args)
+    def draw(self, *args: Any) -> Any:
+        drawn = super().draw(*args)
         self.__dict__.setdefault("seen", []).append(drawn)
         return drawn
 
@@ -34,7 +34,7 @@ class Watched(MetaGradient):
 class Small(Part):
     """Keeps logits small, by a factor that the server sends."""
 
-    hears = "how small logits are to be"
+    client_learns = "how small logits are to be"
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -45,12 +45,12 @@ class Small(Part):
     def download(self, state: Any, at: Any) -> Any:
         return {"factor": state["factor"]}, {}
 
-    def criterion(self, logits: Any, graph: Any, given: Any) -> Any:
-        return given["factor"] * logits.square().mean()
+    def objective(self, outputs: Any) -> Any:
+        return outputs.given["factor"] * outputs.logits.square().mean()
 
 
 class Signs(Part):
-    releases = "signs of the change of the model weights"
+    protection = Protection(becomes="signs of the change of the model weights")
 
 
 def test_a_round_is_that_of_the_reference(oracles: Any) -> None:
@@ -92,7 +92,7 @@ def test_support_and_query_are_distinct_training_examples(examples: int, sizes: 
     x, edges, y, masks = arrays(60, 0)
     graph = make_graph(x, edges, y, masks)
     assert graph.masks[TRAIN].sum() == 20
-    drawn = [MetaGradient(examples).minibatches((), graph, random.key(seed), 3) for seed in (1, 2)]
+    drawn = [MetaGradient(examples).draw((), graph, random.key(seed), 3) for seed in (1, 2)]
     for one in drawn:
         support, query = one["support"], one["query"]
         assert (support.sum(1).unique().item(), query.sum(1).unique().item()) == sizes
@@ -110,7 +110,7 @@ def test_of_an_odd_number_of_examples_the_query_set_has_one_less(
     x, edges, y, masks = arrays(60, 0)
     masks[TRAIN] = np.arange(60) < count
     graph, part = make_graph(x, edges, y, masks), MetaGradient(100)
-    drawn = part.minibatches((), graph, random.key(1), 1)
+    drawn = part.draw((), graph, random.key(1), 1)
     assert (int(drawn["support"].sum()), int(drawn["query"].sum())) == sizes
     assert torch.equal(drawn["support"][0] | drawn["query"][0], graph.masks[TRAIN])
     assert part.least_examples(graph, 1) == least
@@ -176,7 +176,7 @@ def test_the_ledger_says_that_a_gradient_leaves() -> None:
         rows = fed.ledger.table().to_pylist()
         return {row["reveals"] for row in rows if row["direction"] == "up" and row["key"].startswith("update/")}
 
-    assert told(ALGORITHMS["graphfl"](model(0.0))) == {MetaGradient.releases}
+    assert told(ALGORITHMS["graphfl"](model(0.0))) == {MetaGradient.protection.becomes}
     assert told(FedAvg(model(0.0), parts=(Clip(1.0),))) == {UPDATE}
     with pytest.raises(ValueError, match="MetaGradient and Signs both send something else than an update"):
         FedAvg(model(0.0), parts=(MetaGradient(5), Signs()))

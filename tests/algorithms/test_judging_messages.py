@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.graphfl import MetaGradient
-from fedweave.algorithms.parts import Context, Part, Uniform
+from fedweave.algorithms.parts import Context, Outputs, Part, Uniform
 from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.rounds import train
@@ -22,19 +22,19 @@ SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0, "loca
 class Control(Part):
     """What clients get for training: a number for all of them, and one of their own."""
 
-    hears: ClassVar = "numbers"
+    client_learns: ClassVar = "numbers"
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         return {"all": torch.ones(3, dtype=torch.float64)}, {"own": at.double()}
 
-    def criterion(self, logits: Tensor, graph: Any, given: Tree) -> Tensor:
-        return given["own"] * given["all"].sum() * logits.square().mean()
+    def objective(self, outputs: Outputs) -> Tensor:
+        return outputs.given["own"] * outputs.given["all"].sum() * outputs.logits.square().mean()
 
 
 class Shifted(Control):
     """The same to start from."""
 
-    criterion = Part.criterion
+    objective = Part.objective
 
     def start(self, ctx: Context) -> Tree:
         return map_leaves(lambda leaf: leaf + ctx.given["own"], ctx.received)

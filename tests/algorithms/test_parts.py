@@ -9,15 +9,28 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
-from fedweave.algorithms.parts import BySize, Clip, Context, MixedStart, Part, Round, TrainedModel, Uniform, composition
-from fedweave.algorithms.parts.fitting import SUCH
+from fedweave.algorithms.parts import (
+    BySize,
+    Clip,
+    Context,
+    MixedStart,
+    Needs,
+    Outputs,
+    Part,
+    Round,
+    TrainedModel,
+    Uniform,
+    composition,
+)
+from fedweave.algorithms.parts.conflicts import SUCH
 from fedweave.algorithms.parts.part import has
-from fedweave.algorithms.preset import Preset
+from fedweave.algorithms.preset import Preset, preset_of
 from fedweave.core import model as models
 from fedweave.core.graph import Graph
-from fedweave.core.tree import Tree, leaves, map_leaves, ravel
+from fedweave.core.tree import Tree, leaves, map_leaves, ravel, squared_distance
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError, StepFailed
+from fedweave.report.listing import meanings
 from fedweave.rounds import train
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 
@@ -36,7 +49,7 @@ class Mix(Part):
     """Personal models mixed by a fixed matrix."""
 
     matrix: tuple[tuple[float, ...], ...]
-    personal: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs(personal=True)
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         return torch.tensor(self.matrix, dtype=torch.float64)[round.at][:, round.at]
@@ -159,8 +172,9 @@ class Shift(Part):
     def start(self, ctx: Context) -> Tree:
         return map_leaves(lambda w: w + ctx.given["scale"] * ctx.given["by"], ctx.received)
 
-    def after(self, ctx: Context) -> None:
+    def report(self, ctx: Context) -> Tree:
         ctx.keep({"by": ctx.given["by"], "calls": ctx.memory.get("calls", torch.tensor(0)) + 1})
+        return {}
 
 
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
@@ -286,11 +300,11 @@ class Pulled(Part):
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         return {}, {"mu": 0.1 + at.double()}
 
-    def penalty(self, w: Tensor, received: Tensor, given: Tree) -> Tensor:
-        return 0.5 * given["mu"] * ((w - received) ** 2).sum()
+    def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+        return 0.5 * given["mu"] * squared_distance(w, received)
 
-    def loss(self, w: Tree, model: Any, graph: Any, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
-        return 0.1 * given["mu"] * sum((leaf**2).sum() for _, leaf in leaves(w))
+    def objective(self, outputs: Outputs) -> Tensor:
+        return 0.1 * outputs.given["mu"] * sum((leaf**2).sum() for _, leaf in leaves(outputs.w))
 
 
 @pytest.mark.parametrize("name", ["ditto", "gcfl_plus", "graphfl"])
@@ -374,10 +388,9 @@ def single(state: Tree, round: Round) -> Tree:
           for hook in ("init", "observe", "update")),
         *((hook, lambda *_: {"a": [1, 2]}, "the part's state, a tree; what it gives holds a list at 'a'")
           for hook in ("init", "observe", "update")),
-        ("download", lambda *_: None, r"two trees, what all clients get and what each does .*; it gives None"),
+        ("download", lambda *_: None, r"2 trees, what all clients get and what each does .*; it gives None"),
         ("download", lambda *_: ([], {}), "what all clients get, a tree; what it gives is a list"),
         ("download", lambda *_: ({}, {"e": torch.ones(2)}), r"each .* leaves \[5, …\]; 'e' is a tensor of shape \[2\]"),
-        ("reward", lambda *_: None, "what each client gets, a tree; what it gives is a NoneType"),
         ("measures", lambda *_: {"a": torch.ones(2)}, "a tensor of 5 numbers, one of each client as 'a'; .* shape .2"),
         ("measures", lambda *_: None, "{name: a number of each client}; it gives None"),
         ("step", lambda s, w, d: (w, {"a": [1]}), "the part's state, a tree; what it gives holds a list at 'a'"),
@@ -386,6 +399,29 @@ def single(state: Tree, round: Round) -> Tree:
 def test_what_a_hook_of_the_server_gives_is_refused_by_name(hook: str, made: Callable[..., Any], what: str) -> None:
     with pytest.raises(ConfigError, match=rf"^Slip\.{hook}: is to give {what}"):
         after(FedAvg(model(), parts=(slip(hook, made),)), rounds=1)
+
+
+class Rewards(Part):
+    """Gives clients what is no weights."""
+
+    def download(self, state: Tree, at: Tensor) -> Any:
+        return {}, {}, None
+
+    def receive(self, ctx: Context) -> Tree:
+        return ctx.first
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (Rewards.download, "what each client gets, a tree; what it gives is a NoneType"),
+        (lambda *_: ({}, {}), "3 trees, .* what each gets instead of the global weights; it gives a tuple"),
+    ],
+)
+def test_what_clients_get_instead_of_weights_is_refused_by_name(made: Callable[..., Any], what: str) -> None:
+    part = type("Slip", (Rewards,), {"download": made})()
+    with pytest.raises(ConfigError, match=rf"^Slip\.download: is to give {what}"):
+        after(FedAvg(model(), parts=(part,)), rounds=1)
 
 
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
@@ -413,15 +449,19 @@ def apart(logits: Tensor, graph: Graph) -> Tensor:
 @pytest.mark.parametrize(
     ("hook", "made", "gives"),
     [
-        ("criterion", lambda logits, graph, given: apart(logits, graph), r"a tensor of shape \[32\]\. Add it up"),
+        ("objective", lambda outputs: apart(outputs.logits, outputs.graph), r"a tensor of shape \[32\]\. Add it up"),
         (
-            "loss",
-            lambda w, net, graph, key, given, drawn: apart(models.apply(net, w, graph), graph)[:, None],
+            "objective",
+            lambda seen: apart(models.apply(seen.model, seen.w, seen.graph), seen.graph)[:, None],
             r"a tensor of shape \[32, 1\]\. Add it up \(\.sum\(\)\), or take the mean over the training examples",
         ),
-        ("penalty", lambda w, received, given: (w - received) ** 2, r"a tensor of shape \[60, 8\]"),
-        ("regulariser", lambda w, received, given: w["0"]["bias"] ** 2, r"a tensor of shape \[8\]"),
-        ("regulariser", lambda w, received, given: None, "None$"),
+        (
+            "penalty",
+            lambda w, received, given: w["0"]["weight"] - received["0"]["weight"],
+            r"a tensor of shape \[60, 8\]",
+        ),
+        ("penalty", lambda w, received, given: w["0"]["bias"] ** 2, r"a tensor of shape \[8\]"),
+        ("penalty", lambda w, received, given: None, "None$"),
     ],
 )
 def test_a_term_of_the_loss_that_is_no_scalar_is_refused_by_name(
@@ -464,3 +504,52 @@ def test_a_client_without_training_examples_brings_nothing(name: str) -> None:
     if name == "eu":
         values = last.state["parts"]["EuclideanValue"]["r"]
         assert values.argmin() == 1
+
+
+def test_a_part_has_few_hooks() -> None:
+    """What every part may have; rarer abilities are protocols of their own (`parts.part`)."""
+    assert len([name for name in vars(Part) if not name.startswith("_")]) <= 26
+
+
+@dataclass(frozen=True)
+class Small(Part):
+    """A term on logits and embeddings.
+
+    size: how strong it is.
+    """
+
+    size: float = 0.1
+    passes: ClassVar[list[int]] = []
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        self.passes.append(id(outputs.forward.layers))
+        assert outputs.embeddings[-1] is outputs.logits
+        return self.size * (outputs.logits.square().mean() + outputs.embedding.square().mean())
+
+
+def test_all_terms_read_one_forward_pass() -> None:
+    Small.passes.clear()
+    made = FedAvg(model(0.0), parts=(Small(), Small(0.2)), local_steps=1)
+    after(made, rounds=1, mode="loop")
+    one, other = Small.passes[::2], Small.passes[1::2]
+    assert one == other
+
+
+def test_a_preset_takes_fields_defaults_and_meanings_from_its_parts() -> None:
+    @preset_of(Small, Clip, without=("norm",))
+    class Paper:
+        """A paper.
+
+        lr: its pace.
+        """
+
+        lr: float = 0.25
+
+    made = Paper(model(), size=0.7)
+    assert (made.lr, made.composed["Small"], made.composed["Clip"]) == (0.25, Small(0.7), Clip())
+    assert list(Paper.fields)[:3] == ["model", "size", "lr"]
+    assert "norm" not in Paper.fields
+    told = meanings(Paper)
+    assert (told["size"], told["lr"]) == ("how strong it is.", "its pace.")
+    with pytest.raises(TypeError, match="norm"):
+        Paper(model(), norm=2.0)

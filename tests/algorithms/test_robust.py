@@ -9,7 +9,18 @@ import torch
 from scipy import stats
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.parts import Clip, Composition, Krum, Median, NormBound, Part, Round, TrimmedMean, Uniform
+from fedweave.algorithms.parts import (
+    Clip,
+    Composition,
+    Krum,
+    Median,
+    NormBound,
+    Part,
+    Protection,
+    Round,
+    TrimmedMean,
+    Uniform,
+)
 from fedweave.algorithms.parts.robust import krum_scores
 from fedweave.algorithms.parts.weigh import by_size
 from fedweave.core.portions import Batch
@@ -220,10 +231,10 @@ def test_limits_of_several_parts_are_multiplied() -> None:
 
 def test_a_run_has_as_many_rounds_as_every_part_allows() -> None:
     class Few(Part):
-        most_rounds = 3
+        protection = Protection(most_rounds=3)
 
     class Many(Few):
-        most_rounds = 7
+        protection = Protection(most_rounds=7)
 
     assert Composition((Many(), Few(), Uniform())).most_rounds == 3
     assert Composition((Uniform(),)).most_rounds is None

@@ -111,8 +111,9 @@ def test_algorithms_that_read_single_updates_are_refused(name: str) -> None:
 class Remembering(Part):
     """Keeps something at clients."""
 
-    def after(self, ctx: Context) -> None:
+    def report(self, ctx: Context) -> Any:
         ctx.keep({"calls": ctx.memory.get("calls", 0) + 1})
+        return {}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.fedopt import ServerAdam
-from fedweave.algorithms.parts import Clip, Part
+from fedweave.algorithms.parts import Clip, Outputs, Part
 from fedweave.algorithms.preset import preset
 from fedweave.contract.command import verdict
 from fedweave.contract.laws import LAWS
@@ -30,7 +30,10 @@ class ClassPrototypes(Part):
 
     lam: float = 0.1
     sends: ClassVar = {"prototype": "mean logits of each class", "number": "training nodes of each class"}
-    hears: ClassVar = {"prototype": "each class's mean logits over all clients", "known": "which classes have one"}
+    client_learns: ClassVar = {
+        "prototype": "each class's mean logits over all clients",
+        "known": "which classes have one",
+    }
 
     def report(self, ctx: Any) -> Tree:
         graph = ctx.client.graph
@@ -47,7 +50,8 @@ class ClassPrototypes(Part):
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         return state, {}
 
-    def criterion(self, logits: Tensor, graph: Any, given: Tree) -> Tensor:
+    def objective(self, outputs: Outputs) -> Tensor:
+        logits, graph, given = outputs.logits, outputs.graph, outputs.given
         if "prototype" not in given:
             return logits.sum() * 0
         y = graph.y.clamp(min=0)
@@ -63,7 +67,7 @@ class FedProto:
 
     lam: float = 0.1
     share: tuple[str, ...] = ()
-    does_not_owe: ClassVar = {"one_client_is_ordinary_training": "the loss has another term"}
+    exempt_laws: ClassVar = {"one_client_is_ordinary_training": "the loss has another term"}
 
     def parts(self) -> tuple[Part, ...]:
         return (ClassPrototypes(self.lam),)
@@ -124,8 +128,8 @@ def test_what_there_is_no_use_for_is_refused(parts: tuple[Part, ...], said: str)
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ({"hears": ["the mean"]}, r"Odd\.hears is to be a str"),
-        ({"hears": {"mean": 3}}, r"Odd\.hears is to be a str"),
+        ({"client_learns": ["the mean"]}, r"Odd\.client_learns is to be a str"),
+        ({"client_learns": {"mean": 3}}, r"Odd\.client_learns is to be a str"),
         ({"sends": "the mean"}, r"Odd\.sends is to be"),
         ({"sends": {"mean": None}}, r"Odd\.sends is to be"),
     ],

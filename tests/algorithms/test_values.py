@@ -87,7 +87,7 @@ def test_rffl_keeps_the_own_update() -> None:
     fed = federation(dtype=torch.float64, mode="loop")
     made = ALGORITHMS["rffl"](model(0.0))
     *_, last = train(made, fed, 2, eval_every=2)
-    shared, each = made._download(last.state, fed.clients, fed)
+    shared, each = made._download(last.state, fed.clients, fed, made.composed)
     r = last.state["parts"]["Reputation"]["r"]
     for at, client in enumerate(fed.clients):
         trained = fed.snapshot()[client]["w"]["0"]["weight"]
@@ -222,7 +222,7 @@ def test_cffl_rewards_are_what_the_others_gave() -> None:
     state = part.init(fed, {"0": {"weight": torch.zeros(2, 2).double()}})
     round = after(weights=torch.tensor(weights), value=torch.tensor(value))
     round = replace(round, delta=round.replies.weighted_sum("update", round.weights))
-    got = part.reward(part.update(state, round), torch.arange(3))["0"]["weight"].dense.reshape(3, 4).numpy()
+    got = part.download(part.update(state, round), torch.arange(3))[2]["0"]["weight"].dense.reshape(3, 4).numpy()
     whole = weights @ UPDATES
     for i, quota in enumerate(value / 0.5 * SIZES / 6):
         kept = np.argsort(-np.abs(whole))[: min(int(np.ceil(quota * 4)), 3)]

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 
 from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.parts import CrossEntropy, Outputs
+from fedweave.algorithms.parts.outputs import Forward
 from fedweave.contract import federations, small_graphs
 from fedweave.contract.federations import CLASSES as CLASSES
 from fedweave.contract.federations import FEATURES as FEATURES
@@ -34,7 +36,7 @@ VERTICAL, GRAPH_LEVEL, PEOPLE = (
 OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
     name: {key: value for key, value in own.items() if key != "model"}
     for name, kind in ALGORITHMS.items()
-    if (own := declared(kind, "tried_with"))
+    if (own := declared(kind, "test_settings"))
 }
 
 
@@ -56,6 +58,11 @@ def classes(name: str | None = None) -> int:
 def model(dropout: float = 0.5, name: str = "gcn", layers: int = 2, classes: int = CLASSES) -> Model:
     """A small model, by default a 2-layer GCN."""
     return MODELS[name](hidden=HIDDEN, layers=layers, dropout=dropout).build(FEATURES, classes)
+
+
+def cross_entropy(w: Tree, net: Model, graph: Graph) -> torch.Tensor:
+    """What a client trains for, without dropout."""
+    return CrossEntropy().objective(Outputs(Forward(w, net, graph, None), {}, {}))  # type: ignore[arg-type]
 
 
 def gin(dropout: float = 0.5, name: str = "gin") -> Model:

@@ -39,8 +39,8 @@ class OnGraphs(FedAvg):
     """FedAvg, said to need small graphs."""
 
     capabilities: ClassVar[Capabilities] = replace(capabilities(FedAvg), graph_level=True)
-    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
-    tried_with: ClassVar[dict[str, Any]] = {"local_steps": 2, "lr": 0.003}
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
+    test_settings: ClassVar[dict[str, Any]] = {"local_steps": 2, "lr": 0.003}
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class OnMiniBatches(OnGraphs):
     """The same on mini-batches of them."""
 
     parts: tuple[Part, ...] = (GraphCrossEntropy(batch=4),)
-    tried_with: ClassVar[dict[str, Any]] = {"local_steps": 1, "lr": 0.003}
+    test_settings: ClassVar[dict[str, Any]] = {"local_steps": 1, "lr": 0.003}
 
 
 class LocalOnGraphs(Local):
     """Local training, said to need small graphs."""
 
     capabilities: ClassVar[Capabilities] = replace(capabilities(Local), graph_level=True)
-    does_not_owe: ClassVar[dict[str, str]] = OnGraphs.does_not_owe
-    tried_with: ClassVar[dict[str, Any]] = OnGraphs.tried_with
+    exempt_laws: ClassVar[dict[str, str]] = OnGraphs.exempt_laws
+    test_settings: ClassVar[dict[str, Any]] = OnGraphs.test_settings
 
 
 @pytest.fixture(

@@ -108,10 +108,10 @@ def test_sparse_features_and_edges_cannot_be_written_to(make: Make) -> None:
 def test_a_part_that_writes_into_the_labels_is_refused(make_graphs: Callable[..., dict[str, Graph]]) -> None:
     """In the loss, too, which is called from within training."""
 
-    def criterion(self: Any, logits: Any, graph: Graph, given: Tree) -> Any:
-        return cross_entropy(logits, graph.y.zero_(), graph.masks[TRAIN].to(logits.dtype))
+    def objective(self: Any, outputs: Any) -> Any:
+        return cross_entropy(outputs.logits, outputs.graph.y.zero_(), outputs.graph.masks[TRAIN].float())
 
-    part = type("Relabels", (CrossEntropy,), {"criterion": criterion})()
+    part = type("Relabels", (CrossEntropy,), {"objective": objective})()
     for options in ({"mode": "loop"}, {"mode": "vmap", "record": "always"}, {"mode": "vmap", "record": "never"}):
         fed = Simulation(make_graphs(SIZES), classes=3, **options)
         made = FedAvg(MODELS["gcn"](hidden=4).build(6, 3), parts=(part,))

@@ -27,7 +27,7 @@ class FedAvgM:
 
     beta: float = 0.5
 
-    does_not_owe: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step has momentum"}
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step has momentum"}
 
     def parts(self) -> tuple[Part, ...]:
         return (ServerMomentum(momentum=self.beta),)

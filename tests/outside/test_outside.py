@@ -324,13 +324,13 @@ def test_one_client_is_ordinary_training_where_a_part_of_the_model_stays_at_home
         assert verdict(Subject(FedAvg, {"share": share}), "one_client_is_ordinary_training") == "holds"
 
     class OfSage(FedAvg):
-        tried_with: ClassVar = {"model": "sage"}
+        test_settings: ClassVar = {"model": "sage"}
 
     said = verdict(Subject(OfSage), "one_client_is_ordinary_training")
     assert said.startswith(
         "BROKEN : the weights that the server and the client keep as 'w' are not a 2-layer GCN's: '0/"
     )
-    assert said.endswith("say why in does_not_owe")
+    assert said.endswith("say why in exempt_laws")
 
 
 def test_the_contract_has_data_for_every_kind_of_algorithm() -> None:

@@ -108,7 +108,8 @@ def test_a_sweep_mixes_no_runs_of_changed_code(own: Path) -> None:
     fedweave("sweep", "config.toml", "--seeds", "0", "--out", "swept")
     own.write_text(MODEL.format(width=8) + "# changed\n")
     said = fedweave("sweep", "config.toml", "--seeds", "0-1", "--out", "swept", code=2)
-    assert "has changed since it was begun: net.py. Sweep what is new into another" in " ".join(said.split())
+    assert "net.py of 1 run has changed since" in " ".join(said.split())
+    assert "--overwrite" in said
 
 
 def test_what_commands_wrote_of_a_run_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

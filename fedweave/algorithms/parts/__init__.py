@@ -12,7 +12,9 @@ from fedweave.algorithms.parts.egos import EgoCrossEntropy
 from fedweave.algorithms.parts.example_noise import ExampleNoise
 from fedweave.algorithms.parts.graphs import GraphCrossEntropy
 from fedweave.algorithms.parts.judged import TrainedModel
+from fedweave.algorithms.parts.needs import Needs, Protection
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
+from fedweave.algorithms.parts.outputs import Outputs
 from fedweave.algorithms.parts.part import Part, has
 from fedweave.algorithms.parts.release import Clip, Normalised
 from fedweave.algorithms.parts.robust import Krum, Median, NormBound, TrimmedMean
@@ -21,7 +23,7 @@ from fedweave.algorithms.parts.sampled import SampledCrossEntropy
 from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.algorithms.parts.start import MixedStart
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
-from fedweave.algorithms.parts.weigh import BySize, Uniform
+from fedweave.algorithms.parts.weigh import BySize, Uniform, UniformTrained
 
 __all__ = [
     "BySize",
@@ -37,12 +39,15 @@ __all__ = [
     "Median",
     "MemberNoise",
     "MixedStart",
+    "Needs",
     "NormBound",
     "Normalised",
     "Objective",
     "OptimizerName",
     "OptimizerState",
+    "Outputs",
     "Part",
+    "Protection",
     "Round",
     "SampledCrossEntropy",
     "SecureSum",
@@ -50,5 +55,6 @@ __all__ = [
     "Training",
     "TrimmedMean",
     "Uniform",
+    "UniformTrained",
     "has",
 ]

@@ -90,29 +90,34 @@ def rows(where: str, found: Any, count: int) -> Tree:
     return found
 
 
-def download(where: str, found: Any, count: int) -> tuple[Tree, Tree]:
-    """What all called clients get, and what each of them does (`Part.download`).
+def download(where: str, found: Any, count: int, weights: bool) -> tuple[Tree, ...]:
+    """What all called clients get, and what each of them does; and what each gets in the place of the global weights,
+    if that (`weights`) is the part's to say (`Part.download`).
 
     Raises:
         ConfigError: it is something else.
     """
-    if not isinstance(found, tuple) or len(found) != 2:
+    if not isinstance(found, tuple) or len(found) != 2 + weights:
+        besides = ", and, as the part has `receive`, what each gets instead of the global weights" if weights else ""
         raise ConfigError(
-            f"{where}: is to give two trees, what all clients get and what each does ({{}} if nothing); it gives "
-            f"{_form(found)}"
+            f"{where}: is to give {2 + weights} trees, what all clients get and what each does ({{}} if nothing)"
+            f"{besides}; it gives {_form(found)}"
         )
-    return tree_of(where, "what all clients get", found[0]), rows(where, found[1], count)
+    return tree_of(where, "what all clients get", found[0]), *(rows(where, each, count) for each in found[1:])
 
 
 def of_clients(where: str, found: Any, count: int) -> dict[str, Tensor]:
-    """{name: a number of each client} (`Part.measures`).
+    """{name: a number of each client} of what a part measures (`Part.measures`), not what is of every two or all.
 
     Raises:
         ConfigError: it is something else.
     """
     if not isinstance(found, dict):
         raise ConfigError(f"{where}: is to give {{name: a number of each client}}; it gives {_form(found)}")
-    return {name: numbers(where, known, count, f"client as {name!r}") for name, known in found.items()}
+    of_all = {name for name, known in found.items() if isinstance(known, int | float)}
+    pairs = {name for name, known in found.items() if getattr(known, "shape", ()) == (count, count)}
+    own = {name: known for name, known in found.items() if name not in of_all | pairs}
+    return {name: numbers(where, known, count, f"client as {name!r}") for name, known in own.items()}
 
 
 def _form(found: Any) -> str:

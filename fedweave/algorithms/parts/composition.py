@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import answers
+from fedweave.algorithms.parts.conflicts import check, mechanisms
 from fedweave.algorithms.parts.context import KEEP, Context
-from fedweave.algorithms.parts.fitting import check, mechanisms
-from fedweave.algorithms.parts.part import Part, has
+from fedweave.algorithms.parts.objective import CrossEntropy
+from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, has
 from fedweave.algorithms.parts.round import Round
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Federation, Sends, Step
@@ -36,7 +38,7 @@ class Composition(dict[str, Part]):
     """{name in messages and states: part}: the class's name, numbered if a class has several parts.
 
     Raises:
-        ValueError: they do not go together (`fitting.check`).
+        ValueError: they do not go together (`conflicts.check`).
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -48,9 +50,11 @@ class Composition(dict[str, Part]):
 
     @classmethod
     def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part]) -> "Composition":
-        """`parts`, and for each of the hooks `defaults` that none of them has, its part."""
+        """`parts`, and for each of the hooks `defaults` that none of them has, its part; the cross-entropy unless one
+        of them trains on the examples' classes."""
+        supervised = () if any(part.needs.supervised for part in parts) else (CrossEntropy(),)
         missing = [part for hook, part in defaults.items() if not any(has(given, hook) for given in parts)]
-        return cls((*missing, *parts))
+        return cls((*supervised, *missing, *parts))
 
     def owner(self, hook: str) -> str:
         """The name of the part that decides `hook`, "" if none does."""
@@ -167,21 +171,14 @@ class Composition(dict[str, Part]):
         owner = self.owner(hook)
         return getattr(self[owner], hook)(ctx.at(owner)) if owner else default(ctx)
 
-    def download(self, name: str, memory: Tree, at: Tensor) -> tuple[Tree, Tree]:
+    def download(self, name: str, memory: Tree, at: Tensor) -> tuple[Tree, ...]:
         """What a part sends (see `Part.download`).
 
         Raises:
             ConfigError: it is something else.
         """
-        return answers.download(f"{name}.download", self[name].download(memory[name], at), len(at))
-
-    def reward(self, name: str, memory: Tree, at: Tensor) -> Tree:
-        """What a part sends instead of the global weights (see `Part.reward`).
-
-        Raises:
-            ConfigError: it is something else.
-        """
-        return answers.rows(f"{name}.reward", self[name].reward(memory[name], at), len(at))
+        weights = name == self.owner("receive")
+        return answers.download(f"{name}.download", self[name].download(memory[name], at), len(at), weights)
 
     def let_go(self, name: str, ctx: Context, update: Tree) -> Tree:
         """An update as a part's `release` leaves it.
@@ -213,34 +210,37 @@ class Composition(dict[str, Part]):
         """
         data = graph_arrays(ctx.client.graph)
         nodes = np.zeros(data.x.shape[0], bool)
-        for name in (name for name, part in self.items() if has(part, "changes")):
-            data, now = self[name].changes(ctx.at(name), data)
+        for name, part in self.items():
+            if not isinstance(part, ChangesData):
+                continue
+            data, now = part.changes(ctx.at(name), data)
             if data.x.shape[0] != len(nodes) or now.shape != nodes.shape:
                 raise ValueError(f"{name} changes the number of nodes; parts may change what nodes have alone")
             nodes = nodes | now
         missing = ctx.client.graph.nodes - len(nodes)
         padded = torch.from_numpy(np.pad(nodes, (0, missing))).to(ctx.client.graph.device)
         for name, part in self.items():
-            part.changed(ctx.at(name), padded)
+            if isinstance(part, FollowsData):
+                part.changed(ctx.at(name), padded)
         return data
 
     def check_forgotten(self, state: Tree) -> None:
-        """Refuse a part that keeps something at a client where a part `forgets`.
+        """Refuse a part that keeps something at a client where a part's updates are to be `stateless`.
 
         Raises:
             ConfigError: names both.
         """
-        forgetful = next((name for name, part in self.items() if part.forgets), None)
+        forgetful = next((name for name, part in self.items() if part.protection.stateless), None)
         if forgetful and (keeps := [name for name in self if name in state]):
             raise ConfigError(
                 f"parts: {keeps[0]} keeps something at clients, and {forgetful} with everyone = false is of what they "
                 "make of the present message alone; set everyone = true"
             )
 
-    @property
+    @cached_property
     def changes(self) -> bool:
         """Whether clients' data changes from round to round."""
-        return any(has(part, "changes") for part in self.values())
+        return any(isinstance(part, ChangesData) for part in self.values())
 
     def measures(self, memory: Tree, clients: int) -> dict[str, Tensor]:
         """What the parts know about each client, by name; a name that several parts use is prefixed by the part's.
@@ -261,11 +261,13 @@ class Composition(dict[str, Part]):
 
     def counts(self, memory: Tree) -> dict[str, float]:
         """What the parts know about all clients together, by name."""
-        return {name: number for own, part in self.items() for name, number in part.counts(memory[own]).items()}
+        found = (item for name, part in self.items() for item in part.measures(memory[name]).items())
+        return {key: number for key, number in found if not isinstance(number, Tensor)}
 
     def pairs(self, memory: Tree) -> dict[str, Tensor]:
         """What the parts know of every two clients, by name."""
-        return {key: matrix for name, part in self.items() for key, matrix in part.pairs(memory[name]).items()}
+        found = (item for name, part in self.items() for item in part.measures(memory[name]).items())
+        return {key: matrix for key, matrix in found if isinstance(matrix, Tensor) and matrix.dim() == 2}
 
     def layers(self, model: Model, own: bool = True) -> Model:
         """The model as the parts have it used (see `Part.layers`)."""
@@ -276,10 +278,10 @@ class Composition(dict[str, Part]):
     @property
     def judging(self) -> list[str]:
         """The parts that must send clients their `download` to have models judged or used: those that themselves decide
-        which model that is, and all where it is trained for use (`Part.tunes`). What is for training does not go down
+        which model that is, and all where it is trained for use (`Needs.tunes`). What is for training does not go down
         again."""
         judge = self.owner("judged")
-        if judge and self[judge].tunes:
+        if judge and self[judge].needs.tunes:
             return list(self)
         return [name for name in self if name in (self.owner("receive"), judge or self.owner("start"))]
 
@@ -291,31 +293,23 @@ class Composition(dict[str, Part]):
     @property
     def most_rounds(self) -> int | None:
         """How many rounds a run may have; None if no part limits them."""
-        return min((part.most_rounds for part in self.values() if part.most_rounds is not None), default=None)
+        known = [most for part in self.values() if (most := part.protection.most_rounds) is not None]
+        return min(known, default=None)
 
-    @property
+    @cached_property
     def private(self) -> tuple[str, ...]:
         """Patterns of the weights that never leave their client."""
-        return tuple(pattern for part in self.values() for pattern in part.private)
+        return tuple(pattern for part in self.values() for pattern in part.needs.private)
 
-    @property
+    @cached_property
     def personal(self) -> bool:
         """Whether every client has weights of its own, so that there is no global model."""
-        return any(part.personal for part in self.values())
+        return any(part.needs.personal for part in self.values())
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """The one that parts ask for; None if none does.
-
-        Raises:
-            ValueError: two parts ask for different ones.
-        """
-        wanted = {part.vocabulary: name for name, part in self.items() if part.vocabulary}
-        if len(wanted) > 1:
-            raise ValueError(
-                f"parts: {' and '.join(wanted.values())} look for other motifs; set max_ring and keep alike"
-            )
-        return next(iter(wanted), None)
+        """The one that parts ask for; None if none does."""
+        return next((own for part in self.values() if (own := part.needs.vocabulary)), None)
 
     @property
     def sends(self) -> dict[str, Sends | str]:
@@ -323,9 +317,9 @@ class Composition(dict[str, Part]):
         return {key: meaning for part in self.values() for key, meaning in part.sends.items()}
 
     @property
-    def hears(self) -> dict[str, str]:
+    def client_learns(self) -> dict[str, str]:
         """What a client learns from what a round sends it."""
-        reward = self.owner("reward")
+        reward = self.owner("receive")
         whole = "; ".join(_of_keys("", self[reward]).values()) if reward else MIXED if self.personal else GLOBAL
         given = {
             key: told for name, part in self.items() if name != reward for key, told in _of_keys(name, part).items()
@@ -336,8 +330,8 @@ class Composition(dict[str, Part]):
     @property
     def released(self) -> dict[str, Sends]:
         """What leaves a client as its update, and how that is protected."""
-        reveals = next((part.releases for part in self.values() if part.releases), UPDATE)
-        if any(part.hides for part in self.values()):
+        reveals = next((own for part in self.values() if (own := part.protection.becomes)), UPDATE)
+        if any(part.protection.hides for part in self.values()):
             reveals = f"nothing by itself; with the others' the mean of: {reveals}"
         return {"update": Sends(reveals, self.mechanism, like="w")}
 
@@ -348,10 +342,10 @@ class Composition(dict[str, Part]):
 
 
 def _of_keys(name: str, part: Part) -> dict[str, str]:
-    """{path in messages: what the client learns from it} of a part's `hears`."""
-    if isinstance(part.hears, str):
-        return {name: part.hears} if part.hears else {}
-    return {f"{name}/{key}": told for key, told in part.hears.items()}
+    """{path in messages: what the client learns from it} of a part's `client_learns`."""
+    if isinstance(part.client_learns, str):
+        return {name: part.client_learns} if part.client_learns else {}
+    return {f"{name}/{key}": told for key, told in part.client_learns.items()}
 
 
 def _note_large(owner: str, total: float) -> None:

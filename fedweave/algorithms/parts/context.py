@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
-from fedweave.core.tree import Tree, leaves, nest, sub
+from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.learn import Fit, Penalty, cross_entropy
 
 KEEP = "keep"  # in the message of a step that judges models: leave the model to its owner, and send nothing
@@ -55,6 +56,7 @@ class Context:
     name:      under which the part finds what it sent itself, and keeps its memory.
     received:  the weights that the server sent; a leaf that is not shared is the client's own.
     start:     where local training starts. trained: where it ended. last_loss: before its last step (None before it).
+    released:  the update of the shared weights as it leaves, or would but for a sum that hides it.
     known:     what `outputs` has computed in this call. said: what a `release` leaves for its part's `report`.
     """
 
@@ -66,6 +68,7 @@ class Context:
     start: Tree = field(default_factory=dict)
     trained: Tree = field(default_factory=dict)
     last_loss: Tensor | None = None
+    released: Tree = field(default_factory=dict)
     known: dict[int, tuple[Tree, Tensor]] = field(default_factory=dict)
     said: dict[str, Tensor] = field(default_factory=dict)
 
@@ -115,6 +118,16 @@ class Context:
     def keep(self, memory: Tree) -> None:
         """Keep `memory` until the client is called again; it never leaves."""
         self.client.state[self.name] = memory
+
+    def keep_alike(self, memory: Tree) -> None:
+        """`keep` trees like the weights, of which clients that took equally many local steps have the same in the rows
+        that no feature of theirs touches, as of an optimiser's state: there they train the touched rows alone."""
+        steps = self.memory.get("steps", torch.zeros_like(self.examples)) + self.training.local_steps
+        self.keep(memory | {"steps": steps})
+
+    def remembered(self, key: str, like: Tree) -> Tree:
+        """The tree that the part kept under `key`, 0 in the form of another at first."""
+        return self.memory[key] if key in self.memory else map_leaves(torch.zeros_like, like)
 
     @property
     def update(self) -> Tree:

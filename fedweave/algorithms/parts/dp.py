@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Protection
 from fedweave.algorithms.parts.part import Part
 from fedweave.core import random
-from fedweave.core.mechanism import Clipped, Gaussian, Mechanism
+from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, norm, scale
 from fedweave.ops.touched import materialize
 from fedweave.privacy.gaussian import check_clip, noise, noise_multiplier
@@ -68,15 +69,10 @@ class MemberNoise(Part):
         return 1.0 if self.sigma is None else self.sigma
 
     @property
-    def mechanism(self) -> tuple[Mechanism, ...]:
-        """As ledgers name it and policies count it."""
+    def protection(self) -> Protection:
+        """As ledgers name it and policies count it, for as many rounds as the target is for."""
         noised = Gaussian(self.multiplier * self.clip, 2 * self.clip, "client", self.delta)
-        return Clipped(self.clip), noised
-
-    @property
-    def most_rounds(self) -> int | None:
-        """Those that the target is for."""
-        return self.target_rounds
+        return Protection((Clipped(self.clip), noised), most_rounds=self.target_rounds)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """Δ · min(1, clip / ‖Δ‖₂) + sigma · clip · N(0, I), the norm over all weights together."""

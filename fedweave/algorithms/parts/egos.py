@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.outputs import Outputs
 from fedweave.algorithms.parts.part import Part
 from fedweave.algorithms.parts.training import Training
 from fedweave.core.graph import Graph
@@ -30,8 +32,7 @@ class EgoCrossEntropy(Part):
     fan_out: int = 6
     epochs: int = 0
     share: float = 1.0
-    supervised = True
-    trains_on = ("batch", "epochs", "share")
+    needs = Needs(supervised=True, bounds=("batch", "epochs", "share"))
 
     def __post_init__(self) -> None:
         self.egos  # noqa: B018  refuses impossible sizes
@@ -49,7 +50,7 @@ class EgoCrossEntropy(Part):
                 f"local_steps is {training.local_steps}; in epochs = {self.epochs} it must be a multiple of these"
             )
 
-    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """A mini-batch per step."""
         return self.egos.batches(model, graph, key, steps)
 
@@ -57,6 +58,6 @@ class EgoCrossEntropy(Part):
         """Of the smallest mini-batch."""
         return self.egos.least(graph, steps)
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+    def objective(self, outputs: Outputs) -> Tensor:
         """Of one mini-batch, scalar."""
-        return self.egos.loss(w, model, graph, key, minibatch)
+        return self.egos.loss(outputs.w, outputs.model, outputs.graph, outputs.key, outputs.drawn)

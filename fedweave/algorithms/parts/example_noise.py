@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,11 +11,12 @@ from torch.func import grad, vmap
 
 from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.dp import MemberNoise
+from fedweave.algorithms.parts.needs import Protection
 from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.mechanism import Gaussian, Mechanism
+from fedweave.core.mechanism import Gaussian
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
 from fedweave.learn import cross_entropy
@@ -48,8 +48,6 @@ class ExampleNoise(MemberNoise):
 
     examples: int = 100
     lr: float = 0.1
-    plain_loss: ClassVar[bool] = True
-    releases: ClassVar[str] = "one noised step of gradient descent on the training examples"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,10 +66,12 @@ class ExampleNoise(MemberNoise):
             )
 
     @property
-    def mechanism(self) -> tuple[Mechanism, ...]:
-        """As ledgers name it and policies count it."""
+    def protection(self) -> Protection:
+        """As ledgers name it and policies count it, for as many rounds as the target is for."""
         one = self.lr * self.clip / self.examples
-        return (Gaussian(self.multiplier * one, 2 * one, "example", self.delta),)
+        noised = Gaussian(self.multiplier * one, 2 * one, "example", self.delta)
+        step = "one noised step of gradient descent on the training examples"
+        return Protection((noised,), becomes=step, plain_loss=True, most_rounds=self.target_rounds)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """-lr (Σ_i g_i · min(1, clip / ‖g_i‖₂) + sigma · clip · N(0, I)) / examples, g_i at the received weights."""

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.outputs import Outputs
 from fedweave.algorithms.parts.part import Part
 from fedweave.algorithms.parts.training import Training
 from fedweave.core.graph import Graph
@@ -22,7 +24,7 @@ class GraphCrossEntropy(Part):
     """
 
     batch: int = 128
-    supervised = True
+    needs = Needs(supervised=True)
 
     def __post_init__(self) -> None:
         self.sampler  # noqa: B018  refuses impossible sizes
@@ -36,7 +38,7 @@ class GraphCrossEntropy(Part):
         """Refuse a model that has no result for each graph."""
         self.sampler.check(training.model)
 
-    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """A mini-batch per step."""
         return self.sampler.batches(graph, key, steps)
 
@@ -44,6 +46,6 @@ class GraphCrossEntropy(Part):
         """Of the smallest mini-batch."""
         return self.sampler.least(graph, steps)
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+    def objective(self, outputs: Outputs) -> Tensor:
         """Of one mini-batch, scalar."""
-        return self.sampler.loss(w, model, graph, key, minibatch)
+        return self.sampler.loss(outputs.w, outputs.model, outputs.graph, outputs.key, outputs.drawn)

@@ -1,9 +1,9 @@
 """Which of its models a client uses."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.part import Part
 from fedweave.core.tree import Tree
 
@@ -14,7 +14,7 @@ class TrainedModel(Part):
     code of FedEgo (Zhang et al. 2023) evaluates FedAvg and FedProx. Before its first round it uses the received
     model."""
 
-    judged_apart: ClassVar[bool] = True
+    needs = Needs(judged_apart=True)
 
     def judged(self, ctx: Context) -> Tree:
         """w_i."""

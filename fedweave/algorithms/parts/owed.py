@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.part import Part
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
@@ -13,16 +14,16 @@ class OwedReward(Part):
     """Clients get entries of the joint update: what each earned when it was last called, so that a client that misses a
     round loses no reward."""
 
-    requires = ("value",)
-    hears = "its reward: the largest entries of the joint update, as many as it has earned"
+    needs = Needs(decided=("value",))
+    client_learns = "its reward: the largest entries of the joint update, as many as it has earned"
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """{"owed": leaves [N, …] like w}, nothing yet."""
         return {"owed": map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)}
 
-    def reward(self, state: Tree, at: Tensor) -> Tree:
-        """What is owed, leaves [P, …]."""
-        return map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
+        """What is owed, instead of weights."""
+        return {}, {}, map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
 
 
 def rewarded(ctx: Context, base: Tree) -> Tree:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Protection
 from fedweave.algorithms.parts.part import Part
 from fedweave.core.mechanism import Clipped
 from fedweave.core.tree import Tree, norm, scale
@@ -24,9 +25,9 @@ class Clip(Part):
             raise ValueError(f"norm is {self.norm}; it must be positive")
 
     @property
-    def mechanism(self) -> Clipped:
+    def protection(self) -> Protection:
         """As the ledger names it."""
-        return Clipped(self.norm)
+        return Protection(Clipped(self.norm))
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """Δ · min(1, norm / ‖Δ‖₂), the norm over all weights together."""
@@ -37,7 +38,7 @@ class Clip(Part):
 class Normalised(Part):
     """The update Δ scaled to L2 norm `gamma`, so that its direction alone counts (Xu et al. 2021, section 3.1).
 
-    gamma: the norm.
+    gamma: Γ, norm of the updates that clients send.
     """
 
     gamma: float = 0.5
@@ -47,9 +48,9 @@ class Normalised(Part):
             raise ValueError(f"gamma is {self.gamma}; it must be positive")
 
     @property
-    def mechanism(self) -> Clipped:
+    def protection(self) -> Protection:
         """As the ledger names it."""
-        return Clipped(self.gamma)
+        return Protection(Clipped(self.gamma))
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """Γ Δ / ‖Δ‖₂, 0 where Δ is."""

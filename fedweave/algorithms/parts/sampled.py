@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.outputs import Outputs
 from fedweave.algorithms.parts.part import Part
 from fedweave.algorithms.parts.training import Training
 from fedweave.core.graph import Graph
@@ -25,7 +27,7 @@ class SampledCrossEntropy(Part):
 
     batch: int = 32
     fan_out: int = 5
-    supervised = True
+    needs = Needs(supervised=True)
 
     def __post_init__(self) -> None:
         self.sampler  # noqa: B018  refuses impossible sizes
@@ -39,10 +41,10 @@ class SampledCrossEntropy(Part):
         """Refuse a model that cannot run on sampled neighbours."""
         self.sampler.layers(training.model)
 
-    def minibatches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """A mini-batch per step."""
         return self.sampler.batches(model, graph, key, steps)
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, given: Tree, minibatch: Tree) -> Tensor:
+    def objective(self, outputs: Outputs) -> Tensor:
         """Of one mini-batch, scalar."""
-        return self.sampler.loss(w, model, graph, key, minibatch)
+        return self.sampler.loss(outputs.w, outputs.model, outputs.graph, outputs.key, outputs.drawn)

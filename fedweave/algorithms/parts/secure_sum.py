@@ -3,12 +3,13 @@ learning"."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Protection
 from fedweave.algorithms.parts.part import Part
 from fedweave.algorithms.parts.round import Round
 from fedweave.core import mechanism
@@ -51,26 +52,24 @@ class SecureSum(Part):
     everyone: bool = True
     least: int = 2
     weights: Literal["size", "equal"] = "size"
-    hides: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.bound > 0:
             raise ValueError(f"bound is {self.bound}; it must be positive")
-        self.mechanism, self._words  # noqa: B018  refuse words that there are not
+        self._words  # noqa: B018  refuse words that there are not
 
     @property
     def _words(self) -> FixedPoint:
-        return FixedPoint.of(self.mechanism)
+        return FixedPoint.of(self._masked)
 
     @property
-    def mechanism(self) -> mechanism.SecureSum:
-        """As the ledger names it."""
+    def _masked(self) -> mechanism.SecureSum:
         return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction)
 
     @property
-    def forgets(self) -> bool:
-        """Unless everyone is in each sum."""
-        return not self.everyone
+    def protection(self) -> Protection:
+        """The sum; clients may remember something if everyone is in each."""
+        return Protection(self._masked, hides=True, stateless=not self.everyone)
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
@@ -78,7 +77,7 @@ class SecureSum(Part):
         hidden = mechanism.SecureSum(self.least, self.everyone, 64, 0)
         reveals = "nothing by itself; with the others' the number of all training examples"
         counted = {"n": Sends(reveals, hidden)} if self.weights == "size" else {}
-        return counted | tells_beyond("update", self.mechanism)
+        return counted | tells_beyond("update", self._masked)
 
     @property
     def setup(self) -> tuple[Step, ...]:
@@ -134,6 +133,6 @@ class SecureSum(Part):
         values = sum(leaf.numel() for _, leaf in leaves(round.w)) * len(round.at)
         return state | {"cut": tallied(state.get("cut"), round.replies.total(BEYOND), values, self.bound)}
 
-    def counts(self, state: Tree) -> dict[str, float]:
+    def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
         """{"secure_sum/cut": how many numbers were cut to the bound} and what belongs to it; {} if none was."""
         return cut_counts(state.get("cut"))

@@ -35,6 +35,11 @@ class Training:
         return OPTIMISERS[self.optimizer](self.lr, self.weight_decay)
 
     @property
+    def reach(self) -> float:
+        """How far a gradient of 1 carries a weight in a round of plain gradient descent."""
+        return self.local_steps * self.lr
+
+    @property
     def kept(self) -> bool:
         """Whether the optimiser's state lasts."""
         return self.optimizer_state == "kept"

@@ -42,6 +42,22 @@ class BySize(TellsExamples):
 
 
 @dataclass(frozen=True)
+class UniformTrained(Part):
+    """1 each of the clients that have training examples, divided by how many these are; uniform if none has."""
+
+    sends: ClassVar = {"trains": "whether the client has training examples"}
+
+    def report(self, ctx: Context) -> Tree:
+        """{"trains"}, bool scalar."""
+        return {"trains": ctx.examples > 0}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """Equal, of those that train."""
+        trains = round.replies.stack("trains").double()
+        return trains / trains.sum() if trains.sum() > 0 else torch.full_like(trains, 1 / len(trains))
+
+
+@dataclass(frozen=True)
 class Uniform(Part):
     """1 / P, the plain mean that the code of FedEgo, FedSage, FedGCN and F2GNN takes."""
 

@@ -1,0 +1,143 @@
+"""FedProto: Tan et al. 2022, "FedProto: federated prototype learning across heterogeneous clients", algorithm 1.
+
+Clients share no weights; each sends the mean embedding of each of its classes, and pulls its embeddings to the means
+over all clients. Deviations: every client starts from the same weights; the mean over clients is by number of examples,
+without the further factor 1 / |N_j| that is printed, which would shrink it (the released code has the plain mean, how =
+"mean"). The term is the released code's, a mean over examples and columns in which a class that nobody sent counts 0.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Outputs, Part, Round, Training
+from fedweave.algorithms.preset import part_of, preset_of
+from fedweave.core import model as models
+from fedweave.core.federation import Sends
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Layer
+from fedweave.core.ranges import Whole
+from fedweave.core.tree import Tree
+
+_UNKNOWN = -1e9  # in the place of −∞: the logit of a class without a prototype
+
+
+@dataclass(frozen=True)
+class ClassPrototypes(Part):
+    """λ times the mean of (h_v − q_(y_v))² over training examples and columns, q_j being the mean embedding of class
+    j's examples over all clients, which is all that they share.
+
+    lam:   λ, the strength of the pull.
+    how:   clients count in q_j by "size", their number of examples of class j, or alike ("mean").
+    least: a class of fewer training examples at a client is not sent, for the mean of one is that example's embedding.
+    """
+
+    lam: float = 1.0
+    how: Literal["size", "mean"] = "size"
+    least: int = 2
+    sends: ClassVar = {
+        "prototype": "of each class, the mean embedding of the client's training examples",
+        "count": Sends("how many of the client's training examples are of each class", within=Whole()),
+    }
+    client_learns: ClassVar = {
+        "prototype": "of each class, the mean embedding over members",
+        "known": "which classes any member has",
+    }
+
+    def __post_init__(self) -> None:
+        if self.lam < 0 or self.least < 1:
+            raise ValueError(f"lam is {self.lam} and least {self.least}; at least 0, and at least 1")
+
+    def check(self, training: Training) -> None:
+        """Refuse a model without embeddings."""
+        models.check_embeds(training.model, "fedproto")
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
+        """q [C, d], and which rows are known; nothing before the first round."""
+        return state, {}
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """The pull, scalar."""
+        h, given, graph = outputs.embedding, outputs.given, outputs.graph
+        if "prototype" not in given:
+            return h.new_zeros(())
+        y, train = graph.y.clamp(min=0), graph.masks[TRAIN]
+        away = (h - given["prototype"][y]).square().mean(1)
+        return self.lam * torch.where(train & given["known"][y], away, 0.0).sum() / train.sum().clamp(min=1)
+
+    def report(self, ctx: Context) -> Tree:
+        """{"prototype": [C, d], "count": int64 [C]} by the trained model, 0 for a class that is not sent."""
+        *_, h, logits = models.embeddings(ctx.training.model, ctx.trained, ctx.client.graph)
+        mean, count = class_means(models.rows_of(h), ctx.client.graph, logits.shape[1])
+        told = count >= self.least
+        return {"prototype": torch.where(told[:, None], mean, 0.0), "count": torch.where(told, count, 0)}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """q; that of a class which nobody sent stays."""
+        sent, counts = (round.replies.stack(key) for key in ("prototype", "count"))
+        weight = (counts if self.how == "size" else counts > 0).double()
+        mean = torch.einsum("pc,pcd->cd", weight, sent.double()) / weight.sum(0).clamp(min=1)[:, None]
+        heard = weight.sum(0) > 0
+        known = state.get("known", torch.zeros_like(heard))
+        last = state.get("prototype", torch.zeros_like(sent[0]))
+        return {"prototype": torch.where(heard[:, None], mean.to(sent.dtype), last), "known": known | heard}
+
+
+@dataclass(frozen=True)
+class NearestPrototype(ClassPrototypes):
+    """`ClassPrototypes` whose clients answer by the class of the nearest prototype, argmin_j ‖h − q_j‖₂: the last layer
+    becomes 2 q, with the bias −‖q_j‖². Before there are prototypes they answer by their own last layer."""
+
+    def check(self, training: Training) -> None:
+        """Refuse a model whose last layer is not linear."""
+        super().check(training)
+        if not linear(training.model[-1]):
+            raise ValueError(
+                "fedproto answers by the nearest prototype with a linear last layer alone; take model.linear = true of "
+                "gcn, or head = 'own'"
+            )
+
+    def judged(self, ctx: Context) -> Tree:
+        """The client's own weights, the last layer made of prototypes."""
+        own, given = ctx.received, ctx.given
+        if "prototype" not in given:
+            return own
+        q = given["prototype"]
+        bias = torch.where(given["known"], -q.square().sum(1), _UNKNOWN)
+        return own | {str(len(ctx.training.model) - 1): {"weight": 2 * q.T, "bias": bias}}
+
+
+def class_means(h: Tensor, graph: Graph, classes: int) -> tuple[Tensor, Tensor]:
+    """([C, d] the mean of h [e, d] over each class's training examples, 0 of none; int64 [C] how many)."""
+    member = (graph.y[:, None] == torch.arange(classes, device=h.device)) & graph.masks[TRAIN][:, None]
+    count = member.sum(0)
+    return member.to(h.dtype).T @ h / count.clamp(min=1)[:, None].to(h.dtype), count
+
+
+def linear(layer: Layer) -> bool:
+    """Whether a layer is h @ weight + bias."""
+    weights = layer.init(torch.tensor(0))
+    return layer.operator is None and layer.reads == "product" and set(weights) == {"weight", "bias"}
+
+
+@preset_of(ClassPrototypes)
+class FedProto:
+    """Clients share no weights but the mean embeddings of their classes, and pull their own to these.
+
+    head:  what clients answer by, their "own" last layer, or the nearest "prototype" (the paper), which needs a linear
+           last layer.
+    share: patterns of weights that are shared; none.
+    """
+
+    head: Literal["own", "prototype"] = "own"
+    share: tuple[str, ...] = ()
+
+    exempt_laws: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "a client is pulled to its own prototypes"
+    }
+
+    def parts(self) -> tuple[Part, ...]:
+        """Prototypes."""
+        return (part_of(self, NearestPrototype if self.head == "prototype" else ClassPrototypes),)

@@ -1,0 +1,76 @@
+"""MOON: Li, He and Song 2021, "Model-contrastive federated learning", eq. 3.
+
+A client's embeddings are pulled to those of the received model and away from those of its own last one. Deviations: no
+projection head, h_v is what the last layer is computed from; by default over all of a client's nodes, as in OpenFGL,
+whence the field's numbers for graphs (the paper's mini-batches are nodes = "train"). A client has no such term in its
+first training, whichever round that is.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Training
+from fedweave.algorithms.preset import preset_of
+from fedweave.core import model as models
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.tree import Tree
+
+
+@dataclass(frozen=True)
+class ModelContrast(Part):
+    """μ times the mean over examples of −log(e^(near/τ) / (e^(near/τ) + e^(far/τ))), near and far being the cosines of
+    an example's embedding with those by the received weights and by the weights that the client trained last.
+
+    mu:    μ, the term's strength; 0 is none.
+    tau:   τ, its temperature.
+    nodes: of "all" of a client's nodes or graphs, or of those that "train".
+    """
+
+    mu: float = 1.0
+    tau: float = 0.5
+    nodes: Literal["all", "train"] = "all"
+    needs = Needs(received=True)
+
+    def __post_init__(self) -> None:
+        if self.mu < 0 or not self.tau > 0:
+            raise ValueError(f"mu is {self.mu} and tau {self.tau}; at least 0, and positive")
+
+    def check(self, training: Training) -> None:
+        """Refuse a model without embeddings."""
+        models.check_embeds(training.model, "moon")
+
+    def recall(self, ctx: Context) -> Tree:
+        """How the directions of the embeddings by the client's last weights and by the received ones differ, [e, d]: no
+        gradient, no dropout; {} before the client's first training."""
+        last, model, graph = ctx.client.state.get("w"), ctx.training.model, ctx.client.graph
+        if not last:
+            return {}
+        return {"apart": unit(models.embedded(model, last, graph)) - unit(models.embedded(model, ctx.received, graph))}
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """The term, scalar: the mean of log(1 + e^((far − near)/τ))."""
+        h = outputs.embedding
+        if "apart" not in outputs.given:
+            return h.new_zeros(())
+        counts = self._counts(outputs.graph).to(h.dtype)
+        each = F.softplus((unit(h) * outputs.given["apart"]).sum(1) / self.tau)
+        return self.mu * (each * counts).sum() / counts.sum().clamp(min=1)
+
+    def _counts(self, graph: Graph) -> Tensor:
+        """bool [e]: the examples that the mean is over; none at a client that does not train."""
+        train = graph.masks[TRAIN]
+        everybody = graph.real if graph.graph_of is None else graph.masks.any(0)
+        return train if self.nodes == "train" else everybody & train.any()
+
+
+def unit(h: Tensor) -> Tensor:
+    """The rows of h [e, d] divided by their norms; one below 1e-8 counts as that."""
+    return h / h.square().sum(1, keepdim=True).clamp(min=1e-16).sqrt()
+
+
+@preset_of(ModelContrast)
+class Moon:
+    """FedAvg whose clients keep embeddings close to the joint model's and away from those of their own last one."""

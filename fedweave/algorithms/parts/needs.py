@@ -1,0 +1,75 @@
+"""What a part asks of the data, the training and the other parts, and how it protects what leaves a client: one value
+each."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedweave.algorithms.parts.training import OptimizerName
+from fedweave.incentives.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a part needs.
+
+    sens:           clients have a sensitive attribute.
+    ids:            clients have their nodes' places in the undivided graph.
+    vocabulary:     which motifs of its small graphs a client knows; None if none.
+    everyone:       every client takes part in each round.
+    optimizer:      the only one that the local training may have, for an update to be a sum of gradients; None if any.
+    several_steps:  what has no effect where training is one step from the received weights, as a note; "" if nothing.
+    tells_gradients: what `report` sends tells what protects an update would hide.
+    received:       the server sends weights, with which `objective` or `penalty` compares.
+    whole_features: `objective` reads all columns of the features, even those that are 0 at a client, or `penalty` is no
+                    sum over the elements of the weights.
+    decided:        hooks that some other part decides.
+    supervised:     its objective is that of the examples' classes, which one part alone may have.
+    whole_models:   the server judges clients' models, of which it has all weights.
+    one_model:      the joint update moves one global model.
+    personal:       every client gets weights of its own, so that there is no one global model.
+    private:        patterns of weights that never leave their client, such as "*_mask".
+    judged_apart:   the global test judges the models that the clients use (`judged`), not the global one.
+    judged_global:  `judged` gives the received weights, so that clients use the global model.
+    tunes:          `judged` trains, so that clients are sent what all parts' terms of the objective need.
+    bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
+    """
+
+    sens: bool = False
+    ids: bool = False
+    vocabulary: Vocabulary | None = None
+    everyone: bool = False
+    optimizer: OptimizerName | None = None
+    several_steps: str = ""
+    tells_gradients: bool = False
+    received: bool = False
+    whole_features: bool = False
+    decided: tuple[str, ...] = ()
+    supervised: bool = False
+    whole_models: bool = False
+    one_model: bool = False
+    personal: bool = False
+    private: tuple[str, ...] = ()
+    judged_apart: bool = False
+    judged_global: bool = False
+    tunes: bool = False
+    bounds: tuple[str, ...] = ("batch",)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What a part's `release` makes of an update.
+
+    mechanism:   how that protects it (`core.mechanism`), several as a tuple; () if it does not.
+    becomes:     what leaves in the place of a change of the model weights; "" if it is one still.
+    hides:       the server learns no single client's update or report, so that no other part may look at them.
+    stateless:   the update must not depend on anything that a client remembers (`core.federation.StepInfo.stateless`).
+    plain_loss:  the update is of the cross-entropy alone, whatever other parts add to the objective.
+    most_rounds: for how many rounds that protects enough; None if it does not matter.
+    """
+
+    mechanism: Any = ()
+    becomes: str = ""
+    hides: bool = False
+    stateless: bool = False
+    plain_loss: bool = False
+    most_rounds: int | None = None

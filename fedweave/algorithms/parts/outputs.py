@@ -1,0 +1,81 @@
+"""What the terms of a local objective see of one training step."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core.graph import Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One pass through the model with a step's weights, shared by all terms that read it."""
+
+    w: Tree
+    model: Model
+    graph: Graph
+    key: Tensor
+
+    @cached_property
+    def layers(self) -> tuple[Any, ...]:
+        """Every layer's output."""
+        return models.embeddings(self.model, self.w, self.graph, self.key)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a part's `objective` sees of one training step.
+
+    forward: the pass through the model, run if a term reads `logits` or `embeddings`, and once for all that do.
+    given:   what the part's `download` sent and its `recall` told.
+    drawn:   this step's row of what the part's `draw` drew.
+    """
+
+    forward: Forward
+    given: Tree
+    drawn: Tree
+
+    def of(self, given: Tree, drawn: Tree) -> "Outputs":
+        """The same step as another part sees it."""
+        return replace(self, given=given, drawn=drawn)
+
+    @property
+    def logits(self) -> Tensor:
+        """The model's outputs for all examples, with dropout: [e, c]."""
+        logits: Tensor = self.forward.layers[-1]
+        return logits
+
+    @property
+    def embeddings(self) -> tuple[Any, ...]:
+        """Every layer's output, the first layer's first, the logits last; [n, …], or a tree of such (`core.model`)."""
+        return self.forward.layers
+
+    @property
+    def embedding(self) -> Tensor:
+        """What the last layer is computed from, [n, d], or [e, d] of small graphs."""
+        return models.rows_of(self.forward.layers[-2])
+
+    @property
+    def w(self) -> Tree:
+        """The weights that the step is at."""
+        return self.forward.w
+
+    @property
+    def model(self) -> Model:
+        """The model, for a part that makes a pass of its own."""
+        return self.forward.model
+
+    @property
+    def graph(self) -> Graph:
+        """The client's data."""
+        return self.forward.graph
+
+    @property
+    def key(self) -> Tensor:
+        """Of the step's randomness."""
+        return self.forward.key

@@ -1,0 +1,94 @@
+"""SCAFFOLD: Karimireddy et al. 2020, "SCAFFOLD: stochastic controlled averaging for federated learning", algorithm 1.
+
+Deviations: under option 2 the server makes c of the updates, so that nothing else is sent; c and c_i are in multiples
+of local_steps · lr; a client without training examples is left out of means; these may be weighted by size.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from fedweave.algorithms.parts import BySize, Context, Needs, OptimizerName, Part, Round, UniformTrained
+from fedweave.algorithms.preset import part_of, preset_of
+from fedweave.core.federation import Federation, Sends
+from fedweave.core.tree import Tree, add, dot, map_leaves, scale, sub
+
+
+@dataclass(frozen=True)
+class ControlVariates(Part):
+    """Clients train on F_i + ⟨c − c_i, w⟩; c_i stays at the client, c is the mean of all clients'. What its weights are
+    decides what is minimised, (1/N) Σ F_i or Σ p_i F_i.
+
+    option: c_i becomes 2: the mean gradient of the client's steps, which SGD's alone tell; or 1: its gradient at the
+            received weights, which takes another pass and is sent.
+    mean:   of c, "uniform", with uniform_trained, or by "size", with by_size and every client in each round.
+    """
+
+    option: Literal[1, 2] = 2
+    mean: Literal["uniform", "size"] = "uniform"
+    client_learns = "the mean gradient of all members' training"
+
+    @property
+    def needs(self) -> Needs:
+        """One model; of option 2, updates that are sums of gradients."""
+        plain: OptimizerName | None = "sgd" if self.option == 2 else None
+        return Needs(one_model=True, optimizer=plain, everyone=self.mean == "size", tells_gradients=self.option == 1)
+
+    @property
+    def sends(self) -> Any:  # type: ignore[override]
+        """Nothing but the update under option 2."""
+        return {"control": Sends("change of the client's mean gradient", like="w")} if self.option == 1 else {}
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """c = 0, and the number of clients."""
+        return {"control": map_leaves(torch.zeros_like, w), "clients": len(fed.clients)}
+
+    def download(self, state: Tree, at: torch.Tensor) -> tuple[Tree, ...]:
+        """c."""
+        return {"control": state["control"]}, {}
+
+    def recall(self, ctx: Context) -> Tree:
+        """c − c_i."""
+        own = ctx.remembered("control", like=ctx.given["control"])
+        return {"slope": scale(sub(ctx.given["control"], own), 1 / ctx.training.reach)}
+
+    def penalty(self, w: Tree, received: Tree, given: Tree) -> torch.Tensor:
+        """⟨c − c_i, w⟩."""
+        return dot(given["slope"], w)
+
+    def report(self, ctx: Context) -> Tree:
+        """The change of c_i, under option 1."""
+        own = ctx.remembered("control", like=ctx.given["control"])
+        change = sub(scale(ctx.released, -1.0), ctx.given["control"])
+        if self.option == 1:
+            slope = ctx.objective.gradient(ctx.received, ctx.client, ctx.client.key, ctx.sent)
+            slope = add(slope, scale(ctx.received, ctx.training.weight_decay))
+            change = sub(scale(ctx.shared(slope), ctx.training.reach), own)
+        ctx.keep_alike({"control": add(own, change)})
+        return {"control": scale(change, (ctx.examples > 0).double())} if self.option == 1 else {}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """c ← c + Σ k_i (c_i⁺ − c_i) with k_i = 1 / N or n_i / Σ n."""
+        trained = len(round.at) if round.weights is None else int((round.weights > 0).sum())
+        change = (round.replies.weighted_sum("control", round.weights) if self.option == 1
+                  else sub(scale(round.delta, -1.0), state["control"]))  # fmt: skip
+        share = 1.0 if self.mean == "size" else trained / state["clients"]
+        return state | {"control": add(state["control"], scale(change, share))}
+
+
+@preset_of(ControlVariates)
+class Scaffold:
+    """FedAvg whose clients correct their steps by how the joint gradient differs from their own.
+
+    optimizer: of the local training; option 2 needs SGD's plain steps.
+    lr:        its learning rate.
+    """
+
+    optimizer: OptimizerName = "sgd"
+    lr: float = 0.5
+
+    def parts(self) -> tuple[Part, ...]:
+        """Control variates, and the mean that they need."""
+        part = part_of(self, ControlVariates)
+        return part, BySize() if part.mean == "size" else UniformTrained()
