@@ -118,7 +118,7 @@ def class_means(h: Tensor, graph: Graph, classes: int) -> tuple[Tensor, Tensor]:
 
 def linear(layer: Layer) -> bool:
     """Whether a layer is h @ weight + bias."""
-    weights = layer.init(torch.tensor(0))
+    weights = layer.init(torch.tensor(0, device="cpu"))
     return layer.operator is None and layer.reads == "product" and set(weights) == {"weight", "bias"}
 
 

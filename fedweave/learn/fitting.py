@@ -98,7 +98,8 @@ class _Fit(Operation):
             now = dict(zip(minibatch, tensors, strict=False))
             last = total = scalar("loss", plan.loss(nest(current), graph, key, nest(dict(leaves(args)) | now)))
             if plan.penalty is not None:
-                total = total + scalar("penalty", plan.penalty(nest(current), anchor or {}, args))
+                pull = scalar("penalty", plan.penalty(nest(current), anchor or {}, args))
+                total, last = total + pull, last + 0 * pull  # as in `learn.batch`
             return last, total
 
         step = differentiate(objective, len(own), len(minibatch))

@@ -80,7 +80,7 @@ class Touched:
         """The clients' rows of a stacked tensor: [P, m, …], zero at padding."""
         leaf, _ = _whole(leaf, dim)
         padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
-        return padded[torch.arange(len(self.rows))[:, None], self.rows]
+        return padded[torch.arange(len(self.rows), device=padded.device)[:, None], self.rows]
 
     def _split(self, leaf: Any, dim: Any) -> Split | None:
         if isinstance(leaf, TouchedRows) and leaf.matrix is self.matrix and dim.rest is None:

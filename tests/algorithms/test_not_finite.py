@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.local import Local
-from fedweave.algorithms.parts import CrossEntropy, Part
+from fedweave.algorithms.parts import CrossEntropy, Needs, Part
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError
 from fedweave.rounds import train
@@ -22,7 +22,9 @@ NAN = float("nan")
 class Unsound(Part):
     """Adds to the loss what is no number, and has no gradient."""
 
-    def regulariser(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+    needs = Needs(whole_features=True)
+
+    def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
         return torch.tensor(NAN)
 
 
