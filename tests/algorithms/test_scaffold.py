@@ -159,7 +159,7 @@ def test_only_touched_rows_are_trained(make_graphs: Any) -> None:
         *_, last = train(made, fed, 3, eval_every=0)
         ends.append(last.state["w"])
         if mode == "vmap":
-            kept = fed._states.many(tuple(fed.clients), False)
+            kept = fed.executor._states.many(tuple(fed.clients), False)
             partly = [path for path, leaf in leaves(kept) if isinstance(leaf, TouchedRows)]
             assert "ControlVariates/control/0/weight" in partly
     assert distance(*ends) < 1e-9

@@ -470,7 +470,7 @@ def test_a_policy_stops_its_site_and_says_so_on_both_sides(project: Path, policy
 
 def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deny(project, 'epsilon = 2.5\nunbounded = ["n", "own", "trained"]')
-    monkeypatch.setattr(parts.BySize, "mechanism", LDP(1.0, "client"))
+    monkeypatch.setattr(parts.BySize, "protection", parts.Protection(LDP(1.0, "client")))
     config = experiment("fedavg")
     reached = []
     for run in ("r1", "r2"):

@@ -134,7 +134,7 @@ def permanent(monkeypatch: pytest.MonkeyPatch) -> None:
         noise = map_leaves(lambda leaf: random.normal(ctx.client.secret, tuple(leaf.shape)), update)
         return ctx.client.state.setdefault("drawn", noise)
 
-    monkeypatch.setattr(parts.BySize, "mechanism", LDP(2.0, "client", release="drawn"))
+    monkeypatch.setattr(parts.BySize, "protection", parts.Protection(LDP(2.0, "client", release="drawn")))
     monkeypatch.setattr(parts.BySize, "release", release)
 
 
@@ -275,7 +275,7 @@ def test_the_words_of_an_old_journal_are_counted(tmp_path: Path, words: str, cos
 
 def test_an_old_journal_counts_against_the_cap(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deny(project, f"epsilon = 2.5\nunbounded = {COUNTED}")
-    monkeypatch.setattr(parts.BySize, "mechanism", LDP(1.0, "client"))
+    monkeypatch.setattr(parts.BySize, "protection", parts.Protection(LDP(1.0, "client")))
     keys = [["update/0/weight", "[2] float32", 8, "LDP ε=2", "weights"]]
     old = {"round": 1, "call": 0, "step": "A.b", "clients": ["bank-b"], "direction": "up", "keys": keys, "size": 9}
     (project / "bank-b/ledgers").mkdir(exist_ok=True)

@@ -508,7 +508,7 @@ def test_caps_are_shared_by_jobs_that_run_at_the_same_time(
     project: Path, monkeypatch: pytest.MonkeyPatch, policy: str, said: str
 ) -> None:
     """Each job by itself stays below them."""
-    monkeypatch.setattr(parts.BySize, "mechanism", LDP(1.0, "client"))
+    monkeypatch.setattr(parts.BySize, "protection", parts.Protection(LDP(1.0, "client")))
     set_policy(project, policy)
     jobs = [Cheat(project, run=run) for run in ("r1", "r2")]
     for server in jobs:
