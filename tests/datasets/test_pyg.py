@@ -50,7 +50,7 @@ def test_small_graphs_without_features_have_one_hot_degrees() -> None:
 def test_small_graphs_train() -> None:
     data = from_pyg(triangle_and_path() * 10)
     cut = fedweave.partition.GraphsIID(clients=2).cut(data, seed=0)
-    model = fedweave.models.GIN(hidden=4, layers=2).build(data.features, data.classes)
+    model = fedweave.models.GCN(hidden=8, pool="sum").build(data.features, data.classes)
     algorithm = fedweave.algorithms.FedAvg(model, lr=0.05)
     *_, last = fedweave.train(algorithm, fedweave.federation(data, cut, algorithm), rounds=20)
     assert last.summary["local/accuracy"] > 0.9
