@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, get_type_hints
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.maker import Maker, note
 from fedweave.core.model import Model
 
 
@@ -56,7 +57,7 @@ class Preset:
             raise TypeError(
                 f"{name}.parts: is to give a tuple of parts, such as (Part(),); it gives {type(parts).__name__}"
             )
-        return FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))})
+        return note(FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))}), Maker(self, (values,)))
 
     def remaining(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         """Sentences on what the paper's protection does not stop with these `values` of its fields and others."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, raised_at
@@ -76,6 +77,7 @@ class OwnModule:
     module: type[nn.Module]
     values: Mapping[str, Any]
 
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model.
 
