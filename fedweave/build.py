@@ -176,10 +176,12 @@ def federation(
     server holds, and whatever else this algorithm asks for (motifs of small graphs, places of nodes, overlaps). Logs a
     warning for what came with the data and is not used, such as a split.
 
-    mode, chunk, record, resend: see `engines.simulation.Simulation`. dtype: of features and weights.
+    mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype: of
+    features and weights.
     """
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
+    mode = _mode(getattr(algorithm, "model", ()), mode)
     return _simulation(
         data, partition, algorithm, dtype, seed=seed, mode=mode, chunk=chunk, record=record, resend=resend
     )
