@@ -113,3 +113,10 @@ def test_the_second_part_of_the_extending_page_weighs_by_roots_of_nodes() -> Non
     weights = part.weigh({}, Round(replies, torch.arange(5), {}, made.model))
     assert weights.tolist() == pytest.approx((sizes.sqrt() / sizes.sqrt().sum()).tolist())
     assert {row["key"] for row in fed.ledger.table().to_pylist() if row["direction"] == "up"} > {"nodes"}
+
+
+def test_the_runs_of_the_comparing_page_are_kept_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(code("docs/comparing.md").replace("rounds=10", "rounds=2"), {})
+    done = CliRunner().invoke(app, ["compare", "runs/fedavg", "runs/fedprox", "runs/local"])
+    assert done.exit_code == 0, done.output

@@ -65,6 +65,11 @@ class ModuleKind:
         return (self.module,)
 
     @property
+    def paper(self) -> type[nn.Module]:
+        """The class that a file has (`outside.file_of`)."""
+        return self.module
+
+    @property
     def __doc__(self) -> str | None:  # type: ignore[override]
         """What the module says of itself."""
         return self.module.__doc__
@@ -76,6 +81,11 @@ class OwnModule:
 
     module: type[nn.Module]
     values: Mapping[str, Any]
+
+    @property
+    def kind(self) -> ModuleKind:
+        """What made it."""
+        return ModuleKind(self.module)
 
     @noted
     def build(self, features: int, classes: int) -> Model:
