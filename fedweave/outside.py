@@ -40,7 +40,7 @@ def is_in_python(name: Any) -> bool:
 def file_of(kind: Any) -> str | None:
     """ "file.py:Name" of a class, or of a preset, that stands in a file of its own; None of one in the script that is
     run, which would be run again, or inside a function."""
-    own = getattr(kind, "paper", kind)
+    own = kind if isinstance(kind, type) else getattr(kind, "paper", getattr(kind, "module", kind))
     module = sys.modules.get(own.__module__)
     file = getattr(module, "__file__", None)
     named = f"{file}:{own.__qualname__}"

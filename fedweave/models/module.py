@@ -65,11 +65,6 @@ class ModuleKind:
         return (self.module,)
 
     @property
-    def paper(self) -> type[nn.Module]:
-        """The class that a file has (`outside.file_of`)."""
-        return self.module
-
-    @property
     def __doc__(self) -> str | None:  # type: ignore[override]
         """What the module says of itself."""
         return self.module.__doc__
