@@ -25,7 +25,7 @@ def of_model(model: Any) -> Choice:
         return _unnamed("model", "layers")
     plugin = maker.plugin
     if hasattr(plugin, "kind"):  # a module's class and its settings
-        return _choice("model", plugin.kind, plugin.values, plugin)
+        return _choice("model", plugin.kind, plugin.values, plugin.module)
     return _choice("model", type(plugin), _values(plugin), plugin)
 
 
@@ -74,7 +74,8 @@ def _name(section: str, kind: Any) -> str:
     known = (name for name, own in registry(section).items() if own is kind)
     if found := next(known, None):
         return found
-    if (file := outside.file_of(kind)) and usable(section, file, getattr(kind, "module", kind)):
+    if file := outside.file_of(kind):
+        usable(section, file, outside.load(file))  # a file of a package may not run by itself
         return file
     raise ConfigError(f"{kind} stands in no file")
 

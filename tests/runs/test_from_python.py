@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,22 @@ def test_what_a_run_in_python_cannot_be_is_refused_before_it_trains(tmp_path: Pa
     with pytest.raises(UserError, match="True or False"):
         fedweave.train(algorithm, bare, 1, resume=(1, {}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_class_of_a_package_that_does_not_run_by_itself_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "__init__.py").touch()
+    (tmp_path / "nets" / "base.py").write_text("from torch.nn import Linear, Module\n")
+    (tmp_path / "nets" / "own.py").write_text(
+        "from .base import Linear, Module\n\n\nclass Own(Module):\n    def __init__(self, features, classes):\n"
+        "        super().__init__()\n        self.layer = Linear(features, classes)\n\n"
+        "    def forward(self, x, edge_index):\n        return self.layer(x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    data, cut = built()
+    model = fedweave.models.ModuleKind(import_module("nets.own").Own)().build(data.features, data.classes)
+    trained(tmp_path / "run", data, cut, fedweave.algorithms.FedAvg(model))
+    assert "model Own is made" in caplog.text
+    assert fedweave.load_run(tmp_path / "run").summary["rounds"] == 3
