@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedweave.build import client_graphs, federation, global_test_graph, width
     from fedweave.engines.simulation import Simulation
     from fedweave.loading import load_run
-    from fedweave.rounds import train
+    from fedweave.training import run, train
 
     __version__: str
 
@@ -37,6 +37,7 @@ __all__ = [
     "metrics",
     "models",
     "partition",
+    "run",
     "train",
     "width",
 ]
@@ -47,7 +48,8 @@ _HOME = {
     "federation": "fedweave.build",
     "global_test_graph": "fedweave.build",
     "load_run": "fedweave.loading",
-    "train": "fedweave.rounds",
+    "run": "fedweave.training",
+    "train": "fedweave.training",
     "width": "fedweave.build",
 }
 

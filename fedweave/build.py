@@ -15,6 +15,7 @@ from fedweave.core.algorithm import capabilities, needs
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import Placement
 from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.maker import maker_of
 from fedweave.core.model import Model
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
@@ -48,6 +49,15 @@ class Built:
     fed: Any
     motifs: Mapping[str, MotifTable] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
+
+
+class Origin(NamedTuple):
+    """What a federation was made of from Python; engine: values of `config.SimulationEngine`."""
+
+    data: Dataset
+    partition: Partition
+    seed: int
+    engine: Mapping[str, Any]
 
 
 class Ingredients(NamedTuple):
@@ -113,8 +123,12 @@ def _in_process(config: Config, made: Ingredients) -> _Engine:
         record=engine.record,
         resend=engine.resend,
     )
-    motifs = {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
-    return fed, motifs, lambda: None
+    return fed, motifs_in(fed), lambda: None
+
+
+def motifs_in(fed: Simulation) -> dict[str, MotifTable]:
+    """{client: the motifs of its small graphs}, of those that have any."""
+    return {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
 
 
 def _on_cluster(config: Config, made: Ingredients) -> _Engine:
@@ -173,17 +187,23 @@ def federation(
     dtype: torch.dtype = torch.float32,
     resend: bool = True,
 ) -> Simulation:
-    """The federation that `algorithm` trains on, in one process: a client for every part of the partition, what the
-    server holds, and whatever else this algorithm asks for (motifs of small graphs, places of nodes, overlaps). Logs a
-    warning for what came with the data and is not used, such as a split.
+    """The federation that `algorithm` trains on, in one process: a client for every part of the partition, or one for
+    all where the algorithm is pooled, such as centralized; what the server holds, and whatever else this algorithm asks
+    for (motifs of small graphs, places of nodes, overlaps). Logs a warning for what came with the data and is not used,
+    such as a split.
 
-    mode, chunk, record, resend: see `engines.simulation.Simulation`. dtype: of features and weights.
+    mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype: of
+    features and weights.
     """
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
-    return _simulation(
-        data, partition, algorithm, dtype, seed=seed, mode=mode, chunk=chunk, record=record, resend=resend
-    )
+    mode = _mode(getattr(algorithm, "model", ()), mode)
+    options: dict[str, Any] = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
+    maker = maker_of(algorithm)  # of a preset, which says what it can do
+    one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
+    fed = _simulation(data, pooled(partition) if one else partition, algorithm, dtype, seed=seed, **options)
+    fed.origin = Origin(data, partition, seed, options | {"dtype": str(dtype).removeprefix("torch.")})
+    return fed
 
 
 def _simulation(data: Dataset, partition: Partition, algorithm: Any, dtype: torch.dtype, **options: Any) -> Simulation:

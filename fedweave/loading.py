@@ -67,8 +67,10 @@ class SavedRun:
         return module.eval()
 
 
-def load_run(directory: str | Path) -> SavedRun:
+def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
     """Read the directory of a run, finished or not.
+
+    config: what its config.toml says, where that is known.
 
     Raises:
         UserError: it is not the directory of a run, or no round of it is saved yet.
@@ -81,4 +83,4 @@ def load_run(directory: str | Path) -> SavedRun:
         )
     tables = (read_table(folder, name) for name in (METRICS, LEDGER, PARTITION))
     summary = read_summary(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
-    return SavedRun(folder, read_saved(folder / CONFIG), summary, *tables)
+    return SavedRun(folder, config or read_saved(folder / CONFIG), summary, *tables)

@@ -23,12 +23,30 @@ GROUPS = {
     "partition": "fedweave.partitions",
 }
 TRUSTED = "FEDWEAVE_FILES"  # files that may be run for whoever names them, as PATH lists folders
+IN_PYTHON = "python:"  # in front of the class of an object that no file names
 _NAMED = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
 def is_file(name: Any) -> bool:
     """Whether `name` is of the form "file.py:Name"."""
     return isinstance(name, str) and _NAMED.fullmatch(name) is not None
+
+
+def is_in_python(name: Any) -> bool:
+    """Whether `name` stands for an object of Python's."""
+    return isinstance(name, str) and name.startswith(IN_PYTHON)
+
+
+def file_of(kind: Any) -> str | None:
+    """ "file.py:Name" of a class, or of a preset, that stands in a file of its own; None of one in the script that is
+    run, which would be run again, or inside a function."""
+    own = kind if isinstance(kind, type) else getattr(kind, "paper", getattr(kind, "module", kind))
+    module = sys.modules.get(own.__module__)
+    file = getattr(module, "__file__", None)
+    named = f"{file}:{own.__qualname__}"
+    if own.__module__ == "__main__" or file is None or not is_file(named) or not hasattr(module, own.__qualname__):
+        return None
+    return absolute(named)
 
 
 def absolute(name: str) -> str:
@@ -76,8 +94,8 @@ def check_trusted(document: Mapping[str, Any], where: Path) -> None:
 
 
 def label(name: str) -> str:
-    """What to call a plug-in in results: the class of one from a file, else its name."""
-    return name.rpartition(":")[2] if is_file(name) else name
+    """What to call a plug-in in results: the class of one from a file or from Python, else its name."""
+    return name.rpartition(":")[2] if is_file(name) or is_in_python(name) else name
 
 
 def load(name: str) -> Any:

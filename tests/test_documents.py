@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedweave import outside
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import Round, Uniform
 from fedweave.cli import app
@@ -69,7 +70,7 @@ def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
 
 def test_the_data_and_the_partition_of_the_extending_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text(code("docs/extending.md", 3))
+    Path("own.py").write_text(code("docs/extending.md", 4))
     Path("own.toml").write_text('rounds = 2\n[data]\nname = "own.py:Shops"\n[partition]\nname = "own.py:Halves"\n')
     tried = CliRunner().invoke(app, ["run", "own.toml", "--out", "run", "-q"])
     assert tried.exit_code == 0, tried.output
@@ -131,3 +132,30 @@ def test_the_demo_ends_as_the_readme_shows(tmp_path: Path) -> None:
         row = re.search(rf" {name} +([\d.]+)", shown)
         assert row is not None
         assert found[f"fairness/{name}"] == pytest.approx(float(row[1]), abs=0.1)
+
+
+def test_the_runs_of_the_comparing_page_are_kept_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(code("docs/comparing.md").replace("rounds=10", "rounds=2"), {})
+    done = CliRunner().invoke(app, ["compare", "runs/fedavg", "runs/fedprox", "runs/local"])
+    assert done.exit_code == 0, done.output
+
+
+def test_the_algorithm_over_calls_of_the_extending_page_takes_the_mean_gradients_step_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One local step of each client is one of the mean gradient, as FedAvg's of one step of SGD; two are not."""
+    monkeypatch.chdir(tmp_path)
+    Path("fsvrg.py").write_text(code("docs/extending.md", 3))
+    kind, net = outside.load("fsvrg.py:FSVRG"), model(dropout=0.0)
+    ends = {}
+    for steps in (1, 2):
+        plain = FedAvg(net, local_steps=steps, optimizer="sgd", lr=0.1, weight_decay=0.0)
+        for made in (kind(net, local_steps=steps, lr=0.1), plain):
+            *_, last = train(made, federation(dtype=torch.float64), 2)
+            ends[steps, type(made).__name__] = last.state["w"]
+    assert distance(ends[1, "FSVRG"], ends[1, "FedAvg"]) <= 1e-12
+    assert distance(ends[2, "FSVRG"], ends[2, "FedAvg"]) > 1e-4
+    laws = ("--law", "nothing_but_bytes_passes", "--law", "it_runs_the_steps_that_it_declares")
+    tried = CliRunner().invoke(app, ["contract", "fsvrg.py:FSVRG", *laws])
+    assert [line.split()[0] for line in tried.output.splitlines()] == ["holds", "holds"], tried.output

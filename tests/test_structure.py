@@ -28,6 +28,7 @@ LAYERS = (
     ("reproduce",),
     ("export", "sweep"),
     ("loading",),
+    ("training",),
     ("deploy",),
     ("cli",),
     ("__main__", ""),

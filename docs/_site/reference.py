@@ -1,6 +1,7 @@
 """Reference pages made from the code: every `[section] key`, every command, the public Python API."""
 
 import dataclasses
+import importlib
 import inspect
 import pkgutil
 import re
@@ -25,6 +26,33 @@ SECTIONS = {
     "part": 'What algorithms of the FedAvg family are made of: `parts = ["median", {name = "clip", norm = 1.0}]` in '
     "`[algorithm]`. See [Architecture](../architecture.md).",
     "engine": "Where it runs. In one process by default, at sites with `fedweave sites run`.",
+}
+WRITING = {  # {page: title, and what an author of algorithms uses}
+    "parts": (
+        "Parts of algorithms, from Python",
+        [f"fedweave.algorithms.parts.{name}" for name in ("Part", "Context", "Round", "Objective", "Training")],
+    ),
+    "federation": (
+        "Federations, steps and algorithms",
+        [
+            *(f"fedweave.core.federation.{name}" for name in ("Federation", "Client", "on_client", "Sends", "Sent")),
+            "fedweave.core.replies.Replies",
+            "fedweave.core.ranges",
+            "fedweave.core.mechanism",
+            *(f"fedweave.core.algorithm.{name}" for name in ("Algorithm", "Capabilities", "Calls", "Evaluation")),
+            *(f"fedweave.core.tree.{name}" for name in ("map_leaves", "leaves", "nest", "add", "scale")),
+            "fedweave.core.random",
+        ],
+    ),
+    "graphs": (
+        "Graphs, operators and models' layers",
+        [
+            "fedweave.core.graph.Graph",
+            "fedweave.core.edges.Edges",
+            *(f"fedweave.core.model.{name}" for name in ("Layer", "init", "apply")),
+            "fedweave.ops.sparse.Sparse",
+        ],
+    ),
 }
 _INHERITED = {"algorithm": "fedavg"}  # whose keys are not repeated at every other plug-in of the section
 
@@ -108,7 +136,17 @@ def python() -> dict[str, str]:
     pages = {"reference/python.md": _page("fedweave", [_home(getattr(fedweave, name)) for name in own])}
     for name, module in modules.items():
         pages[f"reference/python-{name}.md"] = _page(f"fedweave.{name}", _members(module))
-    return pages
+    return pages | {
+        f"reference/writing-{name}.md": _page(title, [_home(_found(path)) for path in named])
+        for name, (title, named) in WRITING.items()
+    }
+
+
+def _found(path: str) -> Any:
+    """What an import path leads to."""
+    module, _, name = path.rpartition(".")
+    held = importlib.import_module(module)
+    return getattr(held, name) if hasattr(held, name) else importlib.import_module(path)
 
 
 def _page(title: str, members: list[str]) -> str:
@@ -125,5 +163,7 @@ def _members(module: Any) -> list[str]:
 
 def _home(found: Any) -> str:
     """Where a class or function is written; of a preset, its dataclass."""
+    if inspect.ismodule(found):
+        return found.__name__
     kind = getattr(found, "paper", found)
     return f"{kind.__module__}.{kind.__qualname__}"

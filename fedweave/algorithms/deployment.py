@@ -10,6 +10,7 @@ from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
+from fedweave.models.module import as_model
 
 Which = Literal["global", "personal", "trained"]
 
@@ -30,6 +31,10 @@ class Deployable:
 
     model: Model
     quorum: float
+
+    def take_model(self) -> None:
+        """Make layers of a `torch.nn.Module` that is given as the model (`models.module.as_model`)."""
+        object.__setattr__(self, "model", as_model(self.model))
 
     @property
     def learns_again(self) -> Mapping[str, str]:

@@ -67,6 +67,7 @@ class FedAvg(Deployable):
     )
 
     def __post_init__(self) -> None:
+        self.take_model()
         for name in ("participation", "quorum"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")

@@ -53,6 +53,7 @@ class Local(Deployable):
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
+        self.take_model()
         if not 0 < self.quorum <= 1:
             raise ValueError(f"quorum is {self.quorum}; it must be above 0 and at most 1")
         if idle := [type(part).__name__ for part in self.parts if not self.takes_part(type(part))]:

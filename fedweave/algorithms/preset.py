@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_che
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.maker import Maker, note
 from fedweave.core.model import Model
 
 P = TypeVar("P", bound=Part)
@@ -70,7 +71,7 @@ class Preset:
             raise TypeError(
                 f"{name}.parts: is to give a tuple of parts, such as (Part(),); it gives {type(parts).__name__}"
             )
-        return FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))})
+        return note(FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))}), Maker(self, (values,)))
 
     def _paper(self, values: Mapping[str, Any]) -> Paper:
         own = _fields(self.paper)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from fedweave import outside
+from fedweave.config.in_python import InPython
 from fedweave.config.names import check_name
 from fedweave.errors import ConfigError
 
@@ -68,6 +69,8 @@ def lookup(path: str, section: str, name: Any) -> tuple[str, Any]:
     Raises:
         ConfigError: there is none; messages begin with `path`.
     """
+    if outside.is_in_python(name):
+        return name, InPython(name)
     if outside.is_file(name):
         try:
             return outside.absolute(name), usable(section, name, outside.load(name))

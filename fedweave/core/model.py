@@ -42,9 +42,10 @@ Model = tuple[Layer, ...]
 
 
 def init(model: Model, key: Tensor, dtype: Any = None) -> Tree:
-    """Fresh weights {"0": layer 0's, "1": ...}; layers without weights are left out."""
+    """Fresh weights {"0": layer 0's, "1": ...}, contiguous, as training lays them end to end; layers without weights
+    are left out."""
     weights = {str(i): layer.init(random.fold(key, "layer", i)) for i, layer in enumerate(model)}
-    return {i: {k: v.to(dtype) if dtype else v for k, v in w.items()} for i, w in weights.items() if w}
+    return {i: {k: v.to(dtype or v.dtype).contiguous() for k, v in w.items()} for i, w in weights.items() if w}
 
 
 def apply(

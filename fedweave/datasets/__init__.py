@@ -1,5 +1,6 @@
 """Data sets: an explicit registry, and the two calls that the rest of the package needs."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,15 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Da
         DataError: `path` does not exist or holds other data than `name` (says what, and which name to set), or the data
             is missing or refused.
     """
+    data = _loaded(name, path, seed, params)
+    called = outside.absolute(name) if outside.is_file(name) else name
+    object.__setattr__(
+        data, "named", {"name": called, **({} if path is None else {"path": path}), **params, "seed": seed}
+    )
+    return data
+
+
+def _loaded(name: str, path: str | None, seed: int, params: Mapping[str, Any]) -> Dataset:
     kind = _kind(name)
     known = [field.name for field in fields(kind)]
     unknown = [key for key in params if key not in known]

@@ -1,9 +1,15 @@
 """The undivided data that partitions cut into clients."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+
+from fedweave.datasets.layout import write
+from fedweave.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,8 @@ class Dataset:
     groups:      what the groups of `sens` are called, in order; () where they are numbers.
     node_kinds, edge_kinds: what the kinds of nodes and edges are called, in order; () where they are numbers.
     notes:       sentences on what came with the data and is not used, for the user.
+    named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
+                 copy in which something was replaced.
     """
 
     name: str
@@ -72,6 +80,26 @@ class Dataset:
     node_kinds: tuple[str, ...] = ()
     edge_kinds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    named: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to an `.npz` file, which `[data] path` or `datasets.load("npz", path)` reads again, and return its
+        absolute path.
+
+        Raises:
+            UserError: the data is of several parties, which the file does not keep, or the place cannot be written.
+        """
+        file = Path(path).expanduser().absolute()
+        if self.parties is not None:
+            raise UserError(f"{self.name} is of several parties, which an .npz file does not keep; write folders.")
+        if file.suffix != ".npz":
+            raise UserError(f"{path}: name a file that ends in .npz, by which [data] path knows what it is.")
+        try:
+            write(self, file)
+        except OSError as error:
+            raise UserError(f"{file} cannot be written: {error.strerror}. Name another place.") from error
+        object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True})
+        return file
 
     @property
     def nodes(self) -> int:

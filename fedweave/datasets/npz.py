@@ -5,7 +5,8 @@ the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates,
 unlabelled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
 and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph_of`, y, the split, `sens` and `ids` are
 of small graphs. `feature_names`, `label_names` and `group_names`, text: what the columns of the features, the classes
-from 0 and the groups of `sens` from 0 are called, each by another name.
+from 0 and the groups of `sens` from 0 are called, each by another name. `owner` int64, whose each example is, and
+`owner_names`; `node_kind_names` and `edge_kind_names` of what `node_labels` and `edge_labels` number.
 """
 
 from pathlib import Path
@@ -17,14 +18,9 @@ from fedweave.core.swollen import ARCHIVE_FAULTS, Swollen, check_archive
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_array, first, refuse
 from fedweave.datasets.edges import note_loops
+from fedweave.datasets.layout import IDS, NAMES, NUMBERED, OPTIONAL, REQUIRED, SPLIT
+from fedweave.datasets.layout import write as write
 from fedweave.datasets.precision import refuse_merged
-
-REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
-SPLIT = ("train_idx", "val_idx", "test_idx")
-KEPT = ("sens", "graph_of", "node_labels", "edge_labels")  # as they are
-IDS = "ids"
-NAMES = {"feature_names": "columns", "label_names": "labels", "group_names": "groups"}  # array: what a dataset calls it
-OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES)
 
 
 def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") -> Dataset:
@@ -50,32 +46,11 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
         graph_of=arrays.get("graph_of"),
         node_labels=arrays.get("node_labels"),
         edge_labels=arrays.get("edge_labels"),
+        owner=arrays.get("owner"),
         ids=_ids(arrays, len(y), path),
-        columns=names["columns"],
-        labels=names["labels"],
-        groups=names["groups"],
+        **names,  # type: ignore[arg-type]
     )
     return check(dataset, path, labelled)
-
-
-def write(dataset: Dataset, path: Path) -> None:
-    """Write a dataset in the layout above; the same dataset gives the same bytes."""
-    x = sp.csr_matrix(dataset.x)
-    arrays = {
-        "x_data": x.data,
-        "x_indices": x.indices,
-        "x_indptr": x.indptr,
-        "x_shape": np.array(x.shape, np.int64),
-        "edge_index": dataset.edges,
-        "y": dataset.y,
-    }
-    if dataset.public is not None:
-        arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
-    arrays |= {name: getattr(dataset, name) for name in KEPT if getattr(dataset, name) is not None}
-    text = {IDS: dataset.ids} | {key: getattr(dataset, own) for key, own in NAMES.items()}
-    arrays |= {key: np.array(names) for key, names in text.items() if names}
-    with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -169,10 +144,10 @@ def _ids(arrays: dict[str, np.ndarray], examples: int, path: Path) -> tuple[str,
 
 def _names(arrays: dict[str, np.ndarray], features: int, path: Path) -> dict[str, tuple[str, ...]]:
     """{what a dataset calls them: names}, () where the file has none."""
-    most = {key: int(arrays[key].max(initial=-1)) + 1 if key in arrays else 0 for key in ("y", "sens")}
     wanted = {"feature_names": (features, "one for each column of x")}
-    for key, numbers in (("label_names", "y"), ("group_names", "sens")):
-        count = max(most[numbers], arrays[key].size if key in arrays else 0)  # some may not occur
+    for key, numbers in NUMBERED.items():
+        most = int(arrays[numbers].max(initial=-1)) + 1 if numbers in arrays else 0
+        count = max(most, arrays[key].size if key in arrays else 0)  # some may not occur
         wanted[key] = (count, f"one for each number in {numbers}, from 0")
     return {own: _text(arrays, key, *wanted[key], path) for key, own in NAMES.items()}
 

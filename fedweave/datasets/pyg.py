@@ -1,4 +1,4 @@
-"""A graph that is in memory already as a PyTorch Geometric `Data`."""
+"""A graph, or small graphs, in memory already as a PyTorch Geometric `Data`, or a list of them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact
+from fedweave.datasets.features import compact, one_hot
 from fedweave.datasets.numerals import refuse_stray
 from fedweave.datasets.precision import refuse_merged
 from fedweave.datasets.sensitive import without_sens
@@ -30,8 +30,10 @@ _GAPLESS = (
 def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = (), sens_feature: bool = False) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
     and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled; without val_mask,
-    no node is in val.
+    no node is in val; a train_mask alone is no split, which is noted.
 
+    data: such a graph, an `InMemoryDataset` of one; or a list, or an `InMemoryDataset` of several, which are small
+    graphs with one y, and one sens, each, and where none has an x, one-hot degrees as features.
     ignore: attributes that do not count, such as "edge_weight", which is refused otherwise unless it is 1 everywhere;
     other arrays that are not read are noted.
     sens_feature: allow a feature column that says the same as sens.
@@ -40,9 +42,76 @@ def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = (), sens_feat
         DataError: one of the three is missing, `ignore` names what is not there, or the data has edge weights or breaks
             what `Dataset` promises.
     """
-    held = _held(data, name, ignore)
+    graphs = _several(data, name) or [data]
+    if len(graphs) == 1 and not isinstance(data, list | tuple):
+        held, graph_of = _held(graphs[0], name, ignore), None
+    else:
+        held, graph_of = _merged(graphs, name, ignore)
+    nodes = len(held["x"])
+    examples = nodes if graph_of is None else len(graphs)
+    _check_shapes(held, examples, name)
+    source, target = _ends(held["edge_index"], nodes, name)
+    apart = source != target
+    whole = _whole(held["y"].reshape(examples), "y", _CLASSES, name)
+    refuse_stray(whole, lambda row, what: refuse(name, f"y, row {row}: {what}", _GAPLESS))
+    split, alone = _split(held, examples, name)
+    made = Dataset(
+        name=name,
+        x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
+        edges=undirected(source[apart], target[apart], nodes),
+        y=whole,
+        classes=int(whole.max(initial=-1)) + 1,
+        sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name) if "sens" in held else None,
+        public=split,
+        graph_of=graph_of,
+        notes=(*alone, *_unread(graphs, ignore, name)),
+    )
+    return without_sens(check(made, name), name, sens_feature)
+
+
+def _several(data: Any, name: str) -> list[Any]:
+    """The small graphs of a list or of a data set of PyTorch Geometric's, which has `indices`; [] of anything else."""
+    if isinstance(data, list | tuple) and not data:
+        refuse(name, "the list is empty", "Give at least one graph.")
+    listed = isinstance(data, list | tuple) or callable(getattr(data, "indices", None))
+    return [data[at] for at in range(len(data))] if listed else []
+
+
+def _merged(graphs: Sequence[Any], name: str, ignore: Sequence[str]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """What is read of small graphs, one after the other, and the graph of each node."""
+    bare = all(getattr(one, "x", None) is None for one in graphs)
+    given = [{**_held(one, f"{name}, graph {at}", ignore, bare)} for at, one in enumerate(graphs)]
+    sizes = [int(one.num_nodes) if bare else len(held["x"]) for one, held in zip(graphs, given, strict=True)]
+    first_rows = np.cumsum([0, *sizes[:-1]])
+    for at, (held, size, row) in enumerate(zip(given, sizes, first_rows, strict=True)):
+        where = f"{name}, graph {at}"
+        if odd := sorted(held.keys() ^ given[0].keys()):
+            refuse(where, f"it and graph 0 do not both have {odd[0]}", "Give it to all graphs, or to none.")
+        if held["y"].size != 1:
+            what = f"y has {held['y'].size} values"
+            refuse(where, what, "Give one class for each graph; a single graph with a class for each node is no list.")
+        if not bare and (held["x"].ndim != 2 or held["x"].shape[1:] != given[0]["x"].shape[1:]):
+            what = f"x is {list(held['x'].shape)}, and that of graph 0 {list(given[0]['x'].shape)}"
+            refuse(where, what, "Give x [n, d] with the same d in all graphs.")
+        _check_pairs(held["edge_index"], where)
+        held["edge_index"] = _ends(held["edge_index"], size, where) + row
+    rows = {"edge_index": 1}  # the others' are the first
+    held = {key: np.concatenate([np.atleast_1d(one[key]) for one in given], rows.get(key, 0)) for key in given[0]}
+    if bare:
+        source, target = held["edge_index"]
+        apart, nodes = source != target, int(sum(sizes))
+        held["x"] = one_hot(np.bincount(undirected(source[apart], target[apart], nodes)[0], minlength=nodes)).toarray()
+    return held, np.repeat(np.arange(len(graphs)), sizes)
+
+
+def _check_pairs(pairs: np.ndarray, name: str) -> None:
+    if pairs.ndim != 2 or len(pairs) != 2:
+        refuse(name, f"the shapes do not fit: edge_index {list(pairs.shape)}", "Give edge_index [2, E].")
+
+
+def _check_shapes(held: Mapping[str, np.ndarray], examples: int, name: str) -> None:
     x, y, pairs = (held[key] for key in ("x", "y", "edge_index"))
-    if x.ndim != 2 or pairs.ndim != 2 or len(pairs) != 2 or y.shape not in ((len(x),), (len(x), 1)):
+    if x.ndim != 2 or pairs.ndim != 2 or len(pairs) != 2 or y.shape not in ((examples,), (examples, 1)):
         shapes = ", ".join(f"{key} {list(it.shape)}" for key, it in (("x", x), ("edge_index", pairs), ("y", y)))
         refuse(
             name, f"the shapes do not fit: {shapes}", "Give x [n, d], edge_index [2, E] and a class per node, y [n]."
@@ -51,29 +120,14 @@ def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = (), sens_feat
         if key in held and not (held[key] == 1).all():
             remedy = f'Remove {key}, or say ignore = ["{key}"]; every edge counts 1.'
             refuse(name, f"edge weights are not supported, and the data has {key}", remedy)
-    source, target = _ends(pairs, len(x), name)
-    apart = source != target
-    whole = _whole(y.reshape(len(x)), "y", _CLASSES, name)
-    refuse_stray(whole, lambda row, what: refuse(name, f"y, row {row}: {what}", _GAPLESS))
-    made = Dataset(
-        name=name,
-        x=compact(_narrowed(_numbers(x, "x", _FEATURES, name), name)),
-        edges=undirected(source[apart], target[apart], len(x)),
-        y=whole,
-        classes=int(whole.max(initial=-1)) + 1,
-        sens=_whole(held["sens"], "sens", _GROUPS, name) if "sens" in held else None,
-        public=_split(held, len(x), name),
-        notes=_unread(data, ignore, name),
-    )
-    return without_sens(check(made, name), name, sens_feature)
 
 
-def _held(data: Any, name: str, ignore: Sequence[str]) -> dict[str, np.ndarray]:
-    """What is read of the data: its attributes by name, without those of `ignore`."""
+def _held(data: Any, name: str, ignore: Sequence[str], bare: bool = False) -> dict[str, np.ndarray]:
+    """What is read of the data: its attributes by name, without those of `ignore`. bare: it may be without x."""
     there = [key for key in (*_READ, *_others(data)) if getattr(data, key, None) is not None]
     if absent := [key for key in ignore if key not in there]:
         refuse(name, f"the data has no {absent[0]!r}, which ignore names", f"Correct it; there are {', '.join(there)}.")
-    if missing := [key for key in _READ[:3] if key not in there or key in ignore]:
+    if missing := [key for key in _READ[bare:3] if key not in there or key in ignore]:
         refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and y.")
     return {key: _array(getattr(data, key), key, name) for key in there if key in _READ and key not in ignore}
 
@@ -85,9 +139,9 @@ def _others(data: Any) -> list[str]:
     return [key for key in found if key not in _READ and getattr(getattr(data, key, None), "ndim", 0) > 0]
 
 
-def _unread(data: Any, ignore: Sequence[str], name: str) -> tuple[str, ...]:
+def _unread(graphs: Sequence[Any], ignore: Sequence[str], name: str) -> tuple[str, ...]:
     """A sentence on arrays that are neither read nor ignored; none without such arrays."""
-    if not (there := [key for key in _others(data) if key not in ignore]):
+    if not (there := [*dict.fromkeys(key for one in graphs for key in _others(one) if key not in ignore)]):
         return ()
     return (f"of {name}, {', '.join(there)} {'is' if len(there) == 1 else 'are'} not read; ignore = {there} says so",)
 
@@ -137,21 +191,25 @@ def _place(array: np.ndarray, key: str, at: int) -> str:
     )
 
 
-def _split(held: Mapping[str, np.ndarray], nodes: int, name: str) -> np.ndarray | None:
-    """bool [3, n]: the masks, if there are any; as in tables, no node need be in val."""
+def _split(held: Mapping[str, np.ndarray], examples: int, name: str) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """bool [3, e]: the masks, if there are any; as in tables, no example need be in val. A sentence on a train_mask
+    alone, as of a graph whose other nodes are judged in whatever way: it is no split."""
     masks = {key: held.get(key) for key in _MASKS}
-    if all(mask is None for mask in masks.values()):
-        return None
-    split = np.zeros((len(masks), nodes), bool)
+    there = [key for key in _MASKS if key in held]
+    if not there:
+        return None, ()
+    split = np.zeros((len(masks), examples), bool)
     for own, (key, mask) in zip(split, masks.items(), strict=True):
         if mask is not None:
-            _check_mask(mask, key, nodes, name)
+            _check_mask(mask, key, examples, name)
             own[:] = mask
-        elif key != "val_mask":
-            there = [key for key in _MASKS if key in held]
-            remedy = f"Add it, or read no split: ignore = {json.dumps(there)}."
-            refuse(name, f"there is no {key} beside {' and '.join(there)}", remedy)
-    return split
+    if there == ["train_mask"]:
+        add = "add test_mask = ~train_mask, or another, to train and test as the data says"
+        return None, (f"of {name}, train_mask is not used, as there is no test_mask; {add}",)
+    if missing := [key for key in ("train_mask", "test_mask") if key not in there]:
+        remedy = f"Add it, or read no split: ignore = {json.dumps(there)}."
+        refuse(name, f"there is no {missing[0]} beside {' and '.join(there)}", remedy)
+    return split, ()
 
 
 def _check_mask(mask: np.ndarray, key: str, nodes: int, name: str) -> None:

@@ -23,7 +23,10 @@ class Simulation(LocalEngine):
     graphs: {client id: its graph}, in client order. places: {client id: where its nodes stand in the whole graph}.
     mode:   "vmap" runs clients in batches (`engines.vectorised`), "loop" one after the other (`engines.loop`).
     chunk, record: see `Vectorised`. members: see `Loop`. The rest: see `LocalEngine`.
+    origin: what it was made of (`build.Origin`), where `build.federation` made it.
     """
+
+    origin: Any = None
 
     def __init__(
         self,

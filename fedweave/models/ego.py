@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from fedweave.core.maker import noted
 from fedweave.core.model import Layer, Model
 from fedweave.models import blocks, sage
 
@@ -44,6 +45,7 @@ class Ego:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
 
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         kinds = ["gnn"] * self.layers

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
@@ -49,6 +50,7 @@ class GAT:
             rate = self.attention_dropout
             raise ConfigError(f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.")
 
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         if features < 1 or classes < 1:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
@@ -42,6 +43,7 @@ class GCN:
         if self.linear and self.pool != "none":
             raise ConfigError("model linear = true: with pool, linear layers follow anyway; leave one of them out.")
 
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         if self.linear:

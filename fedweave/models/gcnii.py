@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
@@ -46,6 +47,7 @@ class GCNII:
         if not 0 <= self.theta < math.inf:
             raise ConfigError(f"model theta = {self.theta}; it must be a number of at least 0, such as 0.5.")
 
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
         first, classifier = blocks.chain(blocks.affine, features, classes, self.hidden, layers=2, dropout=0.0)

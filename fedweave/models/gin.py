@@ -8,6 +8,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
 from fedweave.core.model import Layer, Model
 from fedweave.core.operators import KINDS_SPREAD, KINDS_SUM
 from fedweave.core.tree import Tree
@@ -41,6 +42,7 @@ class GIN:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
 
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         if features < 1 or classes < 1:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fedweave.core.maker import noted
 from fedweave.core.model import Model
 from fedweave.models import blocks
 
@@ -29,6 +30,7 @@ class MLP:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
 
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         return blocks.chain(blocks.affine, features, classes, self.hidden, self.layers, self.dropout, self.pool)

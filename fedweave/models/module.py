@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.core.graph import Graph
+from fedweave.core.maker import Maker, note, noted
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, raised_at
@@ -76,6 +77,12 @@ class OwnModule:
     module: type[nn.Module]
     values: Mapping[str, Any]
 
+    @property
+    def kind(self) -> ModuleKind:
+        """What made it."""
+        return ModuleKind(self.module)
+
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model.
 
@@ -97,14 +104,50 @@ class OwnModule:
             return {name: value.detach().to(key.device) for name, value in fresh.named_parameters()}
 
         def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-            nodes = int(graph.real.sum())
-            x, edges = _dense(h)[:nodes], _edge_index(graph)
-            module.train(key is not None)
-            with _seeded(0 if key is None else int(key), graph.device):
-                out = torch.func.functional_call(module, w, (x, edges))
-            return torch.nn.functional.pad(out, (0, 0, 0, graph.nodes - nodes))
+            return _applied(module, w, graph, h, key)
 
         return (Layer(init, apply, runs_alone=True, reads="graph"),)
+
+
+def as_model(given: Any) -> Model:
+    """The model that an algorithm is given: layers as they are, and of a `torch.nn.Module` the model that starts from
+    the module's own weights, whatever the key. The module itself is not trained.
+
+    Raises:
+        ConfigError: the module has no weights or unlike ones, it is the class, or what is given has yet to be built.
+    """
+    if isinstance(given, tuple):
+        return given
+    if not isinstance(given, nn.Module):
+        raise ConfigError(
+            f"the model is {given!r}; give layers, such as models.GCN(hidden=64).build(data.features, data.classes), "
+            "or a torch.nn.Module."
+        )
+    _check_weights(given)
+    module, tried = copy.deepcopy(given), list[bool]()
+    start = {name: value.detach() for name, value in module.named_parameters()}
+
+    def init(key: Tensor) -> Tree:
+        return {name: value.clone() for name, value in start.items()}
+
+    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        out = _applied(module, w, graph, h, key)
+        if not tried:  # now the numbers of features and classes are known
+            _try_out(module, h.shape[1], out.shape[-1])
+            tried.append(True)
+        return out
+
+    return note((Layer(init, apply, runs_alone=True, reads="graph"),), Maker(given, ()))
+
+
+def _applied(module: nn.Module, w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    """Logits of the module with weights w on a client's nodes, and zeros for padding."""
+    nodes = int(graph.real.sum())
+    x, edges = _dense(h)[:nodes], _edge_index(graph)
+    module.train(key is not None)
+    with _seeded(0 if key is None else int(key), graph.device):
+        out = torch.func.functional_call(module, w, (x, edges))
+    return torch.nn.functional.pad(out, (0, 0, 0, graph.nodes - nodes))
 
 
 def _check_weights(module: nn.Module) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
 from fedweave.core.model import Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
@@ -40,6 +41,7 @@ class SAGE:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
 
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         made = partial(convolution, share_root_weight=self.share_root_weight)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
 from fedweave.core.model import Layer, Model
 from fedweave.core.operators import DEGREES, RETURNS
 from fedweave.core.tree import Tree
@@ -43,6 +44,7 @@ class Star:
         if self.pool not in ("sum", "mean"):
             raise ConfigError(f"model pool = {self.pool!r}; FedStar's model classifies graphs: choose sum or mean.")
 
+    @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         if features < 1 or classes < 1:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.graph import SPLITS, TRAIN
+from fedweave.core.maker import Maker, note
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.outside import called
@@ -83,7 +84,8 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
     if type(partition) in PARTITIONS.values():
         return partition.cut(data, seed)  # type: ignore[no-any-return]
     name = type(partition).__name__
-    return check(called(f"partition {name!r}", lambda: partition.cut(data, seed), ConfigError), data, name)
+    found = check(called(f"partition {name!r}", lambda: partition.cut(data, seed), ConfigError), data, name)
+    return note(found, Maker(partition, (data, seed)))
 
 
 def unused(partition: Any, data: Dataset, found: Partition) -> list[str]:

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
+from fedweave.core.maker import Maker
 from fedweave.datasets.base import Dataset
+from fedweave.errors import UserError
+from fedweave.partition.statistics import statistics, summary, totals
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Partition:
            "proxy".
     pairs:  what is known of every two clients, {name: float64 [P, P]}, such as how much they share; kept with a run.
     members: of a union (`pooling.pooled`), {member: int64, which of the one client's examples are its own}.
+    maker:  the plug-in, data and seed that it was cut by; None where nobody said.
     """
 
     parts: tuple[Part, ...]
@@ -64,6 +69,34 @@ class Partition:
     held: Mapping[str, Part] = field(default_factory=dict)
     pairs: Mapping[str, np.ndarray] = field(default_factory=dict)
     members: Mapping[str, np.ndarray] = field(default_factory=dict)
+    maker: Maker | None = field(default=None, init=False, repr=False, compare=False)
+
+    def table(self, data: Dataset | None = None) -> pa.Table:
+        """A row per client: its name, how many nodes it holds, edges it keeps and loses, examples of each split and of
+        each class (`statistics`). data: what was cut, which a partition of fedweave's own knows.
+
+        Raises:
+            UserError: it does not know it, and none is given.
+        """
+        columns = statistics(self._data(data), self)
+        return pa.table(columns | {"client": client_ids(len(self.parts), self.names)})
+
+    def __str__(self) -> str:
+        """The table for readers, and what edges were lost, if it is known what was cut."""
+        try:
+            data = self._data(None)
+        except UserError:
+            sizes = [len(part.nodes) for part in self.parts]
+            return f"{len(sizes):,} clients of {min(sizes):,} to {max(sizes):,} nodes; cut.table(data) says more"
+        return summary(self.table(data).to_pydict(), totals(data, self), data.labels)
+
+    def _data(self, given: Dataset | None) -> Dataset:
+        if given is not None:
+            return given
+        if self.maker is None:
+            raise UserError("this partition does not know what it was cut from; give the data: table(data).")
+        data: Dataset = self.maker.given[0]
+        return data
 
 
 def client_ids(count: int, names: tuple[str, ...] | None = None) -> list[str]:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedweave.core.maker import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -47,6 +48,7 @@ class Dirichlet:
         if self.min_nodes < 1:
             raise ConfigError(f"[partition] min_nodes = {self.min_nodes}: must be a whole number >= 1.")
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from fedweave.core.graph import TEST, TRAIN
+from fedweave.core.maker import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -49,6 +50,7 @@ class EgoNetworks:
         if self.incomplete not in ("drop", "keep"):
             raise ConfigError(f"[partition] incomplete = {self.incomplete!r}: must be 'drop' or 'keep'.")
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` overlapping parts.
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedweave.core.graph import VAL
+from fedweave.core.maker import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import undirected
@@ -69,6 +70,7 @@ class GraphsIID:
         )
         return train, val, test
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts and, with "paper", a global test set.
 
@@ -122,6 +124,7 @@ class Perturbed(GraphsIID):
                 f"clients = {self.clients}."
             )
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut as `graphs_iid`, and flip edges.
 

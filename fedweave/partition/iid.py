@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedweave.core.maker import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.partition.base import Partition
@@ -31,6 +32,7 @@ class Random:
         check_clients(self.clients)
         check_ratios(self.train, self.val, self.test)
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.maker import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -83,6 +84,7 @@ class LabelSkew:
                     "set one of them to false."
                 )
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into a global test set and `clients` overlapping parts.
 

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.graph import TRAIN, VAL
+from fedweave.core.maker import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -86,6 +87,7 @@ class Overlap:
             return 0.49  # at .5 the scale 2𝐍 / (r − 2𝐍 r) is infinite
         return (self._sharing - 1) / (2 * max(self.clients - 1, 1))
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` overlapping parts, a global test set and a public sample.
 
@@ -176,11 +178,6 @@ def overlaps(data: Dataset, held: list[np.ndarray]) -> tuple[np.ndarray, np.ndar
     nodes = sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(data.nodes, len(held)))
     first, second = data.edges[:, data.edges[0] < data.edges[1]]
     return _shares(nodes), _shares(nodes[first].multiply(nodes[second]).tocsr())
-
-
-def realised(pairs: np.ndarray) -> np.ndarray:
-    """𝐍_i (eq. 8) of every client, float64 [P], from N or T [P, P]."""
-    return pairs.sum(1) / max(len(pairs) - 1, 1)
 
 
 def _shares(holders: sp.csr_matrix) -> np.ndarray:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedweave.core.maker import noted
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
@@ -27,6 +28,7 @@ class Column:
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into its owners' parts.
 

@@ -1,19 +1,39 @@
 """What a cut did to a dataset: sizes, edges kept and lost, label distributions."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.graph import TEST
 from fedweave.datasets.base import Dataset
-from fedweave.partition.base import Partition
-from fedweave.partition.overlap import realised
 
+MOST = 20  # clients that a summary shows
+SHOWN = ("client", "graphs", "nodes", "features", "edges_kept", "edges_cut", "edges_added", "train", "val", "test")
 SHARED = {"overlap": "nodes", "overlap_links": "links"}  # columns, and the partition's matrices that they are means of
 
 
-def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
+class Cut(Protocol):
+    """What is looked at of a `base.Partition`."""
+
+    @property
+    def parts(self) -> Sequence[Any]:
+        """A `base.Part` for each client."""
+        ...
+
+    @property
+    def test(self) -> np.ndarray | None:
+        """Examples of the global test set."""
+        ...
+
+    @property
+    def pairs(self) -> Mapping[str, np.ndarray]:
+        """What is known of every two clients."""
+        ...
+
+
+def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     """Columns with one entry per client.
 
     client: number; nodes: held; edges_kept: undirected edges of the dataset that the client sees; edges_cut: own nodes'
@@ -54,7 +74,7 @@ def statistics(data: Dataset, partition: Partition) -> dict[str, list[Any]]:
     }
 
 
-def totals(data: Dataset, partition: Partition) -> dict[str, int]:
+def totals(data: Dataset, partition: Cut) -> dict[str, int]:
     """Numbers of the whole cut.
 
     nodes, edges (undirected), graphs (if these are the examples): the dataset's; held: examples with at least one
@@ -79,7 +99,38 @@ def totals(data: Dataset, partition: Partition) -> dict[str, int]:
     }
 
 
-def _groups(data: Dataset, partition: Partition) -> dict[str, list[list[int]]]:
+def realised(pairs: np.ndarray) -> np.ndarray:
+    """𝐍_i (FairGFL, eq. 8) of every client, float64 [P], from N or T [P, P]."""
+    return pairs.sum(1) / max(len(pairs) - 1, 1)
+
+
+def summary(columns: Mapping[str, Sequence[Any]], whole: Mapping[str, int], classes: Sequence[str] = ()) -> str:
+    """The results of `statistics` and `totals` as plain text: a line per client, `MOST` at most, then the mean."""
+    shown = [name for name in SHOWN if name in columns]
+    clients = len(columns["client"])
+    rows = [[*(name.replace("_", " ") for name in shown), *(classes or _numbered(columns["labels"]))]]
+    for at in range(min(clients, MOST)):
+        rows.append([_text(columns[name][at]) for name in shown] + [str(count) for count in columns["labels"][at]])
+    if clients > MOST:
+        means = [f"{np.mean(columns[name]):.1f}" for name in shown[1:]]
+        rows.append(["mean", *means, *(f"{count:.1f}" for count in np.mean(columns["labels"], axis=0))])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lost = f"{whole['edges_lost']:,} of {whole['edges']:,} edges lost to all clients"
+    tested = f"; {whole['global_test']:,} {'graphs' if 'graphs' in whole else 'nodes'} in the global test"
+    first = f"the first {MOST} of {clients:,} clients, and the mean of all; " if clients > MOST else ""
+    return "\n".join([*lines, first + lost + (tested if whole["global_test"] else "")])
+
+
+def _numbered(labels: Sequence[Sequence[int]]) -> list[str]:
+    return [f"class {at}" for at in range(len(labels[0]))]
+
+
+def _text(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _groups(data: Dataset, partition: Cut) -> dict[str, list[list[int]]]:
     """The columns about the sensitive attribute, one entry per client."""
     sens = np.asarray(data.sens)
     many = max(2, int(sens.max(initial=-1)) + 1)
@@ -107,7 +158,7 @@ def _holders(held: list[np.ndarray], count: int) -> sp.csr_matrix:
     return sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(count, len(held)))
 
 
-def _seen(data: Dataset, partition: Partition, holders: sp.csr_matrix) -> sp.csr_matrix:
+def _seen(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.csr_matrix:
     """int64 [undirected edges, P]: 1 where the client has the edge: its own, or those with both ends at it."""
     first, second = data.edges[:, data.edges[0] < data.edges[1]]
     if all(part.edges is None for part in partition.parts):

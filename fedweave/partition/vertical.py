@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.maker import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -66,6 +67,7 @@ class Vertical:
         if not all(0 < width < float("inf") for width in self.widths):
             raise ConfigError(f"[partition] widths = {list(self.widths)}: every width must be a number above 0.")
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut the features and edges of `data` into `clients` parts.
 
@@ -115,6 +117,7 @@ class Parties:
         if self.labels not in ("all", "holders"):
             raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'holders'.")
 
+    @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """One part per party.
 

@@ -9,7 +9,7 @@ import math
 import resource
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from fedweave.errors import UserError
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.pooled import POOLED
 from fedweave.privacy.spent import bounds
-from fedweave.rounds import train
+from fedweave.rounds import RoundResult, train
 from fedweave.runs.again import held
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import (
@@ -138,6 +138,25 @@ def run(
         Exception: whatever a step raises; a simulation that has saved no round then leaves no files.
         Interrupted: SIGINT or SIGTERM came; the round was finished and saved, unless the signal came twice.
     """
+    rounds = running(config, directory, watch, resume, here, overwrite)
+    while True:
+        try:
+            next(rounds)
+        except StopIteration as done:
+            summary: dict[str, Any] = done.value
+            return summary
+
+
+def running(
+    config: Config,
+    directory: Path,
+    watch: RunObserver,
+    resume: bool = False,
+    here: RunBackend | None = None,
+    overwrite: bool = False,
+) -> Generator[RoundResult, None, dict[str, Any]]:
+    """The rounds of a run as they are done (see `run`), which returns the summary; what is done is saved where nobody
+    asks for the next."""
     recover(directory)
     if overwrite:
         check_replaceable(directory)
@@ -159,7 +178,7 @@ def run(
         files = RunFiles(directory, built, metrics, start, source)
         with here.stop or Stop(watch.stopping) as stop:
             try:
-                last = _train(config, built, files, start, stop, watch, here)
+                yield from _train(config, built, files, start, stop, watch, here)
             except KeyboardInterrupt as error:
                 raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds) from error
             except Exception:  # a run that failed before it saved anything has nothing to resume: the place stays free
@@ -168,7 +187,7 @@ def run(
                 raise
             finally:
                 watch.end()
-        summary = _summary(config, built, last)
+        summary = _summary(config, built, files.reached)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
 
@@ -208,7 +227,7 @@ def _cut(directory: Path, name: str, rows: int) -> pa.Table:
 
 def _train(
     config: Config, built: Any, files: RunFiles, start: Checkpoint, stop: Stop, watch: RunObserver, here: RunBackend
-) -> Checkpoint:
+) -> Iterator[RoundResult]:
     general, every = config.general, config.engine.values["checkpoint_seconds"]
     began, due = time.monotonic() - start.seconds, time.monotonic() + every
     resume = (start.round, start.state) if start.round else None
@@ -226,7 +245,12 @@ def _train(
             due = time.monotonic() + every
         if stop.signal is not None and step.round < general.rounds:
             raise Interrupted(stop.signal, files.saved, general.rounds)
-    return files.reached
+        try:
+            yield step
+        except GeneratorExit:
+            if files.reached.round > files.saved:
+                files.save()
+            raise
 
 
 def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:

@@ -359,7 +359,7 @@ def test_text_as_polars_hands_it_over(categorical: bool) -> None:
         ({"train_mask": torch.tensor([0, 1, 1])}, r"train_mask is int64 \[3\], not bool \[3\].*: train_mask\.bool\(\)"),
         ({"train_mask": torch.eye(3).bool()}, r"train_mask is bool \[3, 3\].*such as train_mask\[:, 0\]"),
         ({"train_mask": torch.tensor([True])}, r"train_mask is bool \[1\], not bool \[3\]\. Give true or false"),
-        ({"train_mask": torch.arange(3) == 0}, r'no test_mask beside train_mask\. Add it, .*ignore = \["train_mask"\]'),
+        ({"test_mask": torch.arange(3) == 0}, r'no train_mask beside test_mask\. Add it, .*ignore = \["test_mask"\]'),
         ({"edge_weight": torch.tensor([0.2, 1.9])}, r'the data has edge_weight\. Remove.* ignore = \["edge_weight"\]'),
         ({"edge_attr": torch.eye(2)}, r"edge weights are not supported, and the data has edge_attr\."),
     ],

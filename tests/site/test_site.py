@@ -225,3 +225,14 @@ def test_a_tutorial_runs() -> None:
 def test_all_tutorials_run_and_show_what_they_tell(path: Path) -> None:
     """What the prose concludes held with every seed that was tried; here with room for another processor."""
     globals()[f"check_{path.stem}"](ran(path))
+
+
+def test_what_authors_of_algorithms_use_is_in_the_reference() -> None:
+    pages = module("reference").python()
+    named = " ".join(text for page, text in pages.items() if "writing-" in page)
+    for name in ("part.Part", "context.Context", "round.Round", "federation.Federation", "edges.Edges", "model.apply"):
+        assert f"{name}\n" in named + "\n", name
+    assert {page.removesuffix(".md") for page in pages} == set(
+        re.findall(r"reference/(?:python|writing)[\w-]*", (ROOT / "mkdocs.yml").read_text())
+    )
+    assert "classification" in pages["reference/python-metrics.md"]

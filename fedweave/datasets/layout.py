@@ -1,0 +1,48 @@
+"""The arrays of a dataset's `.npz` file (see `npz`), and writing them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
+SPLIT = ("train_idx", "val_idx", "test_idx")
+KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner")  # as they are
+IDS = "ids"
+NUMBERED = {  # names: the array whose numbers they name
+    "label_names": "y",
+    "group_names": "sens",
+    "owner_names": "owner",
+    "node_kind_names": "node_labels",
+    "edge_kind_names": "edge_labels",
+}
+NAMES = {  # names: what a dataset calls them
+    "feature_names": "columns",
+    "label_names": "labels",
+    "group_names": "groups",
+    "owner_names": "owners",
+    "node_kind_names": "node_kinds",
+    "edge_kind_names": "edge_kinds",
+}
+OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES)
+
+
+def write(dataset: Any, path: Path) -> None:
+    """Write a `Dataset` in the layout of `npz`; the same dataset gives the same bytes."""
+    x = sp.csr_matrix(dataset.x)
+    arrays = {
+        "x_data": x.data,
+        "x_indices": x.indices,
+        "x_indptr": x.indptr,
+        "x_shape": np.array(x.shape, np.int64),
+        "edge_index": dataset.edges,
+        "y": dataset.y,
+    }
+    if dataset.public is not None:
+        arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
+    arrays |= {name: getattr(dataset, name) for name in KEPT if getattr(dataset, name) is not None}
+    text = {IDS: dataset.ids} | {key: getattr(dataset, own) for key, own in NAMES.items()}
+    arrays |= {key: np.array(names) for key, names in text.items() if names}
+    with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
+        np.savez_compressed(file, **arrays)

@@ -1,0 +1,116 @@
+"""Graphs of PyTorch Geometric's in memory, one or several, and a file of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.datasets import KarateClub
+
+import fedweave
+from fedweave.datasets import from_pyg, load
+from fedweave.datasets.contents import digests
+from fedweave.errors import DataError, UserError
+
+
+class InMemory(InMemoryDataset):
+    """Graphs as PyG's own data sets hold them."""
+
+    def __init__(self, graphs: list[Data]) -> None:
+        super().__init__()
+        self.data, self.slices = self.collate(graphs)
+
+
+def triangle_and_path(with_x: bool = True) -> list[Data]:
+    """Two small graphs, with a self loop that is dropped."""
+    triangle, path = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 0]]), torch.tensor([[0], [1]])
+    features = [torch.eye(3), torch.ones(2, 3)] if with_x else [None, None]
+    return [
+        Data(x=x, edge_index=ends, y=torch.tensor([label]), num_nodes=size)
+        for x, ends, label, size in zip(features, (triangle, path), (1, 0), (3, 2), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("form", [list, tuple, InMemory])
+def test_several_graphs_are_small_graphs(form: type) -> None:
+    data = from_pyg(form(triangle_and_path()))
+    assert (data.example, data.graph_of.tolist(), data.y.tolist()) == ("graph", [0, 0, 0, 1, 1], [1, 0])
+    assert data.edges.tolist() == [[0, 0, 1, 1, 2, 2, 3, 4], [1, 2, 0, 2, 0, 1, 4, 3]]
+    np.testing.assert_array_equal(data.x, np.vstack([np.eye(3), np.ones((2, 3))]))
+
+
+def test_small_graphs_without_features_have_one_hot_degrees() -> None:
+    data = from_pyg(triangle_and_path(with_x=False))
+    x = data.x if isinstance(data.x, np.ndarray) else data.x.toarray()
+    assert x.argmax(1).tolist() == [2, 2, 2, 1, 1]
+
+
+def test_small_graphs_train() -> None:
+    data = from_pyg(triangle_and_path() * 10)
+    cut = fedweave.partition.GraphsIID(clients=2).cut(data, seed=0)
+    model = fedweave.models.GCN(hidden=8, pool="sum").build(data.features, data.classes)
+    algorithm = fedweave.algorithms.FedAvg(model, lr=0.05)
+    *_, last = fedweave.train(algorithm, fedweave.federation(data, cut, algorithm), rounds=20)
+    assert last.summary["local/accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"y": torch.tensor([0, 1])}, r"graph 1: y has 2 values"),
+        ({"x": torch.ones(2, 4)}, r"graph 1: x is \[2, 4\], and that of graph 0 \[3, 3\]"),
+        ({"x": None}, r"graph 1: the data has no x"),
+        ({"edge_index": torch.tensor([[0], [2]])}, r"graph 1: edge_index, column 0: edge 0 -> 2"),
+        ({"edge_index": torch.tensor([0, 1])}, r"graph 1: .*edge_index \[2\]"),
+        ({"sens": torch.tensor([1])}, r"graph 1: it and graph 0 do not both have sens"),
+        ({"edge_attr": torch.eye(2)[:1]}, r"graph 1: .*do not both have edge_attr"),
+    ],
+)
+def test_a_small_graph_that_does_not_fit_is_named(changed: dict[str, torch.Tensor], what: str) -> None:
+    first, second = triangle_and_path()
+    for key, value in changed.items():
+        second[key] = value
+    with pytest.raises(DataError, match=what):
+        from_pyg([first, second])
+
+
+def test_an_empty_list_is_refused() -> None:
+    with pytest.raises(DataError, match="empty"):
+        from_pyg([])
+
+
+def test_the_karate_club_is_read_and_its_lone_mask_noted() -> None:
+    for given in (KarateClub(), KarateClub()[0]):
+        data = from_pyg(given)
+        assert (data.nodes, data.features, data.classes, data.public) == (34, 34, 4, None)
+        [note] = data.notes
+        assert "train_mask is not used" in note
+        assert not from_pyg(given, ignore=["train_mask"]).notes
+
+
+def test_a_saved_data_set_is_read_again_as_it_was(tmp_path: Path) -> None:
+    masks = {f"{split}_mask": torch.arange(6) % 3 == i for i, split in enumerate(("train", "val", "test"))}
+    ends = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])
+    whole = Data(x=torch.eye(6), edge_index=ends, y=torch.arange(6) % 2, sens=torch.arange(6) // 3, **masks)
+    for at, data in enumerate((from_pyg(whole), from_pyg(triangle_and_path()))):
+        path = data.save(tmp_path / f"{at}.npz")
+        assert digests(load("npz", str(path))) == digests(data)
+
+
+def test_owners_and_kinds_are_saved_with_their_names(tmp_path: Path) -> None:
+    nodes = {"id": ["a", "b", "c"], "label": ["x", "y", "x"], "f": [1.0, 2, 3], "branch": ["n", "s", "n"]}
+    data = fedweave.datasets.from_frames(pa.table(nodes), pa.table({"source": ["a"], "target": ["b"]}), owner="branch")
+    again = load("npz", str(data.save(tmp_path / "owned.npz")))
+    assert (again.owners, again.owner.tolist(), again.labels) == (("n", "s"), [0, 1, 0], ("x", "y"))
+    cut = fedweave.partition.Column().cut(again, seed=0)
+    assert cut.names == ("n", "s")
+
+
+def test_what_a_file_cannot_keep_or_be_is_refused(tmp_path: Path) -> None:
+    data = from_pyg(KarateClub())
+    with pytest.raises(UserError, match=r"\.npz"):
+        data.save(tmp_path / "karate.csv")
+    with pytest.raises(UserError, match="cannot be written"):
+        data.save(tmp_path / "no" / "karate.npz")
