@@ -31,6 +31,11 @@ class Replies:
         self._row = {self.clients[at]: row for row, at in enumerate(self._all.at)}
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Of the leaves of each reply."""
+        return self._all.paths
+
+    @property
     def device(self) -> torch.device:
         """Where they lie."""
         return self._all.device
@@ -101,11 +106,11 @@ class Replies:
 
     def _paths(self, key: str, shown: bool = True) -> list[str]:
         """The leaves at or under `key`."""
-        paths = [path for path in self._all.paths if path == key or path.startswith(f"{key}/")]
+        paths = [path for path in self.paths if path == key or path.startswith(f"{key}/")]
         if shown and any(map(self._hidden, paths)):
             raise FedweaveError(f"{key!r} is in a secure sum: no client's own is known, only their `total`.")
         if not paths:
-            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self._all.paths) or 'nothing'}.")
+            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self.paths) or 'nothing'}.")
         return paths
 
 

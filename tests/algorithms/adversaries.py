@@ -34,7 +34,7 @@ class Dishonest(Simulation):
         replies = super().map(step, shared, each, *args, **options)
         if not step_name(step).endswith(".train") or (self.lie is None and not self.idle):
             return replies
-        paths = [path for batch in replies._batches[:1] for path in batch[1]]
+        paths = replies.paths
         tree = {path: replies.stack(path) for path in paths}
         if self.lie is not None:
             like = {p: leaf[0] for p, leaf in tree.items() if p.startswith("update/")}
