@@ -13,6 +13,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.preset import Preset
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.random import generator
@@ -24,6 +26,13 @@ DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 
 
 CONTRACT = "tests/contract/test_contract.py"
+PRESETS_OWE = (  # on every commit
+    "clients_in_batches_give_the_loops_numbers",
+    "recorded_steps_give_the_same_bits",
+    "shards_give_the_same_bits",
+    "a_resumed_run_gives_the_same",
+    "it_runs_the_steps_that_it_declares",
+)
 OF_SITES = ("tests/deploy/test_sites.py", "tests/deploy/test_project.py")  # whose tests start and share real processes
 
 
@@ -51,10 +60,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Groups(config, log)
 
 
+def _nightly(case: Any) -> bool:
+    """Whether a law is tried with `make test-slow` alone: of a preset, whose parts the family's other tests cover, all
+    but those that find most."""
+    if case is None or "law" not in case.params or "name" not in case.params:
+        return False
+    return isinstance(ALGORITHMS[case.params["name"]], Preset) and case.params["law"] not in PRESETS_OWE
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sites, which are mostly waited for, come first and the algorithms, of which there are many, last, so that no
     process is left alone with a long group (--no-loadscope-reorder)."""
+    for item in items:
+        if item.nodeid.startswith(CONTRACT) and _nightly(getattr(item, "callspec", None)):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: {"sites": 0}.get(group(item.nodeid), 1 + item.nodeid.startswith(CONTRACT)))
 
 
