@@ -47,7 +47,7 @@ class RayWorkers:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
         if address == _HERE:
             here: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-            self._ray.init(num_cpus=os.cpu_count() or 1, **here, **quiet)
+            self._ray.init(address=_HERE, num_cpus=os.cpu_count() or 1, **here, **quiet)
             return
         try:
             self._ray.init(address=address, **quiet)

@@ -157,8 +157,8 @@ def test_a_client_without_a_training_example_weighs_nothing_by_its_loss() -> Non
     for q in (0.1, 1.0, 2.0):
         part = FairByLoss(q, 10.0)
         told = {"update": {"0": {"weight": torch.tensor(UPDATES).view(3, 2, 2)}}}
-        both = [Batch((0, 1), {"update": {"0": {"weight": torch.tensor(UPDATES[:2]).view(2, 2, 2)}}})]
-        both[0].tree["loss"] = torch.tensor([0.7, 0.3])
+        update = {"0": {"weight": torch.tensor(UPDATES[:2]).view(2, 2, 2)}}
+        both = [Batch((0, 1), {"update": update, "loss": torch.tensor([0.7, 0.3])})]
         three = [Batch((0, 1, 2), told | {"loss": torch.tensor([0.7, 0.3, 0.0])})]
         alone, joined = (
             part.weigh({}, Round(Replies(names, batches, {}), torch.arange(len(names)), {}, ()))

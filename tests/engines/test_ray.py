@@ -21,7 +21,7 @@ HERE: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "log
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=3, _node_ip_address="127.0.0.1", **HERE)
+    ray.init(address="local", num_cpus=3, _node_ip_address="127.0.0.1", **HERE)
     yield
     ray.shutdown()
 

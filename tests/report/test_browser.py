@@ -20,7 +20,7 @@ FAULTY = """<!DOCTYPE html><title>faulty</title>
 <div style="position: relative"><span>one</span><span style="position: absolute; left: 9px">two</span></div>
 <p style="width: 50px; overflow: hidden; white-space: nowrap">much too long for this</p>
 <div style="width: 60px; overflow-x: auto; white-space: nowrap">longer, but one can scroll</div>
-<svg width="100" height="50"><rect width="100" height="50" fill="#333"/><text x="80" y="20" fill="#eee">cut</text>
+<svg width="100" height="50"><rect width="100" height="50" fill="#333"/><text x="84" y="20" fill="#eee">cut</text>
 <text x="10" y="40" fill="#fff" transform="rotate(-20 10 40)">up</text><text x="7" y="40" fill="#fff">level</text>
 <text x="50" y="42" fill="#444">dark</text></svg><script>1</script>"""
 KINDS = {  # what stands on a page depends on these

@@ -272,7 +272,7 @@ def test_other_classes_models_and_clients_are_refused(trained: Path, tmp_path: P
     (new / "nodes.csv").write_text(text.replace("high", "huge"))
     with pytest.raises(DataError, match=r"(?s)label 'huge' is none of high, low.*by the \[data\] settings of the run"):
         predictions(trained, new)
-    with pytest.raises(UserError, match="no such client; it has client-0, client-1, client-2"):
+    with pytest.raises(UserError, match="no such client; it has 3 clients: client-0, client-1, client-2"):
         predictions(trained, client="client-7")
     made(tmp_path / "local", {"name": "local"}, SYNTHETIC)
     with pytest.raises(UserError, match="no global model"):

@@ -640,7 +640,7 @@ def test_a_job_that_predicts_leaves_what_training_goes_on_from(project: Path) ->
         predicting = Cheat(project, agreed(rounds=9))
         reply(predicting.join(after, predict=True))
         assert not predicting.call("FedAvg.keep_trained", after, predict=True, saved=after).refusal
-    there = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith("predictions")}
+    there = {path.name: path.read_bytes() for path in folder.iterdir() if "predictions" not in path.name}
     assert there == before
     later = Cheat(project, agreed(rounds=9))
     reply(later.join(after=1))  # from no later round than it really has saved
