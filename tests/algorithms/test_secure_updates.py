@@ -48,7 +48,7 @@ def test_loop_and_vectorised_add_up_the_same_words() -> None:
 def test_those_who_replied_make_up_the_mean() -> None:
     """Of four of five clients, without one that counts much; two are fewer than half."""
     away = {"absent": lambda round, client: "away" if round == 2 and client == "site-3" else None}
-    exact = SecureSum(bits=64, fraction=48, everyone=False)
+    exact = SecureSum(bits=64, fraction=48, everyone=False, accomplices=0)
     fed, other = federation(dtype=torch.float64, **away), federation(dtype=torch.float64, **away)
     options = SGD | {"quorum": 0.5}
     *_, secure = train(FedAvg(model(), parts=(exact,), **options), fed, 3)
@@ -196,7 +196,7 @@ def test_no_client_adds_more_than_the_bound(weights: Any) -> None:
 
 
 def test_the_number_of_examples_is_in_a_sum_of_as_many_clients() -> None:
-    assert SecureSum(everyone=False, least=4).sends["n"].mechanisms == (Applied(4, False, 64, 0),)
+    assert SecureSum(everyone=False, least=4).sends["n"].mechanisms == (Applied(4, False, 64, 0, 1),)
 
 
 def test_words_that_could_overflow_are_refused() -> None:

@@ -2,7 +2,7 @@
 learning"."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -40,8 +40,8 @@ class SecureSum(Part):
     fraction: binary digits of a word behind the point.
     bits:     of a word, 32 or 64.
     everyone: each sum covers all clients.
-    least:    without `everyone`: the sum covers at least that many clients, or more than half of all if that is more.
-              If c of P clients may work with the server, it must be more than (P + c) / 2.
+    least:    without `everyone`: the sum covers at least that many clients.
+    accomplices: without `everyone`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
     weights:  clients count by "size", n_i training examples, or "equal".
     """
 
@@ -50,6 +50,7 @@ class SecureSum(Part):
     bits: Literal[32, 64] = 32
     everyone: bool = True
     least: int = 2
+    accomplices: int = 1
     weights: Literal["size", "equal"] = "size"
     hides: ClassVar[bool] = True
 
@@ -65,7 +66,8 @@ class SecureSum(Part):
     @property
     def mechanism(self) -> mechanism.SecureSum:
         """As the ledger names it."""
-        return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction)
+        against = 0 if self.everyone else self.accomplices
+        return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction, against)
 
     @property
     def forgets(self) -> bool:
@@ -75,9 +77,8 @@ class SecureSum(Part):
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """The number of examples, in the sum."""
-        hidden = mechanism.SecureSum(self.least, self.everyone, 64, 0)
         reveals = "nothing by itself; with the others' the number of all training examples"
-        return {"n": Sends(reveals, hidden)} if self.weights == "size" else {}
+        return {"n": Sends(reveals, replace(self.mechanism, bits=64, fraction=0))} if self.weights == "size" else {}
 
     @property
     def setup(self) -> tuple[Step, ...]:

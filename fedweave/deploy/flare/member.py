@@ -147,12 +147,12 @@ class Member:
         check_versions(asked.versions, asked.document)  # files that the policy allows to be read
         if config.engine.name != "flare":
             raise CallRefused("the server names another engine than that of sites")
-        check_sites(self._name, asked.sites)
+        check_sites(rules, self._name, asked.sites)
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
         found = (
-            read_own(data, self._folder, asked.run, asked.sites, self._name)
+            read_own(data, self._folder, asked.run, asked.sites, self._name, rules.members)
             if vertical
             else hold(data, self._folder, config)
         )

@@ -82,7 +82,7 @@ class Participation:
             what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
             self.ledger.note("joined", **what, pin=self.pin, **versions({}))
             self.accounts.skip(self.ledger)
-        self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger)
+        self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger, rules.members)
         private_folder(own.parent)
         lasting = not asked.predict
         self.memory, self._replaced = Memory(own, lasting), Store(own, "data", "data-before-", lasting)
@@ -195,7 +195,7 @@ class Participation:
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
             check_people(self.config, found.data, self.algorithm)
-            check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
+            check_declared(self.rules, calls, bool((found.data.y >= 0).any()), len(self.asked.sites))
         self.scores = {step.__name__ for step in calls.evaluation}
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))

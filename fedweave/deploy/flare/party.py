@@ -1,6 +1,6 @@
 """What a party of a vertical federation holds: at first all its nodes, then those that all parties have."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,12 @@ class PartyData:
         return f"the parties have {nodes} in common, and {edges} join them"
 
 
-def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name: str) -> PartyData:
+def read_own(
+    site: SiteData, folder: Path, run: str, sites: Sequence[str], name: str, members: Mapping[str, str]
+) -> PartyData:
     """Read what `site.toml` names, for a vertical algorithm in a `run` of these `sites`, of which it is that `name`.
+
+    members: see `sitefile.Rules`.
 
     Raises:
         DataError: a file is absent or refused, or has no split. ConfigError: there is no key for the ids, or
@@ -99,5 +103,5 @@ def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name:
     if data.graph_of is not None:
         refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
     key = read_secret(folder / IDS_KEY) if data.ids else b""
-    meeting = Party(name, read_identity(folder), run, tuple(sites), key) if data.ids else None
+    meeting = Party(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
     return PartyData(path, data, meeting, columns, site.normalise)

@@ -18,6 +18,8 @@ from fedweave.errors import ConfigError
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
 
 T = TypeVar("T")
+# As openssl prints it, or without colons.
+_Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,10 @@ class Rules:
                 "join", "blind", "align" and "pad" are for jobs.
     min_nodes:  fewest nodes, or small graphs where these are the examples, that are aligned, trained on or scored; 1
                 allows single ones.
+    min_sites:  fewest sites of a run, this one included.
+    members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
+                is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.
+    min_summed: fewest sites whose terms a secure sum is of, whatever the algorithm says.
     max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
@@ -117,6 +123,9 @@ class Rules:
     bytes: Annotated[int, Field(gt=0)] | None = None
     calls: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
     min_nodes: Annotated[int, Field(ge=1)] = 10
+    min_sites: Annotated[int, Field(ge=1)] = 1
+    members: dict[str, _Fingerprint] = field(default_factory=dict)
+    min_summed: Annotated[int, Field(ge=2)] = 2
     max_ids: Annotated[int, Field(ge=1)] | None = None
     round_scores: Annotated[int, Field(ge=1)] = 1
     max_change: Annotated[float, Field(gt=0)] | None = None

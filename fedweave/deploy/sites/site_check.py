@@ -1,5 +1,6 @@
 """What `fedweave sites check` finds at a single site: its data, its policy, and whether a run could take place."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.odd_data import odd_data
 from fedweave.datasets.odd_features import odd_features
 from fedweave.demands import check_people
-from fedweave.deploy.flare.admission import check_algorithm, check_files
+from fedweave.deploy.flare.admission import check_algorithm, check_files, check_members
 from fedweave.deploy.flare.foretold import refusals
 from fedweave.deploy.flare.holdings import global_test, own_graph
 from fedweave.deploy.flare.joining import fingerprint, withheld
@@ -30,9 +31,11 @@ from fedweave.deploy.sites.caps import ending
 from fedweave.deploy.sites.findings import Found
 
 
-def check_site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
-    """The data and the policy of a site."""
+def check_site(folder: Path, config: Config | None, members: Sequence[str], told: Found) -> None:
+    """The data and the policy of a site in a project of these `members`."""
     data, rules = read_checked(folder / SITE_FILE)
+    sites = len(members)
+    told.attempt(folder.name, partial(check_members, rules, folder.name, members), folder / SITE_FILE)
     if config is not None:
         _allowed(folder, data, rules, config, told)
     if config is not None and capabilities(config.algorithm.kind).vertical:
@@ -44,7 +47,7 @@ def check_site(folder: Path, config: Config | None, sites: int, told: Found) -> 
 def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: int, told: Found) -> None:
     """What a party of a vertical run brings, and how the algorithm would get on with it."""
     name = folder.name
-    own = read_own(data, folder, "check", (name,), name).data
+    own = read_own(data, folder, "check", (name,), name, rules.members).data
     told.forms[name] |= {"classes": own.classes, "class names": fingerprint(own.labels) or None}
     told.facts.append((name, f"{counted(own.nodes, 'node')}, {counted(own.features, 'feature')} of its own"))
     in_split = np.concatenate([np.asarray(own.public), np.ones((1, own.nodes), bool)]).argmax(0)
@@ -145,7 +148,7 @@ def _rehearse(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Co
     check_people(config, own, algorithm)
     calls = calls_of(algorithm, config.algorithm.name, sites)
     senders: dict[tuple[str, bool], list[str]] = {}
-    for why, sender, certain in refusals(rules, calls, labels):
+    for why, sender, certain in refusals(rules, calls, labels, sites):
         senders.setdefault((why, certain), []).append(sender)
     for (why, certain), steps in senders.items():
         verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
