@@ -31,6 +31,18 @@ class Placement(NamedTuple):
     crossing: Tensor
 
 
+class Lasting(NamedTuple):
+    """What a client draws noise on its labels from once for good: the same in every run, until the labels change.
+
+    key:    a secret one (`ops.secret`).
+    places: int64 [n], each node's place among the `held` nodes that the client has, of which a run may have fewer.
+    """
+
+    key: Tensor
+    places: Tensor
+    held: int
+
+
 @dataclass
 class Client:
     """All that a step may see.
@@ -45,6 +57,8 @@ class Client:
     test:   the global test graph that every client holds, or None.
     place:  the places of its nodes among all clients'; None except in ragged steps of algorithms that need `ids`
             (`core.algorithm.Capabilities`), because the number of edges that leave a client differs between clients.
+    lasting: what noise on labels is drawn from that is the same in every run; None where each run draws anew, as in a
+            simulation.
     """
 
     graph: Graph
@@ -53,6 +67,7 @@ class Client:
     secret: Tensor
     test: Graph | None = None
     place: Placement | None = None
+    lasting: Lasting | None = None
 
 
 Step = Callable[[Client, Tree], Tree]

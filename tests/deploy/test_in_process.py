@@ -150,6 +150,7 @@ def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(members, "of_client", keyed)
     monkeypatch.setattr(members, "noise_key", lambda path: secrets.pop())
+    monkeypatch.setattr(members, "lasting", lambda path, version: None)
 
 
 def renamed(tree: Any, sim: Any) -> Any:

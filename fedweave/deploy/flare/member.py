@@ -30,7 +30,8 @@ from fedweave.deploy.flare.participation import Participation
 from fedweave.deploy.flare.party import PartyData, read_own
 from fedweave.deploy.flare.peers import HEARD, ROUNDED, Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_reply
-from fedweave.deploy.flare.predicted import leave
+from fedweave.deploy.flare.predicted import hand_over
+from fedweave.deploy.flare.received import read_received
 from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.requests import (
     Agree,
@@ -46,7 +47,7 @@ from fedweave.deploy.flare.requests import (
     read_request,
 )
 from fedweave.deploy.flare.scores import declared, rounded
-from fedweave.deploy.flare.secret import noise_key
+from fedweave.deploy.flare.secret import lasting, noise_key
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules
 from fedweave.deploy.flare.steps import carry_out
 from fedweave.engines.calls import check_declared, check_way, of_client
@@ -54,7 +55,6 @@ from fedweave.engines.data import taken
 from fedweave.engines.steps import find_step
 from fedweave.engines.summing import INFO
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
-from fedweave.runs.scoring import probabilities
 
 LOG = "fedweave.log"
 _WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
@@ -237,8 +237,10 @@ class Member:
         job.keys.begin(asked.round)
         call = job.keys.step(asked.step, asked.again)
         key = of_client(call, "client", torch.tensor(random.word(job.draws_as)))
-        client = Client(job.graph, job.memory.begun(info), key, noise_key(self._folder / SECRET), job.found.test)
-        received, faults = self._received(job, asked)
+        secret, own = self._folder / SECRET, job.memory.begun(info)
+        drawn = lasting(secret, job.found.version)
+        client = Client(job.graph, own, key, noise_key(secret), job.found.test, lasting=drawn)
+        received, faults = read_received(job, asked, self._name, self._log)
         with torch.no_grad():
             reply = carry_out(asked.step, step, client, message | received)
             made = taken(reply, info)
@@ -260,24 +262,9 @@ class Member:
             sent, note = self._deliver(job, asked, reply, info)
         else:
             sent, note = self._send(asked.round, asked.step, reply, info), json.dumps(noted)
-        if "prediction" in client.state:
-            leave(job, self._name, client.state.pop("prediction"), self._log)
-        if "model" in client.state:
-            model = client.state.pop("model")
-            leave(job, self._name, probabilities(job.algorithm.net, model, job.graph), self._log)
+        hand_over(job, self._name, client.state, self._log)
         job.memory.keep(client.state, heard, info)
         return sent, note
-
-    def _received(self, job: Participation, asked: Call) -> tuple[Tree, dict[str, str]]:
-        """What the step finds of its peers, and {peer: "missing" or "refused"} of those who left nothing of use."""
-        of = asked.received
-        if of is None:
-            return {}, {}
-        info, call = step_info(find_step(job.algorithm, of.step)), (asked.round, of.again)
-        message, faults, refused = job.inbox.open(of.step, info, call, of.sources[self._name], of.clients)
-        for peer, why in refused.items():
-            self._log.error("what %s sent is of no use: %s", peer, why)
-        return message, faults
 
     def _deliver(self, job: Participation, asked: Call, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
         """Send the reply to the peers that the server named; what the server gets is empty, with a receipt."""
