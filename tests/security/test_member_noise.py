@@ -11,6 +11,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.config import resolve
 from fedweave.core.tree import norm
+from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.requests import pin
 from fedweave.privacy.gaussian import epsilon
@@ -105,3 +106,34 @@ def test_a_target_is_not_stretched_by_asking_for_more_rounds(project: Path) -> N
     assert server.join().blob == b""
     assert server.call("FedAvg.train").blob == b""
     assert "spends its target ε within 9 rounds" in server.refusals()[0]["why"]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_target_is_not_stretched_by_beginning_the_run_again(project: Path, allowed: bool) -> None:
+    """Five times two rounds, for ε = 1 in two: as the same run, of whose checkpoints the server says nothing, and as
+    another of the same configuration."""
+    set_policy(project, f"repeats = {str(allowed).lower()}")
+    part = {"name": "dp", "epsilon": 1.0, "target_rounds": 2}
+    config = agreed(rounds=2, algorithm_settings={"parts": ["uniform", part]})
+    for run in ("r1", "r1", "r1", "r2", "r3"):
+        server = Cheat(project, config, run=run)
+        server.join()
+        for round in (1, 2):
+            server.call("FedAvg.train", round)
+    found = Spent.of(entry for path in journals(server.folder) for entry in entries(path)).epsilon(1e-5)
+    assert found == pytest.approx(2.44, abs=0.01) if allowed else found <= 1.0
+    assert allowed or "policy.repeats: the target ε is for 2 replies" in server.refusals()[0]["why"]
+
+
+def test_a_run_goes_on_within_its_target(project: Path) -> None:
+    """A round that was done again is made up for by one fewer in all."""
+    part = {"name": "dp", "epsilon": 1.0, "target_rounds": 3}
+    settings = {"parts": ["uniform", part]}
+    server = Cheat(project, agreed(rounds=3, algorithm_settings=settings))
+    server.join()
+    for round in (1, 2):
+        assert server.call("FedAvg.train", round, saved=round - 1).blob
+    assert "Lower rounds by 1 or more" in Cheat(project, server.config).join(after=1).refusal
+    fewer = Cheat(project, agreed(rounds=2, algorithm_settings=settings))
+    assert not fewer.join(after=1).refusal
+    assert fewer.call("FedAvg.train", 2, saved=1).blob

@@ -50,6 +50,7 @@ from fedweave.deploy.flare.scores import declared, rounded
 from fedweave.deploy.flare.secret import lasting, noise_key
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules
 from fedweave.deploy.flare.steps import carry_out
+from fedweave.deploy.flare.targets import check_target
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.steps import find_step
@@ -299,6 +300,8 @@ class Member:
         copies, way = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
             check_calls(job.rules, job.accounts.spent, name)
+            if name in job.target:
+                check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)
             job.ledger.record(round, 0, name, (self._name,) * copies, way, reply, 0.0, info, to or ())
             job.accounts.count(job.ledger)

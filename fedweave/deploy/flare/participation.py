@@ -1,8 +1,10 @@
 """What a site holds while it takes part in a run."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ from fedweave.deploy.flare.private import private_folder
 from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.deploy.flare.store import Store
+from fedweave.deploy.flare.targets import check_target, targeted
 from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.resending import LastReceived
@@ -56,6 +59,7 @@ class Participation:
 
     algorithm: Any = None
     ready = False  # for steps
+    target: Mapping[str, int] = MappingProxyType({})  # see `targets.targeted`
 
     def __init__(
         self,
@@ -82,6 +86,7 @@ class Participation:
             what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
             self.ledger.note("joined", **what, pin=self.pin, **versions({}))
             self.accounts.skip(self.ledger)
+            self.accounts.pins[self.ledger.path.name] = self.pin
         self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger, rules.members)
         private_folder(own.parent)
         lasting = not asked.predict
@@ -196,6 +201,9 @@ class Participation:
         if not self.asked.predict:
             check_people(self.config, found.data, self.algorithm)
             check_declared(self.rules, calls, bool((found.data.y >= 0).any()), len(self.asked.sites))
+            self.target = targeted(self.algorithm, calls)
+            left = self.config.general.rounds - max(self.asked.round, 0)
+            check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
         self.scores = {step.__name__ for step in calls.evaluation}
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))

@@ -93,6 +93,8 @@ class Rules:
     epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
     delta:      δ of that ε.
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
+    repeats:    whether a run with a target ε may send more than that is for, by rounds that are done again, or as
+                another run of the same configuration.
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
                 "join", "blind", "align" and "pad" are for jobs.
@@ -120,6 +122,7 @@ class Rules:
     epsilon: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     unbounded: tuple[str, ...] = ()
+    repeats: bool = False
     bytes: Annotated[int, Field(gt=0)] | None = None
     calls: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
     min_nodes: Annotated[int, Field(ge=1)] = 10
