@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
-from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy, Objective, Part, Round, has
+from fedweave.algorithms.parts import BySize, Composition, Context, CrossEntropy, Objective, Part, Round, Uniform, has
 from fedweave.algorithms.parts.fitting import check_examples, check_sum
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
@@ -47,7 +47,7 @@ class FedAvg(Deployable):
     quorum:          share of the sampled clients that must reply.
     share:           patterns of the weights that are shared, such as "0/*" for the first layer's; others stay at home.
     parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
-        other parts decide these.
+        other parts decide these, or uniform where one is to withstand members that lie.
     """
 
     model: Model
@@ -116,7 +116,8 @@ class FedAvg(Deployable):
     @cached_property
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
-        return Composition.of(self.parts, defaults={"loss": CrossEntropy(), "weigh": BySize()})
+        weigh = Uniform() if any(part.alike for part in self.parts) else BySize()
+        return Composition.of(self.parts, defaults={"loss": CrossEntropy(), "weigh": weigh})
 
     @cached_property
     def objective(self) -> Objective:

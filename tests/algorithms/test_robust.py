@@ -9,7 +9,18 @@ import torch
 from scipy import stats
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.parts import Clip, Composition, Krum, Median, NormBound, Part, Round, TrimmedMean, Uniform
+from fedweave.algorithms.parts import (
+    BySize,
+    Clip,
+    Composition,
+    Krum,
+    Median,
+    NormBound,
+    Part,
+    Round,
+    TrimmedMean,
+    Uniform,
+)
 from fedweave.algorithms.parts.robust import krum_scores
 from fedweave.algorithms.parts.weigh import by_size
 from fedweave.core.portions import Batch
@@ -147,7 +158,8 @@ def test_without_outliers_to_cut_it_is_the_mean() -> None:
 def test_no_counts_leave_the_clients() -> None:
     """A malicious one could say any."""
     assert set(FedAvg(model(), parts=(Median(),)).composed.sends) == set()
-    assert set(FedAvg(model(), parts=(NormBound(),)).composed.sends) == {"n"}
+    assert set(FedAvg(model(), parts=(NormBound(),)).composed.sends) == set()
+    assert set(FedAvg(model(), parts=(NormBound(), BySize())).composed.sends) == {"n"}  # who asks for it gets it
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class Part:
     supervised: True if `loss` is that of the examples' classes, which only one part may have.
     one_step:  what to note where training is one step from the received weights, so that what pulls to these has no
         gradient yet; "" if nothing does.
+    alike:     True if clients count alike, whatever they say of themselves, unless another part weights updates.
     whole_models: True if the server judges clients' models, of which it needs all weights.
     trains_on: settings that bound the number of examples in a training step; sites may require more than a few
         (`least_examples`).
@@ -61,6 +62,7 @@ class Part:
     whole_features: ClassVar[bool] = False
     supervised: ClassVar[bool] = False
     one_step: ClassVar[str] = ""
+    alike: ClassVar[bool] = False
     whole_models: ClassVar[bool] = False
     trains_on: ClassVar[tuple[str, ...]] = ("batch",)
 

@@ -18,6 +18,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.privacy.secure_sum import FixedPoint
 
 _MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
+_LEAST = 2.0**-10  # of N, as which a client counts at least
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,10 @@ class SecureSum(Part):
 
     A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients, computed by
     a secure sum before the first round, so that words keep their precision whatever the clients' sizes. The server
-    divides by the share of N that replied. Parts that look at single clients' updates or reports cannot be combined
-    with it; parts that protect an update come before it. If nobody has an example, the mean is 0.
+    divides by the share of N that replied. N is the server's word; were it huge, all words but the largest client's would
+    be 0. So a client counts as if it had N / 1024 examples at least, and N at most. If nobody has an example, the mean is
+    0. Parts that look at single clients' updates or reports cannot be combined with it; parts that protect an update come
+    before it.
 
     With `everyone`, each sum covers all clients: none may be missing, and they may remember what they were told before,
     because a client that was told something else masks its terms differently, and the sum cannot be opened. Without it,
@@ -101,15 +104,16 @@ class SecureSum(Part):
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """Words of n_i / N · Δ_i, or of Δ_i."""
-        words, share = self._words, torch.ones((), dtype=torch.float64)
-        if self.weights == "size":
-            share = ctx.examples.double() / ctx.given["n"].clamp(min=1).double()
+        words = self._words
+        share = _share(ctx) if self.weights == "size" else torch.ones((), dtype=torch.float64)
         most = words.word(self.bound)
         return map_leaves(lambda leaf: words.encode(share * leaf.double(), most), update)
 
     def report(self, ctx: Context) -> Tree:
-        """{"n": training examples}, in the sum."""
-        return {"n": ctx.examples.clamp(max=_MOST)} if self.weights == "size" else {}
+        """{"n": training examples, as many as its share of N stands for}, in the sum."""
+        if self.weights != "size":
+            return {}
+        return {"n": (_share(ctx) * _told(ctx)).round().clamp(max=_MOST).to(torch.int64)}
 
     def weigh(self, state: Tree, round: Round) -> Any:
         """Nobody knows: it is in the sum."""
@@ -126,3 +130,13 @@ class SecureSum(Part):
             total,
             round.w,
         )
+
+
+def _told(ctx: Context) -> Tensor:
+    return torch.as_tensor(ctx.given["n"]).clamp(min=1).double()
+
+
+def _share(ctx: Context) -> Tensor:
+    """n_i / N, within what a client with examples counts as; 0 without any."""
+    share = (ctx.examples.double() / _told(ctx)).clamp(_LEAST, 1.0)
+    return torch.where(ctx.examples > 0, share, torch.zeros_like(share))
