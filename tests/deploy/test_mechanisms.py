@@ -282,7 +282,7 @@ def test_an_old_journal_counts_against_the_cap(project: Path, monkeypatch: pytes
     (project / "bank-b/ledgers/r0.jsonl").write_text(json.dumps(old | {"seconds": 0.0}) + "\n")
     fed, algorithm, _ = joined(project, experiment("fedavg"), quorum=0.6)
     replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
-    assert "policy.epsilon: ε = 2 is spent, 1 more exceed 2.5" in replies.missing["bank-b"]
+    assert "policy.epsilon: ε = 2 of 2.5 is spent" in replies.missing["bank-b"]
 
 
 def test_a_journal_of_a_later_version_stops_the_site(project: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -26,12 +26,12 @@ class SecureSum(Part):
     """The server learns the mean of the updates, and no single client's. Between organisations what leaves is masked so
     that only the sum over all who sent can be opened (`privacy.aggregation`); the simulation adds up the same words.
 
-    A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients, computed by
-    a secure sum before the first round, so that words keep their precision whatever the clients' sizes. The server
-    divides by the share of N that replied. N is the server's word; were it huge, all words but the largest client's would
-    be 0. So a client counts as if it had N / 1024 examples at least, and N at most. If nobody has an example, the mean is
-    0. Parts that look at single clients' updates or reports cannot be combined with it; parts that protect an update come
-    before it.
+    A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients, computed
+    by a secure sum before the first round, so that words keep their precision whatever the clients' sizes. The server
+    divides by the share of N that replied. N is the server's word; were it huge, all words but the largest client's
+    would be 0. So a client counts as if it had N / 1024 examples at least, and N at most. If nobody has an example,
+    the mean is 0. Parts that look at single clients' updates or reports cannot be combined with it; parts that
+    protect an update come before it.
 
     With `everyone`, each sum covers all clients: none may be missing, and they may remember what they were told before,
     because a client that was told something else masks its terms differently, and the sum cannot be opened. Without it,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.build import graph_of
 from fedweave.config import Config
-from fedweave.core.algorithm import calls_of, capabilities, check_rounds
+from fedweave.core.algorithm import Calls, calls_of, capabilities, check_rounds
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
@@ -22,7 +22,7 @@ from fedweave.demands import check_examples, check_people, check_pooling, check_
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.alignment import read_openings
 from fedweave.deploy.flare.downloads import Downloads
-from fedweave.deploy.flare.foretold import check_declared
+from fedweave.deploy.flare.foretold import check_declared, needs_all, overspent
 from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.lengths import checked
@@ -31,7 +31,7 @@ from fedweave.deploy.flare.memory import Memory
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.party import PartyData
 from fedweave.deploy.flare.peers import VERSION, Inbox
-from fedweave.deploy.flare.policy import check_batches, check_crowd, check_lists
+from fedweave.deploy.flare.policy import PolicyViolation, check_batches, check_crowd, check_lists
 from fedweave.deploy.flare.private import private_folder
 from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
 from fedweave.deploy.flare.sitefile import Rules
@@ -200,10 +200,7 @@ class Participation:
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
             check_people(self.config, found.data, self.algorithm)
-            check_declared(self.rules, calls, bool((found.data.y >= 0).any()), len(self.asked.sites))
-            self.target = targeted(self.algorithm, calls)
-            left = self.config.general.rounds - max(self.asked.round, 0)
-            check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
+            self._foresee(calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
@@ -214,6 +211,20 @@ class Participation:
             self._take_up(found)
         else:
             self._waiting = found, own_table(found.data, known, self.folder / MOTIFS)
+
+    def _foresee(self, calls: Calls, labels: bool) -> None:
+        """Refuse a run that could not end within the policy, before anything of it leaves.
+
+        Raises:
+            PolicyViolation: says why.
+        """
+        check_declared(self.rules, calls, labels, len(self.asked.sites))
+        self.target, general, done = targeted(self.algorithm, calls), self.config.general, self.asked.round
+        left = general.rounds - max(done, 0)
+        check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
+        why = overspent(self.rules, self.accounts.spent, calls, general, done, labels)
+        if why and needs_all(self.config, self.algorithm):
+            raise PolicyViolation(f"{why}, and could not end without it")
 
     @property
     def needed(self) -> dict[str, int]:

@@ -19,7 +19,7 @@ from fedweave.datasets.odd_data import odd_data
 from fedweave.datasets.odd_features import odd_features
 from fedweave.demands import check_people
 from fedweave.deploy.flare.admission import check_algorithm, check_files, check_members
-from fedweave.deploy.flare.foretold import refusals
+from fedweave.deploy.flare.foretold import needs_all, refusals
 from fedweave.deploy.flare.holdings import global_test, own_graph
 from fedweave.deploy.flare.joining import fingerprint, withheld
 from fedweave.deploy.flare.journal import journals, read
@@ -168,8 +168,7 @@ def _rehearse(
     told.noted(name, again, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
-        needed = getattr(algorithm, "quorum", 1.0) >= 1  # then the run ends without the site
-        (told.faults if needed else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
+        (told.faults if needs_all(config, algorithm) else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
     return algorithm
 
 
