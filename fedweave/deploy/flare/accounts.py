@@ -3,12 +3,13 @@
 import fcntl
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from fedweave.core.ledger import Entry
+from fedweave.deploy.flare.chain import Chain
 from fedweave.deploy.flare.journal import Journal, append_note, journal_path, read
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.private import private_file, private_folder
@@ -21,12 +22,14 @@ _LONGEST = 500  # characters of a reason
 class Accounts:
     """The sum of a site's journals, those that other jobs are writing included.
 
-    Every job of the site adds to its own journal under one lock, after it has read what the others added to theirs.
+    Every job of the site adds to its own journal under one lock, after it has read what the others added to theirs, so
+    that all their entries are one `chain`. lost: see `sitefile.Rules`.
     spent: the sum, as of the last time that the lock was taken. replies: {journal: {step: how often it replied}}. pins:
     {journal: with which configuration its run began (`requests.pin`)}. damaged: {journal: lines that no one can read}.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lost: Iterable[str] = ()) -> None:
+        self.chain = Chain(lost)
         self._folder, self._lock = private_folder(journal_path(folder, "").parent), _lock(folder)
         self._read: dict[str, int] = {}
         self.spent, self.damaged = Spent(), dict[str, int]()
@@ -74,6 +77,7 @@ class Accounts:
     def _count_new(self, name: str) -> bool:
         records = read(self._folder / name, self._read.get(name, 0))
         self._read[name] = records.end
+        self.chain.add(records.links)
         for entry in records.entries:
             self._add(name, entry)
         joined = [note for note in records.notes if note["note"] == "joined"]

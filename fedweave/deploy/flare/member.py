@@ -20,6 +20,7 @@ from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.admission import admitted, check_sites
 from fedweave.deploy.flare.alignment import BLINDING, MEETING
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN, Answer
+from fedweave.deploy.flare.chain import told_heads
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
 from fedweave.deploy.flare.forms import note_form
 from fedweave.deploy.flare.holdings import Holdings, hold, marks
@@ -85,7 +86,7 @@ class Member:
             try:
                 asked = read_request(request)
                 reply, note = self._reply(asked, blob)
-                return Answer(reply, time.perf_counter() - began, note=note)
+                return Answer(reply, time.perf_counter() - began, note=note, heads=self._heads(asked))
             except PolicyViolation as error:
                 self._stopped = f"{FORBIDDEN}: {error}"
                 return self._refused(asked, error)
@@ -97,6 +98,10 @@ class Member:
                 known = isinstance(reason, FedweaveError) and not isinstance(reason, DiskFull)
                 self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
                 return self._refused(asked, error)
+
+    def _heads(self, asked: Request) -> str:
+        job = self._job
+        return told_heads(self._folder, self._name, job.accounts.chain.head, asked) if job else ""
 
     def accept(self, sender: str, label: str, blob: bytes) -> str:
         """Keep what the site `sender` sent until a step wants it; returns why not, or nothing.

@@ -78,10 +78,12 @@ class Participation:
         self.patience = engine["timeout"] / 2
         self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
-        self.accounts, self.folder = Accounts(folder), folder
+        self.accounts, self.folder = Accounts(folder, rules.lost), folder
         self._waiting: tuple[Holdings, MotifTable] | None = None
         with self.accounts.open():
+            self.accounts.chain.check(asked.heads.get(name, ""))
             self.ledger = Journal(journal_path(folder, asked.run))
+            self.ledger.chain = self.accounts.chain
             self._saved = self._check_history()
             what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
             self.ledger.note("joined", **what, pin=self.pin, **versions({}))

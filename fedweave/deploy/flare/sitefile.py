@@ -17,6 +17,7 @@ from fedweave.errors import ConfigError
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
 
+HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 T = TypeVar("T")
 # As openssl prints it, or without colons.
 _Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
@@ -95,6 +96,8 @@ class Rules:
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
     repeats:    whether a run with a target ε may send more than that is for, by rounds that are done again, or as
                 another run of the same configuration.
+    lost:       entries of the site's accounts, "number:hash" as a refusal names them, that have gone from its ledgers;
+                what they counted is counted no more.
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
                 "join", "blind", "align" and "pad" are for jobs.
@@ -123,6 +126,7 @@ class Rules:
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     unbounded: tuple[str, ...] = ()
     repeats: bool = False
+    lost: tuple[Annotated[str, Field(pattern=HEAD)], ...] = ()
     bytes: Annotated[int, Field(gt=0)] | None = None
     calls: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
     min_nodes: Annotated[int, Field(ge=1)] = 10

@@ -19,6 +19,7 @@ from fedweave.datasets.odd_data import odd_data
 from fedweave.datasets.odd_features import odd_features
 from fedweave.demands import check_people
 from fedweave.deploy.flare.admission import check_algorithm, check_files, check_members
+from fedweave.deploy.flare.chain import Chain
 from fedweave.deploy.flare.foretold import needs_all, refusals
 from fedweave.deploy.flare.holdings import global_test, own_graph
 from fedweave.deploy.flare.joining import fingerprint, withheld
@@ -164,12 +165,20 @@ def _rehearse(
         said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
         (told.faults if certain else told.notes).append((name, said))
     spent, done = _so_far(folder, pin(config.plain(), list(sites)))
+    told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
     again = partial(check_target, rules, targeted(algorithm, calls), done, config.general.rounds)
     told.noted(name, again, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
         (told.faults if needs_all(config, algorithm) else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
     return algorithm
+
+
+def _whole(folder: Path, rules: Rules) -> None:
+    """Refuse accounts of which an entry has gone."""
+    chain = Chain(rules.lost)
+    chain.add(link for journal in journals(folder) for link in read(journal).links)
+    chain.check()
 
 
 def _so_far(folder: Path, began: str) -> tuple[Spent, Counter[str]]:
