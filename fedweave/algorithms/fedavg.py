@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
-from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, has
+from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
 from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
@@ -48,7 +48,7 @@ class FedAvg(Deployable):
     share:           patterns of the weights that are shared, such as "0/*" for the first layer's; others stay at home.
         None, (), where parts exchange something else, such as prototypes.
     parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
-        other parts decide these.
+        other parts decide these, or uniform where one is to withstand members that lie.
     """
 
     model: Model
@@ -115,8 +115,8 @@ class FedAvg(Deployable):
     @cached_property
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
-        weights = {"weigh": BySize()} if self.share else {}  # of updates, which there are none without
-        return Composition.of(self.parts, defaults=weights)
+        weigh = Uniform() if any(part.needs.alike for part in self.parts) else BySize()
+        return Composition.of(self.parts, defaults={"weigh": weigh} if self.share else {})  # of updates
 
     @cached_property
     def objective(self) -> Objective:

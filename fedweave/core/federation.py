@@ -31,6 +31,18 @@ class Placement(NamedTuple):
     crossing: Tensor
 
 
+class Lasting(NamedTuple):
+    """What a client draws noise on its labels from once for good: the same in every run, until the labels change.
+
+    key:    a secret one (`ops.secret`).
+    places: int64 [n], each node's place among the `held` nodes that the client has, of which a run may have fewer.
+    """
+
+    key: Tensor
+    places: Tensor
+    held: int
+
+
 @dataclass
 class Client:
     """All that a step may see.
@@ -47,6 +59,8 @@ class Client:
             (`core.algorithm.Capabilities`), because the number of edges that leave a client differs between clients.
     members: of the one client that holds what all members hold, which examples are whose: int64 [M, m] for the members
             of one size, -1 at padding; () at all others. For scores alone.
+    lasting: what noise on labels is drawn from that is the same in every run; None where each run draws anew, as in a
+            simulation.
     """
 
     graph: Graph
@@ -56,6 +70,7 @@ class Client:
     test: Graph | None = None
     place: Placement | None = None
     members: tuple[Tensor, ...] = ()
+    lasting: Lasting | None = None
 
 
 Step = Callable[[Client, Tree], Tree]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+from fedweave.core.text import counted
 from fedweave.errors import FedweaveError
 
 
@@ -152,26 +153,34 @@ class SecureSum:
     least:    the sum covers at least that many clients, or more than half of all if that is more.
     everyone: the sum covers all clients.
     bits:     size of a word, 32 or 64. fraction: its binary digits behind the point.
+    accomplices: of P clients, c that may help the receiver: the sum covers more than (P + c) / 2.
     """
 
     least: int = 2
     everyone: bool = False
     bits: int = 32
     fraction: int = 16
+    accomplices: int = 0
 
     def __post_init__(self) -> None:
         _check("least", self.least, 2)
         _check("fraction", self.fraction, 0)
+        _check("accomplices", self.accomplices, 0)
         if self.bits not in (32, 64) or self.fraction > self.bits - 2 or not isinstance(self.everyone, bool):
             raise ValueError(f"bits is {self.bits!r} and fraction {self.fraction}; words have 32 or 64 bits")
 
     def __str__(self) -> str:
-        of = "all clients" if self.everyone else f"{self.least} clients or more"
+        of = "all clients" if self.everyone else f"{self.least} clients or more{self._against}"
         return f"secure sum of {of}, of which the receiver learns the sum alone"
+
+    @property
+    def _against(self) -> str:
+        return f", against {counted(self.accomplices, 'accomplice')}" if self.accomplices else ""
 
     def needed(self, clients: int) -> int:
         """The fewest terms that a sum may have in a federation of so many clients."""
-        return clients if self.everyone else max(self.least, clients // 2 + 1)
+        enough = min(clients, (clients + self.accomplices) // 2 + 1)
+        return clients if self.everyone else max(self.least, enough)
 
     def cost(self) -> Cost:
         """Of one release."""

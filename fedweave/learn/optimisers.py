@@ -126,14 +126,15 @@ class Sgd(_Values):
         )  # fmt: skip
 
 
+MOST_STEPS = 1_000_000_000  # of a round: more take years, and where they are listed, more memory than there is
 OPTIMISERS: dict[str, Callable[[float, float], Optimiser]] = {"adam": Adam, "sgd": Sgd}
 
 
 def check_training(lr: float, weight_decay: float, **counts: int) -> None:
     """Refuse impossible training parameters with a ValueError that names them; `counts` are of steps or epochs."""
     for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} is {count}; it must be at least 1")
+        if not 1 <= count <= MOST_STEPS:
+            raise ValueError(f"{name} is {count}; it must be at least 1, and at most {MOST_STEPS:,}")
     if not 0 < lr < math.inf:
         raise ValueError(f"lr is {lr}; it must be positive and finite")
     if not 0 <= weight_decay < math.inf:

@@ -1,7 +1,7 @@
 """Sums of whole numbers that stand for real ones: exact, whoever adds them and in whatever order, so that pads between
 sites cancel exactly (`privacy.aggregation`), and a simulation, which needs none, has the very same sum."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -86,7 +86,7 @@ def even_share(words: FixedPoint, share: Tensor) -> Tensor:
 def tells_beyond(of: str, mechanism: SecureSum) -> dict[str, Sends]:
     """The declaration of `BEYOND`, of what leaves as `of` in such a sum: it is in the sum, too."""
     reveals = "nothing by itself; with the others' the number of all values that were cut to the bound of the sum"
-    return {BEYOND: Sends(reveals, (Derived(of), SecureSum(mechanism.least, mechanism.everyone, 64, 0)))}
+    return {BEYOND: Sends(reveals, (Derived(of), replace(mechanism, bits=64, fraction=0)))}
 
 
 def tallied(before: Any, cut: Tensor, values: int, bound: float) -> Tensor:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedweave.core.mechanism import Account
 from fedweave.core.purposes import FRAMING
-from fedweave.core.text import cell, counted
+from fedweave.core.text import cell, counted, printable
 from fedweave.errors import listed
 from fedweave.privacy.spent import Bound, of_members, remarks
 from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, unbounded, who
@@ -92,17 +92,18 @@ def say(console: Console, line: str) -> None:
 
 
 def as_rows(ledger: pa.Table, member: str = "") -> list[dict[str, Any]]:
-    """The kinds of messages for other programs: all names are written out, times are ISO 8601."""
+    """The kinds of messages for other programs: all names are written out, times are ISO 8601; what could control a
+    terminal, or hide in it, is escaped."""
     found = flows(of_member(ledger, member) if member else ledger)
     return [
         {
-            "purpose": one.purpose,
-            "from": list(one.senders),
-            "to": list(one.receivers),
-            "step": one.step,
-            "key": one.key,
-            "reveals": one.reveals,
-            "mechanism": one.mechanism,
+            "purpose": printable(one.purpose),
+            "from": [*map(printable, one.senders)],
+            "to": [*map(printable, one.receivers)],
+            "step": printable(one.step),
+            "key": printable(one.key),
+            "reveals": printable(one.reveals),
+            "mechanism": printable(one.mechanism),
             "epsilon": spelt(one.account),
             "messages": one.messages,
             "bytes": one.bytes,

@@ -92,6 +92,13 @@ def test_attacks_that_ruin_the_mean(attack: str, part: str) -> None:
     assert reached(attack, part)[0] > honest - 0.2
 
 
+def test_a_bounded_update_counts_as_one_whatever_its_client_says() -> None:
+    """By the number of examples that they claim, the malicious alone would decide, with updates of the usual norm."""
+    honest, _ = reached("none", "norm_bound")
+    assert reached("sign flip, false n", "norm_bound") == reached("sign flip", "norm_bound")
+    assert reached("sign flip", "norm_bound")[0] > honest - 0.2
+
+
 def test_a_boosted_backdoor_opens_the_mean_and_not_krum() -> None:
     assert reached("none", "mean")[1] < 0.1
     assert reached("boosted backdoor", "mean")[1] > 0.9

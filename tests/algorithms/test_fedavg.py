@@ -158,6 +158,7 @@ def test_a_mixed_start_is_the_stated_mix() -> None:
     ("wrong", "message"),
     [
         ({"local_steps": 0}, "local_steps is 0"),
+        ({"local_steps": 2**63 - 1}, "local_steps is 9223372036854775807"),
         ({"lr": 0.0}, "lr is 0.0"),
         ({"lr": float("nan")}, "lr is nan"),
         ({"lr": float("inf")}, "lr is inf"),

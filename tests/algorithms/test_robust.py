@@ -10,6 +10,7 @@ from scipy import stats
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.parts import (
+    BySize,
     Clip,
     Composition,
     Krum,
@@ -158,7 +159,8 @@ def test_without_outliers_to_cut_it_is_the_mean() -> None:
 def test_no_counts_leave_the_clients() -> None:
     """A malicious one could say any."""
     assert set(FedAvg(model(), parts=(Median(),)).composed.sends) == set()
-    assert set(FedAvg(model(), parts=(NormBound(),)).composed.sends) == {"n"}
+    assert set(FedAvg(model(), parts=(NormBound(),)).composed.sends) == set()
+    assert set(FedAvg(model(), parts=(NormBound(), BySize())).composed.sends) == {"n"}  # who asks for it gets it
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
 from fedweave.algorithms.parts import Clip, Context, Drift, MemberNoise, MixedStart, Part, SecureSum, Uniform
+from fedweave.core import random
+from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
 from fedweave.core.mechanism import Account, Clipped, read_applied
 from fedweave.core.mechanism import SecureSum as Applied
-from fedweave.core.tree import leaves, map_leaves, nest
+from fedweave.core.tree import leaves, map_leaves, nest, ravel
 from fedweave.errors import ClientsMissing, FedweaveError, StepFailed, UserError
 from fedweave.privacy.secure_sum import BEYOND
 from fedweave.privacy.spent import bounds
@@ -50,7 +52,7 @@ def test_loop_and_vectorised_add_up_the_same_words() -> None:
 def test_those_who_replied_make_up_the_mean() -> None:
     """Of four of five clients, without one that counts much; two are fewer than half."""
     away = {"absent": lambda round, client: "away" if round == 2 and client == "site-3" else None}
-    exact = SecureSum(bits=64, fraction=48, everyone=False)
+    exact = SecureSum(bits=64, fraction=48, everyone=False, accomplices=0)
     fed, other = federation(dtype=torch.float64, **away), federation(dtype=torch.float64, **away)
     options = SGD | {"quorum": 0.5}
     *_, secure = train(FedAvg(model(), parts=(exact,), **options), fed, 3)
@@ -243,7 +245,24 @@ def test_the_count_of_what_was_cut_costs_no_epsilon_beside_the_noised_update() -
 
 
 def test_the_number_of_examples_is_in_a_sum_of_as_many_clients() -> None:
-    assert SecureSum(everyone=False, least=4).sends["n"].mechanisms == (Applied(4, False, 64, 0),)
+    assert SecureSum(everyone=False, least=4).sends["n"].mechanisms == (Applied(4, False, 64, 0, 1),)
+
+
+def test_no_number_of_all_examples_makes_the_sum_one_clients() -> None:
+    """Whatever N the server tells all clients alike, the largest one's words are hardly more of the sum than its
+    examples of all."""
+    fed = federation(dtype=torch.float64)
+    algorithm = FedAvg(model(), parts=(SecureSum(),), **SGD)
+    state, graphs = algorithm.init(fed), list(fed.graphs.values())
+    sizes = [int(graph.masks[TRAIN].sum()) for graph in graphs]
+
+    def share(n: int) -> float:
+        told = {"w": state["w"], "SecureSum": {"n": torch.tensor(n)}}
+        clients = [Client(graph, {}, random.key(1), random.key(2)) for graph in graphs]
+        sent = [ravel(algorithm.train(client, told)["update"]).abs().double().sum() for client in clients]
+        return float(sent[sizes.index(max(sizes))] / sum(sent))
+
+    assert max(share(2**k) for k in range(0, 63, 2)) < share(sum(sizes)) + 0.1
 
 
 def test_words_that_could_overflow_are_refused() -> None:

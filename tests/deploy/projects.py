@@ -178,7 +178,9 @@ def make_project(directory: Path, algorithm: str = "fedavg") -> Path:
 
 def copied(provisioned: Path, to: Path) -> Path:
     """A copy of that project as `to`, with nothing of its runs and a port of its own: the project may be running."""
-    shutil.copytree(provisioned, to, ignore=shutil.ignore_patterns("process.*", "runs", "ledgers", "*.log"))
+    shutil.copytree(
+        provisioned, to, ignore=shutil.ignore_patterns("process.*", "runs", "ledgers", "heads.json", "*.log")
+    )
     replace(read_project(to), port=free_port()).save(to)
     return to
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.config import read, resolve
+from fedweave.core.ledger import Entry
 from fedweave.datasets import npz
 from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.provision import provision
@@ -334,6 +335,33 @@ def test_a_policy_that_would_end_every_run_is_found_before(
     assert len(found) == 1, told.output
     assert "bank-b: site.toml" in found[0]
     assert "Change its policy" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("min_sites = 4", "policy.min_sites: the run is of 3, and 4 are needed"),
+        (f'members = {{bank-a = "{"0f" * 32}"}}', "policy.members: bank-c is in the run and not on the owner's list"),
+        ("", "policy.lost: entry 1 of the site's accounts"),
+    ],
+)
+def test_what_would_keep_a_site_from_joining_is_found_before(
+    project: Path, tmp_path: Path, policy: str, said: str
+) -> None:
+    """A crowd that its owner does not want, and accounts of which an entry has gone."""
+    path, site = tmp_path / "experiment.toml", project / "bank-b/site.toml"
+    path.write_text('[data]\nname = "digits"\n[partition]\nclients = 3\n')
+    site.write_text(site.read_text().partition("[policy]")[0] + f"[policy]\n{policy}\n")
+    if not policy:
+        entry = Entry(1, 0, "FedAvg.train", ("bank-b",), "up", (), 0, 0.0)
+        (project / "bank-b/ledgers").mkdir(exist_ok=True)
+        line = json.dumps(vars(entry) | {"number": 2, "before": "0" * 32})
+        (project / "bank-b/ledgers/r1.jsonl").write_text(line + "\n")
+    told = runner.invoke(app, ["sites", "check", str(project), str(path)])
+    assert told.exit_code == 2, told.output
+    [found] = [line for line in told.output.splitlines() if line.startswith("fault") and "bank-b" in line]
+    assert "site.toml" in found
+    assert said in found
 
 
 def test_parties_hear_before_of_mini_batches_and_splits_that_their_policies_refuse(

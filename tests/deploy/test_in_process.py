@@ -167,6 +167,7 @@ def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(members, "of_client", keyed)
     monkeypatch.setattr(members, "noise_key", lambda path: secrets.pop())
+    monkeypatch.setattr(members, "lasting", lambda path, version: None)
 
 
 def renamed(tree: Any, sim: Any) -> Any:
@@ -473,7 +474,7 @@ def test_a_policy_stops_its_site_and_says_so_on_both_sides(project: Path, policy
 def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deny(project, 'epsilon = 2.5\nunbounded = ["n", "own", "trained"]')
     monkeypatch.setattr(parts.BySize, "protection", parts.Protection(LDP(1.0, "client")))
-    config = experiment("fedavg")
+    config = experiment("fedavg", rounds=2)
     reached = []
     for run in ("r1", "r2"):
         fed, algorithm, _ = joined(project, config, run=run, quorum=0.6)
@@ -564,9 +565,9 @@ def test_noise_comes_from_the_sites_own_secret(project: Path, monkeypatch: pytes
     seen: list[bytes] = []
     honest = members.Client
 
-    def watching(graph: Any, state: Any, key: Any, secret: Any, test: Any) -> Any:
+    def watching(graph: Any, state: Any, key: Any, secret: Any, test: Any, **more: Any) -> Any:
         seen.append(bytes(secret))
-        return honest(graph, state, key, secret, test)
+        return honest(graph, state, key, secret, test, **more)
 
     monkeypatch.setattr(members, "Client", watching)
     for run in ("r1", "r2"):  # the same seed, the same calls

@@ -231,11 +231,9 @@ class Told:
 def test_what_a_policy_refuses_for_certain_is_known_before(
     denied: tuple[str, ...], labels: bool, found: list[tuple[str, bool]]
 ) -> None:
-    rules, calls = Rules(deny=denied), Told().calls
-    assert [(step.rpartition(".")[2], certain) for _, step, certain in refusals(rules, calls, labels)] == found
-    held(
-        not any(certain for _, certain in found), "may not leave, and .* sends it", check_declared, rules, calls, labels
-    )
+    told = Rules(deny=denied), Told().calls, labels, 3
+    assert [(step.rpartition(".")[2], certain) for _, step, certain in refusals(*told)] == found
+    held(not any(certain for _, certain in found), "may not leave, and .* sends it", check_declared, *told)
 
 
 def held(fits: bool, said: str, check: Any, *given: Any) -> None:

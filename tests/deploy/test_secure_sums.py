@@ -129,7 +129,7 @@ def metered(fed: Any) -> Counter[tuple[Any, ...]]:
 
 # --- FedAvg
 
-PARTS = [{"name": "clip", "norm": 5.0}, {"name": "secure_sum", "everyone": False}]
+PARTS = [{"name": "clip", "norm": 5.0}, {"name": "secure_sum", "everyone": False, "accomplices": 0}]
 
 
 def secure(**settings: Any) -> Any:

@@ -510,7 +510,7 @@ def test_caps_are_shared_by_jobs_that_run_at_the_same_time(
     """Each job by itself stays below them."""
     monkeypatch.setattr(parts.BySize, "protection", parts.Protection(LDP(1.0, "client")))
     set_policy(project, policy)
-    jobs = [Cheat(project, run=run) for run in ("r1", "r2")]
+    jobs = [Cheat(project, agreed(rounds=2), run=run) for run in ("r1", "r2")]
     for server in jobs:
         assert not server.join().refusal
     answers = [server.call("FedAvg.train", round) for round in (1, 2) for server in jobs]

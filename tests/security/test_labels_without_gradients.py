@@ -1,6 +1,7 @@
 """A server that never asks for the gradient, and reads what it wants to know of labels off trained representations."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from torch import Tensor
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core import random
+from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, encode
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.policy import Spent
+from fedweave.privacy.attacks.labels import labels_from_gradient
+from fedweave.privacy.ldp import kept_probability
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
 from tests.deploy.test_in_process import cut_again
 from tests.security.cheating import make_sites
@@ -39,8 +43,8 @@ class Server:
         policy = f"[policy]\nepsilon = {cap}\nunbounded = [{kept}]\n"
         path.write_text(path.read_text().partition("[policy]")[0] + policy)
 
-    def representations(self, run: str, draw: bool) -> tuple[Tensor, Tensor]:
-        """Before and after a round of training, without a call of `pull`."""
+    def joined(self, run: str) -> tuple[Any, Any]:
+        """The member, and what calls steps of it once it has begun."""
         member = InProcess(self.project).members[HOLDER]
 
         def ask(request: str, message: Tree) -> Tree:
@@ -54,6 +58,11 @@ class Server:
         align = {"kind": "align", "pin": json.loads(call_request(self.config, "x"))["pin"], "round": -1}
         ask(json.dumps(align), {"width": data.features, "common": torch.arange(data.nodes)})
         step("begin", 0, {"clients": 3, "share": torch.tensor(1 / 3), "tail": random.key(7)})
+        return member, step
+
+    def representations(self, run: str, draw: bool) -> tuple[Tensor, Tensor]:
+        """Before and after a round of training, without a call of `pull`."""
+        _, step = self.joined(run)
         if draw:
             step("draw", 0, {})
         found = []
@@ -62,6 +71,17 @@ class Server:
             if round == 1:
                 step("update", 1, {"h": found[0].clone()})
         return found[0], found[1]
+
+    def labels(self, run: str) -> Tensor:
+        """What the gradient of a run's first round says that the training labels are."""
+        member, step = self.joined(run)
+        step("draw", 0, {})
+        h = step("infer", 1, {"batch": random.key(11), "segment": 0})["h"]
+        gradient = step("pull", 1, {"h": h})["gradient"]
+        w = member._job.memory._state.tree["w"]  # which the server knows the first of
+        training = member._job.graph.masks[TRAIN]
+        self.truth = member._job.graph.y[training]
+        return labels_from_gradient(gradient, w[max(w, key=int)]["weight"])[training]
 
     def spent(self) -> float:
         return Spent.of(entry for path in journals(self.folder) for entry in entries(path)).epsilon(1e-5)
@@ -82,12 +102,27 @@ def relabelled(project: Path) -> None:
 
 
 def test_the_draw_itself_costs_what_labels_cost(project: Path) -> None:
-    """Each run draws anew, so that votes over many runs would find the labels."""
+    """Once for labels as they are, in however many runs; labels that have changed are drawn anew, and cost it again."""
     server = Server(project)
-    server.representations("r1", draw=True)
-    assert server.spent() == 1.0
+    for run in ("r1", "r2", "r3"):
+        server.representations(run, draw=True)
+        assert server.spent() == 1.0
+    relabelled(project)
     with pytest.raises(AssertionError, match=r"policy\.epsilon: ε = 1 is spent"):
-        server.representations("r2", draw=True)
+        server.representations("r4", draw=True)
+
+
+def test_votes_over_runs_find_no_more_labels_than_one(project: Path) -> None:
+    """Nine draws of ε = 2 would keep the right label of nearly all."""
+    server = Server(project, 2.0, cap=1e9)
+    guesses = torch.stack([server.labels(f"r{run}") for run in range(9)])
+    voted = torch.nn.functional.one_hot(guesses, 3).sum(0).argmax(-1)
+    assert torch.equal(voted, guesses[0])
+    allowed = kept_probability(2.0, 3)
+    right = float((voted == server.truth).double().mean())
+    assert right < allowed + 4 * math.sqrt(allowed * (1 - allowed) / len(voted)), right
+    other = Server(project, 3.0, cap=1e9).labels("other")
+    assert not torch.equal(other, guesses[0])  # nor is it the same draw, of which both together would tell more
 
 
 @pytest.mark.parametrize("draw", [False, True])

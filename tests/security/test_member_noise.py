@@ -11,6 +11,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.config import resolve
 from fedweave.core.tree import norm
+from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.requests import pin
 from fedweave.privacy.gaussian import epsilon
@@ -21,7 +22,8 @@ SCORED = 'unbounded = ["own", "trained"]'  # of which no ε holds
 
 
 def noisy(**settings: Any) -> Any:
-    return agreed("dp_fedavg", rounds=9, algorithm_settings={"clip": 0.5} | settings)
+    """A run that goes on without a site whose cap is reached."""
+    return agreed("dp_fedavg", rounds=9, algorithm_settings={"clip": 0.5, "quorum": 0.5} | settings)
 
 
 def weights_of(server: Cheat) -> int:
@@ -49,6 +51,22 @@ def test_a_cap_lets_noised_updates_leave_until_it_is_reached_and_plain_ones_neve
     other = Cheat(project, agreed(), run="r2").join()
     assert other.blob == b""
     assert "policy.epsilon: nothing bounds what update reveals" in other.refusal
+
+
+@pytest.mark.parametrize(("rounds", "refused"), [(3, False), (4, True)])
+def test_a_run_that_cannot_end_within_the_cap_does_not_begin(project: Path, rounds: int, refused: bool) -> None:
+    """σ = 8, and a cap of three rounds, of which an earlier run has had none, and then one."""
+    set_policy(project, f"epsilon = {epsilon(math.sqrt(3) / 4, 1e-6) + 1e-9}\ndelta = 1e-6\n{SCORED}")
+    config = agreed("dp_fedavg", rounds=rounds, algorithm_settings={"clip": 0.5, "sigma": 8.0})
+    server = Cheat(project, config)
+    assert bool(why := server.join().refusal) == refused
+    assert not refused or "ε = 0 of 1.92535 is spent at δ = 1e-06, so that a run that begins now" in why
+    if not refused:
+        assert server.call("FedAvg.train", 1, saved=0).blob
+        assert "would lose the site in round 3 of 3" in Cheat(project, config, run="r2").join().refusal
+        assert not Cheat(project, config).join(after=1).refusal  # two are left, and two fit
+    else:
+        assert not server.call("FedAvg.train", 1).blob
 
 
 @pytest.mark.parametrize("settings", [{"sigma": 0.01}, {"sigma": 8.0, "clip": 5.0}])
@@ -84,8 +102,9 @@ def test_weights_of_a_cheating_server_get_no_more_of_an_example_than_its_noise_l
     clip, sigma, examples = 0.5, 8.0, 5
     part = {"name": "dp_examples", "clip": clip, "sigma": sigma, "examples": examples, "lr": 1.0}
     cap = epsilon(math.sqrt(2) * 2 / sigma, 1e-5)
+    settings = {"local_steps": 1, "quorum": 0.5, "parts": ["uniform", part]}
     set_policy(project, f"epsilon = {cap + 1e-9}\n{SCORED}")
-    document = agreed(rounds=9, algorithm_settings={"local_steps": 1, "parts": ["uniform", part]}).plain()
+    document = agreed(rounds=9, algorithm_settings=settings).plain()
     server = Cheat(project, resolve({**document, "model": {"name": "mlp", "hidden": 16}}))
     assert not server.join().refusal
     noise = sigma * clip * math.sqrt(weights_of(server))
@@ -105,3 +124,34 @@ def test_a_target_is_not_stretched_by_asking_for_more_rounds(project: Path) -> N
     assert server.join().blob == b""
     assert server.call("FedAvg.train").blob == b""
     assert "spends its target ε within 9 rounds" in server.refusals()[0]["why"]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_target_is_not_stretched_by_beginning_the_run_again(project: Path, allowed: bool) -> None:
+    """Five times two rounds, for ε = 1 in two: as the same run, of whose checkpoints the server says nothing, and as
+    another of the same configuration."""
+    set_policy(project, f"repeats = {str(allowed).lower()}")
+    part = {"name": "dp", "epsilon": 1.0, "target_rounds": 2}
+    config = agreed(rounds=2, algorithm_settings={"parts": ["uniform", part]})
+    for run in ("r1", "r1", "r1", "r2", "r3"):
+        server = Cheat(project, config, run=run)
+        server.join()
+        for round in (1, 2):
+            server.call("FedAvg.train", round)
+    found = Spent.of(entry for path in journals(server.folder) for entry in entries(path)).epsilon(1e-5)
+    assert found == pytest.approx(2.44, abs=0.01) if allowed else found <= 1.0
+    assert allowed or "policy.repeats: the target ε is for 2 replies" in server.refusals()[0]["why"]
+
+
+def test_a_run_goes_on_within_its_target(project: Path) -> None:
+    """A round that was done again is made up for by one fewer in all."""
+    part = {"name": "dp", "epsilon": 1.0, "target_rounds": 3}
+    settings = {"parts": ["uniform", part]}
+    server = Cheat(project, agreed(rounds=3, algorithm_settings=settings))
+    server.join()
+    for round in (1, 2):
+        assert server.call("FedAvg.train", round, saved=round - 1).blob
+    assert "Lower rounds by 1 or more" in Cheat(project, server.config).join(after=1).refusal
+    fewer = Cheat(project, agreed(rounds=2, algorithm_settings=settings))
+    assert not fewer.join(after=1).refusal
+    assert fewer.call("FedAvg.train", 2, saved=1).blob

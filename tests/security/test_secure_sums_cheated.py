@@ -27,7 +27,8 @@ from tests.privacy.authority import Authority, write_kits
 from tests.security.cheating import agreed, reply, set_policy
 
 EVERYONE = agreed(algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
-LEFT_OUT: dict[str, Any] = {"parts": [{"name": "secure_sum", "everyone": False}], "optimizer_state": "fresh"}
+SOME = {"name": "secure_sum", "everyone": False, "accomplices": 0}  # goes on with two of three
+LEFT_OUT: dict[str, Any] = {"parts": [SOME], "optimizer_state": "fresh"}
 CONFIG = agreed(algorithm_settings=LEFT_OUT | {"local_steps": 1})  # sums go on without who is missing
 
 
@@ -176,7 +177,7 @@ def test_a_sum_is_opened_by_nobody_if_sites_were_told_differently_before(kits: P
 def test_a_site_that_asks_for_sums_of_all_gives_no_two_that_differ_in_it_alone(kits: Path, policy: str) -> None:
     """The server tells all sites the same in two rounds, and drops bank-b's answer in the second."""
     set_policy(kits, policy)
-    parts, settings = [{"name": "secure_sum", "everyone": False}], {"optimizer_state": "fresh", "local_steps": 1}
+    parts, settings = [SOME], {"optimizer_state": "fresh", "local_steps": 1}
     document = agreed(algorithm_settings={"parts": parts, **settings}).plain()
     config = resolve(document | {"model": document["model"] | {"dropout": 0.0}})
     if policy:

@@ -10,6 +10,7 @@ import re
 import resource
 import socket
 import sys
+import unicodedata
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
 from fedweave.config import load, resolve
 from fedweave.core import swollen
+from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.text import printable
 from fedweave.datasets import npz, table, tu
 from fedweave.deploy.flare.journal import entries
@@ -41,7 +43,7 @@ from fedweave.deploy.sites.command import Teller
 from fedweave.deploy.sites.processes import SiteProcess
 from fedweave.deploy.sites.project import Project
 from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
-from fedweave.report.ledger import as_csv
+from fedweave.report.ledger import as_csv, as_rows
 from fedweave.runs import files
 from fedweave.runs.checkpoint import Checkpoint
 from tests.deploy.projects import SITES, call_request
@@ -445,6 +447,18 @@ def test_a_small_table_that_would_fill_the_memory_is_refused(tmp_path: Path) -> 
 def test_words_of_others_are_no_formulas_in_a_spreadsheet() -> None:
     row = {"from": ["=1+1"], "to": ["@x"], "key": "-2+3", "reveals": "+1", "bytes": 7}
     assert as_csv([row]).splitlines()[1] == "'=1+1,'@x,'-2+3,'+1,7"
+
+
+def test_no_words_of_others_steer_a_terminal_out_of_a_printed_ledger() -> None:
+    """As CSV and as JSON: an escape, a mark that turns the order of letters, and the end of a line."""
+    odd, kept = "a\x1b[2J\u202eb\n\u2066", Ledger()
+    line = Line(f"k{odd}", "float32", 4, "none", f"r{odd}")
+    kept.add(Entry(1, 0, f"s{odd}", (f"c{odd}",), "up", (line,), 4, 0.0))
+    rows = as_rows(kept.table())
+    for text in (as_csv(rows), json.dumps(rows, ensure_ascii=False)):
+        assert not [letter for letter in text.replace("\n", "") if unicodedata.category(letter) in ("Cc", "Cf")]
+    assert as_csv(rows).count("\n") == 1 + len(rows)
+    assert rows[0]["step"] == r"sa\x1b[2J\u202eb\n\u2066"
 
 
 class Full(io.StringIO):

@@ -28,6 +28,7 @@ class Needs:
     one_model:      the joint update moves one global model.
     personal:       every client gets weights of its own, so that there is no one global model.
     private:        patterns of weights that never leave their client, such as "*_mask".
+    alike:          clients count alike, whatever they say of themselves, unless another part weights updates.
     judged_apart:   the global test judges the models that the clients use (`judged`), not the global one.
     judged_global:  `judged` gives the received weights, so that clients use the global model.
     tunes:          `judged` trains, so that clients are sent what all parts' terms of the objective need.
@@ -49,6 +50,7 @@ class Needs:
     one_model: bool = False
     personal: bool = False
     private: tuple[str, ...] = ()
+    alike: bool = False
     judged_apart: bool = False
     judged_global: bool = False
     tunes: bool = False

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.part import Part
 from fedweave.algorithms.parts.round import Round
 from fedweave.algorithms.parts.weigh import Uniform
@@ -128,7 +129,8 @@ def krum_scores(updates: Tensor, malicious: int) -> Tensor:
 @dataclass(frozen=True)
 class NormBound(Part):
     """Updates count scaled down to L2 norm M at most, whoever sent them (Sun et al. 2019, "Can you really backdoor
-    federated learning?", section 4). Works with every way to weight or aggregate them.
+    federated learning?", section 4). Works with every way to weight or aggregate them; clients count alike unless
+    another part is chosen for that, for a bounded update that counts as much as its client says is not bounded.
 
     Deviations: M can follow the round's updates; no noise is added to the model afterwards.
 
@@ -136,6 +138,7 @@ class NormBound(Part):
     """
 
     norm: float = 0.0
+    needs = Needs(alike=True)
 
     def __post_init__(self) -> None:
         if self.norm < 0:

@@ -2,7 +2,7 @@
 learning"."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, cut_counts, tallied, tells_beyond
 
 _MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
+_LEAST = 2.0**-10  # of N, as which a client counts at least
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,12 @@ class SecureSum(Part):
     """The server learns the mean of the updates, and no single client's. Between organisations what leaves is masked so
     that only the sum over all who sent can be opened (`privacy.aggregation`); the simulation adds up the same words.
 
-    A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients, computed by
-    a secure sum before the first round, so that words keep their precision whatever the clients' sizes. The server
-    divides by the share of N that replied. Parts that look at single clients' updates or reports cannot be combined
-    with it; parts that protect an update come before it. If nobody has an example, the mean is 0.
+    A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients, computed
+    by a secure sum before the first round, so that words keep their precision whatever the clients' sizes. The server
+    divides by the share of N that replied. N is the server's word; were it huge, all words but the largest client's
+    would be 0. So a client counts as if it had N / 1024 examples at least, and N at most. If nobody has an example,
+    the mean is 0. Parts that look at single clients' updates or reports cannot be combined with it; parts that
+    protect an update come before it.
 
     With `everyone`, each sum covers all clients: none may be missing, and they may remember what they were told before,
     because a client that was told something else masks its terms differently, and the sum cannot be opened. Without it,
@@ -41,8 +44,8 @@ class SecureSum(Part):
     fraction: binary digits of a word behind the point.
     bits:     of a word, 32 or 64.
     everyone: each sum covers all clients.
-    least:    without `everyone`: the sum covers at least that many clients, or more than half of all if that is more.
-              If c of P clients may work with the server, it must be more than (P + c) / 2.
+    least:    without `everyone`: the sum covers at least that many clients.
+    accomplices: without `everyone`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
     weights:  clients count by "size", n_i training examples, or "equal".
     """
 
@@ -51,6 +54,7 @@ class SecureSum(Part):
     bits: Literal[32, 64] = 32
     everyone: bool = True
     least: int = 2
+    accomplices: int = 1
     weights: Literal["size", "equal"] = "size"
 
     def __post_init__(self) -> None:
@@ -64,7 +68,8 @@ class SecureSum(Part):
 
     @property
     def _masked(self) -> mechanism.SecureSum:
-        return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction)
+        against = 0 if self.everyone else self.accomplices
+        return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction, against)
 
     @property
     def protection(self) -> Protection:
@@ -74,7 +79,7 @@ class SecureSum(Part):
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """The number of examples and of what was cut to the bound, in the sum."""
-        hidden = mechanism.SecureSum(self.least, self.everyone, 64, 0)
+        hidden = replace(self._masked, bits=64, fraction=0)
         reveals = "nothing by itself; with the others' the number of all training examples"
         counted = {"n": Sends(reveals, hidden)} if self.weights == "size" else {}
         return counted | tells_beyond("update", self._masked)
@@ -102,14 +107,17 @@ class SecureSum(Part):
         """Words of n_i / N · Δ_i, or of Δ_i."""
         words, share = self._words, torch.ones((), dtype=torch.float64, device=ctx.client.graph.device)
         if self.weights == "size":
-            share = ctx.examples.double() / ctx.given["n"].clamp(min=1).double()
+            share = _share(ctx)
         most, terms = words.word(self.bound), map_leaves(lambda leaf: share * leaf.double(), update)
         ctx.said[BEYOND] = torch.stack([words.beyond(leaf, most) for _, leaf in leaves(terms)]).sum()
         return map_leaves(lambda leaf: words.encode(leaf, most), terms)
 
     def report(self, ctx: Context) -> Tree:
-        """{"n": training examples, "beyond": how many numbers were cut to the bound}, in the sum."""
-        counted = {"n": ctx.examples.clamp(max=_MOST)} if self.weights == "size" else {}
+        """{"n": training examples, as many as its share of N stands for, "beyond": how many numbers were cut to the
+        bound}, in the sum."""
+        counted = {}
+        if self.weights == "size":
+            counted["n"] = (_share(ctx) * _told(ctx)).round().clamp(max=_MOST).to(torch.int64)
         return counted | {BEYOND: ctx.said[BEYOND]}
 
     def weigh(self, state: Tree, round: Round) -> Any:
@@ -136,3 +144,13 @@ class SecureSum(Part):
     def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
         """{"secure_sum/cut": how many numbers were cut to the bound} and what belongs to it; {} if none was."""
         return cut_counts(state.get("cut"))
+
+
+def _told(ctx: Context) -> Tensor:
+    return torch.as_tensor(ctx.given["n"], device=ctx.client.graph.device).clamp(min=1).double()
+
+
+def _share(ctx: Context) -> Tensor:
+    """n_i / N, within what a client with examples counts as; 0 without any."""
+    share = (ctx.examples.double() / _told(ctx)).clamp(_LEAST, 1.0)
+    return torch.where(ctx.examples > 0, share, torch.zeros_like(share))

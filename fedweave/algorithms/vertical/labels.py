@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedweave.core import random
 from fedweave.core.federation import Client, Sends
@@ -26,20 +27,31 @@ class LabelRelease:
 
     All training at the client sees only these labels, so what it sends for training reveals no more about a label than
     ε, however often and under whatever key. So the draw itself is what costs ε. Scores, which say how many labels the
-    model hits, are not training.
+    model hits, are not training. Where a client's draws outlast a run (`Lasting`), every run with the same ε has the
+    same ones; of another ε they are drawn by themselves, for two of the same words would tell more than both ε.
     """
 
     epsilon: float | None
 
     def draw(self, client: Client) -> Tree:
-        """Draw, once in a run; says no more than that."""
-        client.state[DRAWN] = random.fold(client.secret, DRAWN)
+        """Draw, once in a run or for good; says no more than that."""
+        own = client.lasting
+        client.state[DRAWN] = random.fold(client.secret, DRAWN) if own is None else self._lasting(own.key)
         return {"drawn": torch.ones_like(client.key)}
+
+    def _lasting(self, key: Tensor) -> Tensor:
+        return random.fold(key, DRAWN, f"ε = {self.epsilon!r}")
 
     def kept(self, client: Client) -> Tree:
         """The words of the draw, two for each node, which a secret key gives outside of `torch.func` alone; {} before
         it."""
-        return {DRAWN: random.bits(client.state[DRAWN], 2 * len(client.graph.y))} if DRAWN in client.state else {}
+        if DRAWN not in client.state:
+            return {}
+        drawn, own, words = client.state[DRAWN], client.lasting, 2 * len(client.graph.y)
+        if own is None:
+            return {DRAWN: random.bits(drawn, words)}
+        found = random.bits(drawn, 2 * own.held).view(-1, 2)[own.places].flatten()
+        return {DRAWN: pad(found, (0, words - len(found)))}  # padding has no labels
 
     def seen(self, y: Tensor, classes: int, kept: Tree) -> Tensor:
         """The labels that training sees of y int64 [n], −1 where there is none, and everywhere before the draw."""

@@ -2,11 +2,14 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from fedweave.core.ledger import Entry
+from fedweave.deploy.flare.chain import Chain
 from fedweave.deploy.flare.journal import Journal, append_note, journal_path, read
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.private import private_file, private_folder
@@ -19,14 +22,18 @@ _LONGEST = 500  # characters of a reason
 class Accounts:
     """The sum of a site's journals, those that other jobs are writing included.
 
-    Every job of the site adds to its own journal under one lock, after it has read what the others added to theirs.
-    spent: the sum, as of the last time that the lock was taken. damaged: {journal: how many lines could not be read}.
+    Every job of the site adds to its own journal under one lock, after it has read what the others added to theirs, so
+    that all their entries are one `chain`. lost: see `sitefile.Rules`.
+    spent: the sum, as of the last time that the lock was taken. replies: {journal: {step: how often it replied}}. pins:
+    {journal: with which configuration its run began (`requests.pin`)}. damaged: {journal: lines that no one can read}.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lost: Iterable[str] = ()) -> None:
+        self.chain = Chain(lost)
         self._folder, self._lock = private_folder(journal_path(folder, "").parent), _lock(folder)
         self._read: dict[str, int] = {}
         self.spent, self.damaged = Spent(), dict[str, int]()
+        self.replies, self.pins = defaultdict[str, Counter[str]](Counter), dict[str, str]()
 
     @contextmanager
     def open(self, own: Journal | None = None) -> Iterator[None]:
@@ -51,7 +58,15 @@ class Accounts:
 
     def count(self, journal: Journal) -> None:
         """Count the entry that `journal` recorded last."""
-        self.spent = self.spent.after_entry(journal.last)
+        self._add(journal.path.name, journal.last)
+
+    def _add(self, name: str, entry: Entry) -> None:
+        self.spent = self.spent.after_entry(entry)
+        self.replies[name][entry.step] += entry.direction == "up"
+
+    def repeated(self, pin: str) -> Counter[str]:
+        """{step: how often it has replied} in all runs that began with that configuration."""
+        return sum((self.replies[name] for name, own in self.pins.items() if own == pin), Counter[str]())
 
     def _catch_up(self) -> list[str]:
         """Count what is new in the journals; those in which a job that joins is among it."""
@@ -62,11 +77,15 @@ class Accounts:
     def _count_new(self, name: str) -> bool:
         records = read(self._folder / name, self._read.get(name, 0))
         self._read[name] = records.end
+        self.chain.add(records.links)
         for entry in records.entries:
-            self.spent = self.spent.after_entry(entry)
+            self._add(name, entry)
+        joined = [note for note in records.notes if note["note"] == "joined"]
+        if joined:
+            self.pins.setdefault(name, str(joined[0].get("pin", "")))
         if records.damaged:
             self.damaged[name] = self.damaged.get(name, 0) + len(records.damaged)
-        return any(note["note"] == "joined" for note in records.notes)
+        return bool(joined)
 
 
 def _lock(folder: Path) -> TextIO:

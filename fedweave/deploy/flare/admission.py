@@ -25,17 +25,33 @@ def admitted(rules: Rules, document: Document) -> Config:
     return config
 
 
-def check_sites(name: str, sites: Sequence[str]) -> None:
+def check_sites(rules: Rules, name: str, sites: Sequence[str]) -> None:
     """Refuse the sites that a server names for a run, as the site `name` hears them.
 
     Raises:
         CallRefused: they are not this one and others, each once; or one of them is no site but has a certificate, with
-            which it could be in a secure sum.
+            which it could be in a secure sum. PolicyViolation: they are too few, or one is none of the owner's list.
     """
     if name not in sites or len(set(sites)) < len(sites):
         raise CallRefused("the sites that the server names are not this one and others, each once")
     if own := sorted(RESERVED & set(sites)):
         raise CallRefused(f"the server names {', '.join(own)} as a site, which is no member of any project")
+    check_members(rules, name, sites)
+
+
+def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:
+    """Refuse a run of fewer sites than the policy of the site `name` allows, or of others.
+
+    Raises:
+        PolicyViolation: says how many, or names them.
+    """
+    if len(sites) < rules.min_sites:
+        raise PolicyViolation(f"policy.min_sites: the run is of {len(sites)}, and {rules.min_sites} are needed")
+    if rules.members and (odd := [site for site in sites if site not in (name, *rules.members)]):
+        raise PolicyViolation(
+            f"policy.members: {', '.join(odd)} is in the run and not on the owner's list; add its certificate's "
+            "fingerprint there once you know that it is who it says"
+        )
 
 
 def check_of_sites(algorithm: Choice) -> None:

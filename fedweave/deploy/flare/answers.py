@@ -23,6 +23,7 @@ class Answer(NamedTuple):
     refusal: str = ""
     final: bool = False  # the site takes no further part in this job
     note: str = ""  # of what passed between sites: a receipt (`peers.Receipt`), or peers that left nothing of use
+    heads: str = ""  # the last entry of its accounts and, as it joins, those of others that it knows of (`chain`)
 
 
 class Link(Protocol):

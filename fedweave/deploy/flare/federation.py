@@ -19,6 +19,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.agreements import misshapen, unlike
 from fedweave.deploy.flare.alignment import BLINDING, MEETING, TOLD, meet
 from fedweave.deploy.flare.answers import Link, encoded
+from fedweave.deploy.flare.chain import Heads, behind, heads_in
 from fedweave.deploy.flare.faults import Faults
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.joining import JOINING
@@ -44,7 +45,8 @@ class Flare(Engine):
     clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
     where the algorithm asks for more; None: all are needed, and no setting changes that. ledger: keeps what really
     happened, also over restarts. root: the authority's certificate, see `sums.Sums`. resend: send again what sites have
-    from the message before.
+    from the message before. heads: the last entries of the
+    sites' accounts, also of earlier runs.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Flare(Engine):
         limit: int = 512_000_000,
         root: Any = None,
         resend: bool = True,
+        heads: Heads | None = None,
     ) -> None:
         self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
         self.device = torch.device("cpu")
@@ -73,7 +76,7 @@ class Flare(Engine):
         self._saved = self._snapshot = -1
         self._pin = ""
         self._faults, self._wrote = Faults(), set[str]()
-        self._versions = DataVersions()
+        self._versions, self._heads = DataVersions(), heads or Heads()
         self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
         self.begin(0)
 
@@ -110,7 +113,8 @@ class Flare(Engine):
         sites, here = list(self.clients), self._open(self.clients)
         self.ledger.purpose = PREDICTION if predict else SETUP
         self._fixed |= predict  # a finished run's settings stay as they are
-        about = {"sites": sites, "versions": versions(document), "data": data or {}} | more
+        known = {"data": data or {}, "heads": self._heads.plain(sites)}
+        about = {"sites": sites, "versions": versions(document)} | known | more
         request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
         replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, dict.fromkeys(here, _NOTHING))
@@ -264,6 +268,12 @@ class Flare(Engine):
         arrived = {site: answer.blob for site, answer in answers.items() if not answer.refusal}
         good, refused = self._inspector.accept(name, info, whole or sent, arrived)
         missing |= refused
+        said = {site: heads_in(answers[site].heads) for site in good}
+        if odd := behind(said):
+            good = {site: tree for site, tree in good.items() if site not in odd}
+            missing |= odd
+            self._out |= odd
+        self._heads.note({site: said[site][site] for site in good if site in said[site]})
         for site in (here := [site for site in chosen if site in good]):
             told = as_arrived(info, good[site], answers[site].note)
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, told)

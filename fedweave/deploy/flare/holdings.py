@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,15 +26,34 @@ from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError
 
 
+class LabelVersion(NamedTuple):
+    """A site's labels as they are: a fingerprint of all that it has, by its nodes' ids, and where those of a run are
+    among them (`core.federation.Lasting`)."""
+
+    fingerprint: bytes
+    places: np.ndarray
+    held: int
+
+    @classmethod
+    def of(cls, data: Dataset, rows: np.ndarray) -> "LabelVersion":
+        """Of `data`, of whose nodes a run has the `rows` int64 [m]; whatever the order in which a file lists nodes that
+        have ids."""
+        order = sorted(range(data.nodes), key=lambda row: data.ids[row]) if data.ids else [*range(data.nodes)]
+        told = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
+        digest = hashlib.blake2b(json.dumps(told).encode()).digest()
+        return cls(digest, np.argsort(order)[rows], data.nodes)
+
+
 @dataclass(frozen=True)
 class Holdings:
     """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
-    features stand for (`kinds`), where they have names."""
+    features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn."""
 
     graph: Graph
     test: Graph | None
     data: Dataset
     kinds: tuple[str, ...] = ()
+    version: LabelVersion | None = None
 
     @property
     def features(self) -> int:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, read_applied
+from fedweave.deploy.flare.chain import Chain, Head, Link
 from fedweave.deploy.flare.private import private_file, private_folder
 from fedweave.errors import FedweaveError
 from fedweave.runs.files import plain_errors
@@ -34,10 +35,11 @@ class Journal(Ledger):
 
     What crossed a wire cannot be taken back, so what was recorded after the last checkpoint stays when a run resumes:
     rounds that are done again stand twice. last: the entry recorded last. notes: what else the file said when it was
-    opened.
+    opened. chain: of the site that keeps it, in which each entry is linked; None at a server.
     """
 
     last: Entry
+    chain: Chain | None = None
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -54,7 +56,11 @@ class Journal(Ledger):
         """See `Ledger.add`; the entry is on the disk when this returns, and outlasts a loss of power."""
         super().add(entry)
         self.last = entry
-        self._write(vars(entry))
+        if self.chain is None:
+            self._write(vars(entry))
+        else:
+            link = {"number": self.chain.head.number + 1, "before": self.chain.head.hash}
+            self.chain.after(self._write(vars(entry) | link))
         with plain_errors(self.path):
             os.fsync(self._file.fileno())
 
@@ -62,23 +68,26 @@ class Journal(Ledger):
         """Write down what is no entry, with the time; it outlasts the process and, once an entry follows, power."""
         self._write({"note": kind, "at": now(), **fields})
 
-    def _write(self, fields: Mapping[str, Any]) -> None:
+    def _write(self, fields: Mapping[str, Any]) -> bytes:
+        line = json.dumps(fields, ensure_ascii=False)
         with plain_errors(self.path):
-            self._file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+            self._file.write(line + "\n")
             self._file.flush()
+        return line.encode()
 
     def restore(self, table: pa.Table) -> None:
         """Nothing to do: the file has all rows of `table` and those after it."""
 
 
 class Records(NamedTuple):
-    """What a journal's file holds: entries, other notes (`Journal.note`), the numbers of damaged lines, and the byte
-    behind the last whole line."""
+    """What a journal's file holds: entries, other notes (`Journal.note`), the numbers of damaged lines, the byte
+    behind the last whole line, and the entries' links in the site's chain, where they have one."""
 
     entries: list[Entry]
     notes: list[dict[str, Any]]
     damaged: list[int]
     end: int
+    links: list[Link]
 
 
 def journal_path(folder: Path, run: str) -> Path:
@@ -123,13 +132,18 @@ def read(path: Path, start: int = 0) -> Records:
         FedweaveError: a line states a mechanism that is not known here; names file and line.
     """
     if not path.exists():
-        return Records([], [], [], 0)
+        return Records([], [], [], 0, [])
     whole = content(path, start)
-    records = Records([], [], [], start + whole.rfind(b"\n") + 1)
+    records = Records([], [], [], start + whole.rfind(b"\n") + 1, [])
     for number, text in enumerate(whole.split(b"\n")[:-1], 1):
         try:
             fields = json.loads(text) if text else {"note": ""}
-            records.notes.append(_note(fields)) if "note" in fields else records.entries.append(_entry(text, fields))
+            if "note" in fields:
+                records.notes.append(_note(fields))
+                continue
+            entry, link = _entry(text, fields), _link(text, fields)
+            records.entries.append(entry)
+            records.links.extend(link)
         except FedweaveError as error:
             raise FedweaveError(f"{path}, line {number}: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -158,6 +172,15 @@ def _entry(text: bytes, fields: dict[str, Any]) -> Entry:
         raise ValueError("a message goes up, down, or to peers, one for each client")
     lengths = map(len, fields["keys"])
     return replace(entry, keys=tuple(_line(own, length) for own, length in zip(entry.keys, lengths, strict=True)))
+
+
+def _link(text: bytes, fields: dict[str, Any]) -> list[Link]:
+    if "number" not in fields:  # of a server, or of a version without
+        return []
+    number, before = fields["number"], fields["before"]
+    if type(number) is not int or not 0 < number < 10**15 or not isinstance(before, str):
+        raise ValueError("an entry's number counts, and what is before it is a hash")
+    return [Link(Head.of(number, text), before)]
 
 
 def _line(own: Line, length: int) -> Line:

@@ -140,11 +140,11 @@ def _deliver(gcc: Any, result: Any, arrivals: "queue.Queue[tuple[str, Any]]") ->
 def _answer(reply: Any) -> Answer:
     """What a site sent, taken apart without trust."""
     try:
-        final, note = reply["final"] is True, reply.get("note", "")
-        answer = Answer(reply["blob"], float(reply["seconds"]), reply["refusal"], final, note)
+        final, more = reply["final"] is True, (reply.get("note", ""), reply.get("heads", ""))
+        answer = Answer(reply["blob"], float(reply["seconds"]), reply["refusal"], final, *more)
     except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
         return Answer(refusal="its answer is not of fedweave's form", final=False)
-    words = all(isinstance(said, str) for said in (answer.refusal, answer.note))
+    words = all(isinstance(said, str) for said in (answer.refusal, answer.note, answer.heads))
     if not words or not isinstance(answer.blob, bytes) or not 0 <= answer.seconds < LATEST:
         return Answer(refusal="its answer is not of fedweave's form", final=False)
     return answer._replace(refusal="".join(c if c.isprintable() else " " for c in answer.refusal[:1000]))

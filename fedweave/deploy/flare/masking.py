@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,19 @@ from fedweave.privacy.secure_sum import BEYOND, FixedPoint, diverged
 class Masking:
     """The secure sums of one job at one site.
 
-    folder: the site's. ledger: of the run; it remembers which epochs there have been.
+    folder: the site's. ledger: of the run; it remembers which epochs there have been. members: see `sitefile.Rules`.
     """
 
-    def __init__(self, folder: Path, name: str, run: str, sites: Sequence[str], ledger: Journal) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        run: str,
+        sites: Sequence[str],
+        ledger: Journal,
+        members: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._members = members
         self._folder, self._name, self._run, self._sites, self._ledger = folder, name, run, tuple(sites), ledger
         self._last, self._log = last_epoch(ledger), logging.getLogger(f"fedweave.site.{name}")
         self._participant: Participant | None = None
@@ -44,7 +54,7 @@ class Masking:
             group = Group(self._run, asked.epoch, self._sites, needed(info, asked.step, self._sites))
             self._ledger.note("epoch", epoch=asked.epoch)
             self._last = asked.epoch
-            self._participant = Participant(self._name, read_identity(self._folder), group)
+            self._participant = Participant(self._name, read_identity(self._folder, self._members), group)
             return advert_tree(self._participant.advertise())
         dealt = self._of(asked.epoch).share({site: read_advert(tree) for site, tree in told["adverts"].items()})
         group = self._of(asked.epoch).group

@@ -20,6 +20,7 @@ from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.admission import admitted, check_sites
 from fedweave.deploy.flare.alignment import BLINDING, MEETING
 from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN, Answer
+from fedweave.deploy.flare.chain import told_heads
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
 from fedweave.deploy.flare.forms import note_form
 from fedweave.deploy.flare.holdings import Holdings, hold, marks
@@ -31,6 +32,7 @@ from fedweave.deploy.flare.party import PartyData, read_own
 from fedweave.deploy.flare.peers import HEARD, ROUNDED, WRITTEN, Post, Receipt
 from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_reply
 from fedweave.deploy.flare.predicted import leave, set_aside
+from fedweave.deploy.flare.received import read_received
 from fedweave.deploy.flare.releases import with_fingerprints
 from fedweave.deploy.flare.requests import (
     Agree,
@@ -46,9 +48,10 @@ from fedweave.deploy.flare.requests import (
     read_request,
 )
 from fedweave.deploy.flare.scores import declared, rounded
-from fedweave.deploy.flare.secret import noise_key
+from fedweave.deploy.flare.secret import lasting, noise_key
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules
 from fedweave.deploy.flare.steps import carry_out
+from fedweave.deploy.flare.targets import check_target
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.steps import find_step
@@ -83,7 +86,7 @@ class Member:
             try:
                 asked = read_request(request)
                 reply, note = self._reply(asked, blob)
-                return Answer(reply, time.perf_counter() - began, note=note)
+                return Answer(reply, time.perf_counter() - began, note=note, heads=self._heads(asked))
             except PolicyViolation as error:
                 self._stopped = f"{FORBIDDEN}: {error}"
                 return self._refused(asked, error)
@@ -95,6 +98,10 @@ class Member:
                 known = isinstance(reason, FedweaveError) and not isinstance(reason, DiskFull)
                 self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
                 return self._refused(asked, error)
+
+    def _heads(self, asked: Request) -> str:
+        job = self._job
+        return told_heads(self._folder, self._name, job.accounts.chain.head, asked) if job else ""
 
     def accept(self, sender: str, label: str, blob: bytes) -> str:
         """Keep what the site `sender` sent until a step wants it; returns why not, or nothing.
@@ -147,12 +154,12 @@ class Member:
         check_versions(asked.versions, asked.document)  # files that the policy allows to be read
         if config.engine.name != "flare":
             raise CallRefused("the server names another engine than that of sites")
-        check_sites(self._name, asked.sites)
+        check_sites(rules, self._name, asked.sites)
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
         found = (
-            read_own(data, self._folder, asked.run, asked.sites, self._name)
+            read_own(data, self._folder, asked.run, asked.sites, self._name, rules.members)
             if vertical
             else hold(data, self._folder, config)
         )
@@ -237,8 +244,10 @@ class Member:
         job.keys.begin(asked.round)
         call = job.keys.step(asked.step, asked.again)
         key = of_client(call, "client", torch.tensor(random.word(job.draws_as), device="cpu"))
-        client = Client(job.graph, job.memory.begun(info), key, noise_key(self._folder / SECRET), job.found.test)
-        received, faults = self._received(job, asked)
+        secret, own = self._folder / SECRET, job.memory.begun(info)
+        drawn = lasting(secret, job.found.version)
+        client = Client(job.graph, own, key, noise_key(secret), job.found.test, lasting=drawn)
+        received, faults = read_received(job, asked, self._name, self._log)
         with torch.no_grad():
             reply = carry_out(asked.step, step, client, message | received)
             made = taken(reply, info)
@@ -264,17 +273,6 @@ class Member:
             noted[WRITTEN] = True
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
-
-    def _received(self, job: Participation, asked: Call) -> tuple[Tree, dict[str, str]]:
-        """What the step finds of its peers, and {peer: "missing" or "refused"} of those who left nothing of use."""
-        of = asked.received
-        if of is None:
-            return {}, {}
-        info, call = step_info(find_step(job.algorithm, of.step)), (asked.round, of.again)
-        message, faults, refused = job.inbox.open(of.step, info, call, of.sources[self._name], of.clients)
-        for peer, why in refused.items():
-            self._log.error("what %s sent is of no use: %s", peer, why)
-        return message, faults
 
     def _deliver(self, job: Participation, asked: Call, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
         """Send the reply to the peers that the server named; what the server gets is empty, with a receipt."""
@@ -309,6 +307,8 @@ class Member:
         copies, way = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
             check_calls(job.rules, job.accounts.spent, name)
+            if name in job.target:
+                check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)
             job.ledger.record(round, 0, name, (self._name,) * copies, way, reply, 0.0, info, to or ())
             job.accounts.count(job.ledger)

@@ -1,8 +1,10 @@
 """What a site holds while it takes part in a run."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from fedweave.build import graph_of
 from fedweave.config import Config
-from fedweave.core.algorithm import calls_of, capabilities, check_rounds
+from fedweave.core.algorithm import Calls, calls_of, capabilities, check_rounds
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
@@ -20,7 +22,7 @@ from fedweave.demands import check_examples, check_people, check_pooling, check_
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.alignment import read_openings
 from fedweave.deploy.flare.downloads import Downloads
-from fedweave.deploy.flare.foretold import check_declared
+from fedweave.deploy.flare.foretold import check_declared, needs_all, overspent
 from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.lengths import checked
@@ -29,11 +31,12 @@ from fedweave.deploy.flare.memory import Memory
 from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.party import PartyData
 from fedweave.deploy.flare.peers import VERSION, Inbox
-from fedweave.deploy.flare.policy import check_batches, check_crowd, check_lists
+from fedweave.deploy.flare.policy import PolicyViolation, check_batches, check_crowd, check_lists
 from fedweave.deploy.flare.private import private_folder
 from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.deploy.flare.store import Store
+from fedweave.deploy.flare.targets import check_target, targeted
 from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.resending import LastReceived
@@ -56,6 +59,7 @@ class Participation:
 
     algorithm: Any = None
     ready = False  # for steps
+    target: Mapping[str, int] = MappingProxyType({})  # see `targets.targeted`
 
     def __init__(
         self,
@@ -74,15 +78,18 @@ class Participation:
         self.patience = engine["timeout"] / 2
         self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
-        self.accounts, self.folder = Accounts(folder), folder
+        self.accounts, self.folder = Accounts(folder, rules.lost), folder
         self._waiting: tuple[Holdings, MotifTable] | None = None
         with self.accounts.open():
+            self.accounts.chain.check(asked.heads.get(name, ""))
             self.ledger = Journal(journal_path(folder, asked.run))
+            self.ledger.chain = self.accounts.chain
             self._saved = self._check_history()
             what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
             self.ledger.note("joined", **what, pin=self.pin, **versions({}))
             self.accounts.skip(self.ledger)
-        self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger)
+            self.accounts.pins[self.ledger.path.name] = self.pin
+        self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger, rules.members)
         private_folder(own.parent)
         lasting = not asked.predict
         self.memory, self._replaced = Memory(own, lasting), Store(own, "data", "data-before-", lasting)
@@ -187,7 +194,7 @@ class Participation:
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
             check_people(self.config, found.data, self.algorithm)
-            check_declared(self.rules, calls, bool((found.data.y >= 0).any()))
+            self._foresee(calls, bool((found.data.y >= 0).any()))
         self.scores = {step.__name__ for step in calls.evaluation}
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
@@ -198,6 +205,20 @@ class Participation:
             self._take_up(found)
         else:
             self._waiting = found, own_table(found.data, known, self.folder / MOTIFS)
+
+    def _foresee(self, calls: Calls, labels: bool) -> None:
+        """Refuse a run that could not end within the policy, before anything of it leaves.
+
+        Raises:
+            PolicyViolation: says why.
+        """
+        check_declared(self.rules, calls, labels, len(self.asked.sites))
+        self.target, general, done = targeted(self.algorithm, calls), self.config.general, self.asked.round
+        left = general.rounds - max(done, 0)
+        check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
+        why = overspent(self.rules, self.accounts.spent, calls, general, done, labels)
+        if why and needs_all(self.config, self.algorithm):
+            raise PolicyViolation(f"{why}, and could not end without it")
 
     @property
     def needed(self) -> dict[str, int]:

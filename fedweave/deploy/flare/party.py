@@ -1,6 +1,6 @@
 """What a party of a vertical federation holds: at first all its nodes, then those that all parties have."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,16 @@ from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.alignment import no_opening, opening_tree
-from fedweave.deploy.flare.holdings import Holdings, check_meant, check_split, marks, numbered, require, tables
+from fedweave.deploy.flare.holdings import (
+    Holdings,
+    LabelVersion,
+    check_meant,
+    check_split,
+    marks,
+    numbered,
+    require,
+    tables,
+)
 from fedweave.deploy.flare.joining import WIDTH as COLUMNS
 from fedweave.deploy.flare.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.errors import FedweaveError
@@ -58,12 +67,14 @@ class PartyData:
             raise FedweaveError(f"the server says that no party has more than {told['width']} features; this one has.")
         if told["width"] > COLUMNS.most:
             raise FedweaveError(f"the server asks for {told['width']:,} features; {COLUMNS.most:,} are allowed.")
-        data = self.data
+        data, rows = self.data, np.arange(self.data.nodes)
         if self.meeting is not None:
-            rows = self.meeting.rows(told["common"].tolist())
-            data = restricted(data, np.array(sorted(rows, key=lambda row: self.data.ids[row]), np.int64))
+            common = self.meeting.rows(told["common"].tolist())
+            rows = np.array(sorted(common, key=lambda row: self.data.ids[row]), np.int64)
+            data = restricted(data, rows)
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
-        return Holdings(graph_of(data, told["width"], dtype), None, replace(data, columns=()))
+        graph, version = graph_of(data, told["width"], dtype), LabelVersion.of(self.data, rows)
+        return Holdings(graph, None, replace(data, columns=()), version=version)
 
     def marks(self, kept: Dataset) -> dict[str, Any]:
         """See `holdings.marks`, of the `kept` nodes."""
@@ -81,8 +92,12 @@ class PartyData:
         return f"the parties have {nodes} in common, and {edges} join them"
 
 
-def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name: str) -> PartyData:
+def read_own(
+    site: SiteData, folder: Path, run: str, sites: Sequence[str], name: str, members: Mapping[str, str]
+) -> PartyData:
     """Read what `site.toml` names, for a vertical algorithm in a `run` of these `sites`, of which it is that `name`.
+
+    members: see `sitefile.Rules`.
 
     Raises:
         DataError: a file is absent or refused, or has no split. ConfigError: there is no key for the ids, or
@@ -99,5 +114,5 @@ def read_own(site: SiteData, folder: Path, run: str, sites: Sequence[str], name:
     if data.graph_of is not None:
         refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
     key = read_secret(folder / IDS_KEY) if data.ids else b""
-    meeting = Party(name, read_identity(folder), run, tuple(sites), key) if data.ids else None
+    meeting = Party(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
     return PartyData(path, data, meeting, columns, site.normalise)

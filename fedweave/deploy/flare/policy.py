@@ -165,6 +165,20 @@ def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepIn
         _check_epsilon(rules.epsilon, rules, spent, after, info.applied(reply))
 
 
+def check_summed(rules: Rules, key: str, info: StepInfo, sites: int) -> None:
+    """Refuse a secure sum of `key` that could be of the terms of fewer of all `sites` than the policy allows.
+
+    Raises:
+        PolicyViolation: says how many.
+    """
+    own = info.sums.get(key)
+    if own is not None and (least := own.needed(sites)) < rules.min_summed:
+        raise PolicyViolation(
+            f"policy.min_summed: the secure sum of {key} may be of {least} of {sites} sites, and {rules.min_summed} "
+            "are needed"
+        )
+
+
 def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: Iterable[Applied]) -> None:
     for release in sent:
         if Account().after(release).cost.unbounded and not any(covers(key, release.key) for key in rules.unbounded):

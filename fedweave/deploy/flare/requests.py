@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedweave.config import Document, flat
 from fedweave.core.names import TAKEN
+from fedweave.deploy.flare.sitefile import HEAD
 from fedweave.errors import CallRefused
 from fedweave.outside import digests
 from fedweave.runs.resuming import may_change
@@ -22,6 +23,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**31)]
 _Epoch = Annotated[int, Field(ge=0, lt=2**53)]
 _Mark = Annotated[int, Field(ge=-1, lt=2**31)]  # a round, -1 before the first
 _Name = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
+_Head = Annotated[str, Field(pattern=HEAD)]
 _Run = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,64}$")]  # it names a folder
 
 
@@ -36,7 +38,8 @@ class Version:
 class Join:
     """Take part in a run of these sites, from the state after `round`; with `predict`, for its models to predict.
 
-    data: the versions of the sites' data then.
+    data: the versions of the sites' data then. heads: the last entries of sites' accounts that the server knows of
+    (`chain.Head`).
     """
 
     kind: Literal["join"]
@@ -47,6 +50,7 @@ class Join:
     versions: dict[str, str]
     predict: bool = False
     data: dict[_Name, Version] = field(default_factory=dict)
+    heads: dict[_Name, _Head] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from fedweave.deploy.flare.agreements import agreed, check_names, confirmed, unc
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.answers import mendable
 from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
+from fedweave.deploy.flare.chain import HEADS, Heads
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
@@ -171,6 +172,7 @@ class Server:
             limit=int(values["reply_mb"] * 1e6),
             root=read_root(root / STARTUP),
             resend=values["resend"],
+            heads=Heads(root / HEADS),
         )
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)

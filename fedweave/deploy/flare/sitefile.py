@@ -17,7 +17,10 @@ from fedweave.errors import ConfigError
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
 
+HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 T = TypeVar("T")
+# As openssl prints it, or without colons.
+_Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,19 @@ class Rules:
     epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
     delta:      δ of that ε.
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
+    repeats:    whether a run with a target ε may send more than that is for, by rounds that are done again, or as
+                another run of the same configuration.
+    lost:       entries of the site's accounts, "number:hash" as a refusal names them, that have gone from its ledgers;
+                what they counted is counted no more.
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
                 "join", "blind", "align" and "pad" are for jobs.
     min_nodes:  fewest nodes, or small graphs where these are the examples, that are aligned, trained on or scored; 1
                 allows single ones.
+    min_sites:  fewest sites of a run, this one included.
+    members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
+                is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.
+    min_summed: fewest sites whose terms a secure sum is of, whatever the algorithm says.
     max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
@@ -114,9 +125,14 @@ class Rules:
     epsilon: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     unbounded: tuple[str, ...] = ()
+    repeats: bool = False
+    lost: tuple[Annotated[str, Field(pattern=HEAD)], ...] = ()
     bytes: Annotated[int, Field(gt=0)] | None = None
     calls: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
     min_nodes: Annotated[int, Field(ge=1)] = 10
+    min_sites: Annotated[int, Field(ge=1)] = 1
+    members: dict[str, _Fingerprint] = field(default_factory=dict)
+    min_summed: Annotated[int, Field(ge=2)] = 2
     max_ids: Annotated[int, Field(ge=1)] | None = None
     round_scores: Annotated[int, Field(ge=1)] = 1
     max_change: Annotated[float, Field(gt=0)] | None = None

@@ -1,14 +1,12 @@
 """Whether the replies and the ε that a site's policy still allows last for a whole run of an experiment."""
 
-from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
 
 from fedweave.config import General
 from fedweave.core.algorithm import Calls
-from fedweave.core.federation import Step, step_info, step_name
-from fedweave.core.mechanism import Applied
+from fedweave.core.federation import step_name
 from fedweave.core.text import counted
+from fedweave.deploy.flare.foretold import overspent
 from fedweave.deploy.flare.policy import Spent, is_of, replies_of
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.rounds import evaluated
@@ -26,8 +24,8 @@ def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterat
             f"lose the site in round 1 of {general.rounds:,}"
         )
     yield from _of_replies(rules, spent, calls, general)
-    if rules.epsilon is not None:
-        yield from _of_epsilon(rules, rules.epsilon, spent, calls, general)
+    if why := overspent(rules, spent, calls, general):
+        yield why
 
 
 def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
@@ -45,29 +43,3 @@ def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> I
                     f"that a run that begins now would lose the site in round {round:,} of {general.rounds:,}"
                 )
                 break
-
-
-def _of_epsilon(rules: Rules, cap: float, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
-    """By what the steps declare; a key without a bound is refused apart from this."""
-    judged = [evaluated(round, general.rounds, general.eval_every) for round in range(1, general.rounds + 1)]
-    steps = [(*calls.round, *(calls.evaluation if due else ())) for due in judged]
-    steps[0] = (*calls.setup, *steps[0])
-    reached = list(accumulate(steps, _after, initial=spent))[1:]
-
-    def cost(one: Spent) -> float:
-        return one.epsilon(rules.delta)
-
-    if cost(reached[-1]) > cap:
-        round = bisect_right(reached, cap, key=cost) + 1
-        apart = ", apart from what left without a bound" if spent.account.cost.unbounded else ""
-        yield (
-            f"policy.epsilon: ε = {cost(spent):.4g} of {cap:g} is spent at δ = {rules.delta:g}{apart}, so that a run "
-            f"that begins now would lose the site in round {round:,} of {general.rounds:,}"
-        )
-
-
-def _after(before: Spent, steps: tuple[Step, ...]) -> Spent:
-    for step in steps:
-        declared = step_info(step).sends.items()
-        before = before.after(0, [Applied(key, own.mechanisms) for key, own in declared if own.mechanisms])
-    return before

@@ -87,7 +87,7 @@ def _member(member: SiteProcess, project: Project, config: Config | None, told: 
         return
     told.attempt(name, partial(read_secret, folder / SECRET))
     told.forms[name] = {"key of ids": told.attempt(name, partial(read_secret, folder / IDS_KEY))}
-    told.attempt(name, partial(check_site, folder, config, len(project.sites), told))
+    told.attempt(name, partial(check_site, folder, config, project.sites, told))
 
 
 def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:

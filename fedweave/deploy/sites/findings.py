@@ -32,6 +32,13 @@ class Found:
             self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))
         return None
 
+    def noted(self, whose: str, look: Callable[[], Any], before: str) -> None:
+        """Note what `look` refuses, with the words `before`."""
+        try:
+            look()
+        except FedweaveError as error:
+            self.notes.append((whose, f"{before}{error}"))
+
 
 def compare(told: Found, vertical: bool) -> None:
     """Note what must be the same at all and is not: against what most have, of equally many the first."""

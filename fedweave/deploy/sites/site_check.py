@@ -1,5 +1,7 @@
 """What `fedweave sites check` finds at a single site: its data, its policy, and whether a run could take place."""
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,23 +18,27 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.odd_data import odd_data
 from fedweave.datasets.odd_features import odd_features
 from fedweave.demands import check_people
-from fedweave.deploy.flare.admission import check_algorithm, check_files
-from fedweave.deploy.flare.foretold import refusals
+from fedweave.deploy.flare.admission import check_algorithm, check_files, check_members
+from fedweave.deploy.flare.chain import Chain
+from fedweave.deploy.flare.foretold import needs_all, refusals
 from fedweave.deploy.flare.holdings import global_test, own_graph
 from fedweave.deploy.flare.joining import fingerprint, withheld
-from fedweave.deploy.flare.journal import entries, journals
+from fedweave.deploy.flare.journal import journals, read
 from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.participation import suited
 from fedweave.deploy.flare.party import read_own
 from fedweave.deploy.flare.policy import Spent, check_batches
+from fedweave.deploy.flare.requests import pin
 from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, SiteData
+from fedweave.deploy.flare.targets import check_target, targeted
 from fedweave.deploy.sites.caps import ending
 from fedweave.deploy.sites.findings import Found
 
 
-def check_site(folder: Path, config: Config | None, sites: int, told: Found) -> None:
-    """The data and the policy of a site."""
+def check_site(folder: Path, config: Config | None, sites: Sequence[str], told: Found) -> None:
+    """The data and the policy of a site in a project of these `sites`."""
     data, rules = read_checked(folder / SITE_FILE)
+    told.attempt(folder.name, partial(check_members, rules, folder.name, sites), folder / SITE_FILE)
     if config is not None:
         _allowed(folder, data, rules, config, told)
     if config is not None and capabilities(config.algorithm.kind).vertical:
@@ -41,10 +47,10 @@ def check_site(folder: Path, config: Config | None, sites: int, told: Found) -> 
         _holder(folder, data, rules, config, sites, told)
 
 
-def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: int, told: Found) -> None:
+def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], told: Found) -> None:
     """What a party of a vertical run brings, and how the algorithm would get on with it."""
     name = folder.name
-    own = read_own(data, folder, "check", (name,), name).data
+    own = read_own(data, folder, "check", (name,), name, rules.members).data
     told.forms[name] |= {"classes": own.classes, "class names": fingerprint(own.labels) or None}
     told.facts.append((name, f"{counted(own.nodes, 'node')}, {counted(own.features, 'feature')} of its own"))
     in_split = np.concatenate([np.asarray(own.public), np.ones((1, own.nodes), bool)]).argmax(0)
@@ -60,7 +66,9 @@ def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: in
     _get_on(folder, own, "none", rules, config, sites, told)
 
 
-def _holder(folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: int, told: Found) -> None:
+def _holder(
+    folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], told: Found
+) -> None:
     """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
     import torch
 
@@ -103,7 +111,9 @@ def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
         told.notes.append((name, f"every train {own.example} is of class {label}, so that a model learns that alone"))
 
 
-def _get_on(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: int, told: Found) -> None:
+def _get_on(
+    folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], told: Found
+) -> None:
     """See whether a site's `own` data, scaled so, suit an algorithm, and what the policy says of its messages and
     training steps on them. A party's train nodes are those of all its nodes, of which the parties may have fewer in
     common."""
@@ -131,7 +141,9 @@ def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: F
         told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))
 
 
-def _rehearse(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: int, told: Found) -> Any:
+def _rehearse(
+    folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], told: Found
+) -> Any:
     """Make the algorithm as the site does, and see what the policy says of all that it declares to send. Returns it.
 
     Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would
@@ -143,21 +155,39 @@ def _rehearse(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Co
     name, labels = folder.name, bool((own.y >= 0).any())
     algorithm = suited(config, own, own.features, scaling)
     check_people(config, own, algorithm)
-    calls = calls_of(algorithm, config.algorithm.name, sites)
+    calls = calls_of(algorithm, config.algorithm.name, len(sites))
     senders: dict[tuple[str, bool], list[str]] = {}
-    for why, sender, certain in refusals(rules, calls, labels):
+    for why, sender, certain in refusals(rules, calls, labels, len(sites)):
         senders.setdefault((why, certain), []).append(sender)
     for (why, certain), steps in senders.items():
         verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
         ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
         said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
         (told.faults if certain else told.notes).append((name, said))
-    spent = Spent.of(entry for journal in journals(folder) for entry in entries(journal))
+    spent, done = _so_far(folder, pin(config.plain(), list(sites)))
+    told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
+    again = partial(check_target, rules, targeted(algorithm, calls), done, config.general.rounds)
+    told.noted(name, again, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
-        needed = getattr(algorithm, "quorum", 1.0) >= 1  # then the run ends without the site
-        (told.faults if needed else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
+        (told.faults if needs_all(config, algorithm) else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
     return algorithm
+
+
+def _whole(folder: Path, rules: Rules) -> None:
+    """Refuse accounts of which an entry has gone."""
+    chain = Chain(rules.lost)
+    chain.add(link for journal in journals(folder) for link in read(journal).links)
+    chain.check()
+
+
+def _so_far(folder: Path, began: str) -> tuple[Spent, Counter[str]]:
+    """What has left the site, and how often each step replied in runs that `began` with that configuration."""
+    kept, done = [read(journal) for journal in journals(folder)], Counter[str]()
+    for records in kept:
+        if next((note.get("pin") for note in records.notes if note["note"] == "joined"), None) == began:
+            done.update(entry.step for entry in records.entries if entry.direction == "up")
+    return Spent.of(entry for records in kept for entry in records.entries), done
 
 
 def _described(own: Dataset) -> str:

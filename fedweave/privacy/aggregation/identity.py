@@ -1,9 +1,12 @@
 """Who a site is: a certificate that the project's authority issued, and the key that goes with it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -20,11 +23,14 @@ _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
 
 @dataclass(frozen=True)
 class Identity:
-    """A site's certificate (DER) and key, and the certificate of the authority that it trusts."""
+    """A site's certificate (DER) and key, and the certificate of the authority that it trusts. members: {site: SHA-256
+    fingerprint of the only certificate of others that it takes for that site's}; without an entry, any of that
+    authority's."""
 
     certificate: bytes
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
     root: x509.Certificate
+    members: Mapping[str, str] = field(default_factory=dict)
 
     def sign(self, message: bytes) -> bytes:
         """A signature that `check` accepts with the certificate."""
@@ -33,7 +39,10 @@ class Identity:
         return self.key.sign(message, ec.ECDSA(SHA256()))
 
     def check(self, site: str, certificate: bytes, signature: bytes, message: bytes) -> None:
-        """`check_signed` with the authority that the site trusts."""
+        """`check_signed` with the authority that the site trusts, and the certificates that it knows."""
+        pinned = self.members.get(site)
+        if pinned is not None and sha256(certificate).hexdigest() != pinned.replace(":", "").lower():
+            raise CallRefused(f"what is said to be from {site!r} is signed with another certificate than its own")
         check_signed(site, certificate, signature, message, self.root)
 
 
@@ -83,8 +92,8 @@ def read_root(kit: Path) -> x509.Certificate:
         raise ConfigError(f"signatures need the authority's certificate in {kit}: {error}") from error
 
 
-def read_identity(folder: Path) -> Identity:
-    """What provisioning left in a site's `folder`.
+def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({})) -> Identity:
+    """What provisioning left in a site's `folder`; members: see `Identity`.
 
     Raises:
         ConfigError: a file is absent or cannot be read.
@@ -99,4 +108,4 @@ def read_identity(folder: Path) -> Identity:
         ) from error
     if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{kit / 'client.key'} is neither an RSA nor an EC key; provision the project anew.")
-    return Identity(own.public_bytes(Encoding.DER), key, read_root(kit))
+    return Identity(own.public_bytes(Encoding.DER), key, read_root(kit), members)
