@@ -100,4 +100,5 @@ def _links(built: "Built") -> "Tensor":
     from fedweave.partition.statistics import statistics
 
     links = sum(statistics(built.data, built.partition)["edges_kept"])
-    return torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)
+    result: Tensor = torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)
+    return result

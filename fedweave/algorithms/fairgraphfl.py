@@ -95,7 +95,7 @@ class AgentValue(Part):
         """ReLU(r_i) / Σ ReLU(r_j) with the values before the round; zeros where no agent that replied has any."""
         if self.weights == "size":
             return by_size(round)
-        share = state["r"][round.at].relu()
+        share: Tensor = state["r"][round.at].relu()
         return share / share.sum() if share.sum() > 0 else share
 
     def value(self, state: Tree, round: Round) -> Tensor:

@@ -88,7 +88,8 @@ def common_descent(products: np.ndarray) -> np.ndarray:
     found = linprog(-scaled.sum(0), -scaled, np.zeros(count), np.ones((1, count)), np.ones(1))
     if found.x is None:
         raise FedweaveError(f"the direction of common descent was not found: {found.message}")
-    return np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
+    result: np.ndarray = np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
+    return result
 
 
 @preset_of(ParetoDescent, without=("lipschitz",))

@@ -278,7 +278,7 @@ class FedAvg(Deployable):
 
     def _whole(self, ctx: Context) -> Tree:
         """The received weights, and the client's own in the places that are not shared."""
-        received = ctx.message.get("w", {})
+        received: Tree = ctx.message.get("w", {})
         if not self._own_weights:
             return received
         return nest(dict(leaves(ctx.own)) | dict(leaves(received)))

@@ -316,10 +316,11 @@ class FedEgo(Deployable):
         """Eq. 2 with the centres' soft labels, over a random mini-batch of mashed ego-graphs."""
         size = min(self.batch, self._in_epoch(len(args["label"])))
         order = random.bits(random.fold(key, "batch"), len(args["label"])).argsort()[:size]
-        h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index, union-attr]
+        h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index]
         egos, split = ego.ego_graph(h, len(order), self.fan_out), self.egos.split(self.model)
         logits = models.apply(self.model[split:], phi, egos, key, first=split)
-        return -(args["label"][order] * F.log_softmax(logits, -1)).sum(-1).mean()
+        result: Tensor = -(args["label"][order] * F.log_softmax(logits, -1)).sum(-1).mean()
+        return result
 
     def _personal(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
         """Line 38: Θ_g and λ_i Φ_g + (1 − λ_i) Φ_i, and {"emd", "lambda", "divergence": ‖Φ_i − Φ_g‖ / ‖Φ_g‖ after it}.
@@ -380,4 +381,4 @@ class FedEgo(Deployable):
 
 
 def _norm(tree: Tree) -> Tensor:
-    return torch.sqrt(sum((leaf**2).sum() for _, leaf in leaves(tree)))  # type: ignore[arg-type]
+    return torch.sqrt(sum((leaf**2).sum() for _, leaf in leaves(tree)))

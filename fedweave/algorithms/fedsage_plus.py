@@ -169,7 +169,8 @@ class MissingNeighbours(Part):
         slots = self.rounded(count.detach(), random.fold(key, "slots")).gather(0, rows)
         used = self.net.used(slots) & real[:, None]
         matching = self._own_mismatch(graph, made, rows, real, args)
-        return number + matching + classification(w["classifier"], graph, visible, rows, made, used)
+        result: Tensor = number + matching + classification(w["classifier"], graph, visible, rows, made, used)
+        return result
 
     def _rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Some visible nodes with hidden neighbours, int64 [sample], and which of them are real."""

@@ -67,7 +67,7 @@ class Clusters(TellsExamples):
 
     def _cut(self, state: Tree, round: Round) -> Tensor:
         """The number of every client's cluster, int64 [N], after this round's cuts."""
-        cluster = state["cluster"].clone()
+        cluster: Tensor = state["cluster"].clone()
         if state["round"] < self.wait:
             return cluster
         for number in cluster[round.at].unique().tolist():
@@ -82,7 +82,8 @@ class Clusters(TellsExamples):
     def _likeness(self, state: Tree, round: Round, rows: Tensor, updates: Tensor) -> Tensor:
         """[C, C], not negative: how alike the clients `rows` of a cluster are."""
         unit = updates / updates.norm(dim=1, keepdim=True).clamp(min=1e-30)
-        return (unit @ unit.T + 1).clamp(min=0)
+        result: Tensor = (unit @ unit.T + 1).clamp(min=0)
+        return result
 
 
 def smaller_side(likeness: Tensor, norms: Tensor) -> Tensor:

@@ -308,4 +308,5 @@ def _evaluated(metrics: Any) -> set[str]:
 
 def _training_loss(metrics: Any) -> float:
     rows = [row for row in metrics.to_pylist() if (row["split"], row["metric"]) == ("train", "loss")]
-    return sum(row["value"] for row in rows if row["client"] != "global")
+    result: float = sum(row["value"] for row in rows if row["client"] != "global")
+    return result

@@ -75,7 +75,7 @@ def write(dataset: Dataset, path: Path) -> None:
     text = {IDS: dataset.ids} | {key: getattr(dataset, own) for key, own in NAMES.items()}
     arrays |= {key: np.array(names) for key, names in text.items() if names}
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        np.savez_compressed(file, **arrays)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

@@ -30,7 +30,8 @@ class Pool(pyg.Pool):
         """[n, k] -> [graphs, k]."""
         graphs = batch.max().item() + 1  # int() would make the exporter look for a constant
         torch._check(graphs >= 1)
-        return pyg.POOLS[self.how](x, batch, graphs)
+        result: Tensor = pyg.POOLS[self.how](x, batch, graphs)
+        return result
 
 
 class Attention(nn.Module):
@@ -48,7 +49,8 @@ class Attention(nn.Module):
         loops = torch.arange(x.shape[0], device=x.device).expand(2, -1)
         every = torch.cat([others, loops], 1)
         torch._check(every.shape[1] != 0)
-        return self.layer(x, every)
+        result: Tensor = self.layer(x, every)
+        return result
 
 
 def check() -> None:

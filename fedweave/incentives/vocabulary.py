@@ -37,7 +37,8 @@ def tf_idf(counts: sp.csr_array) -> np.ndarray:
     graphs = counts.shape[0]
     having = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
     mean = counts.sum(axis=0) / np.maximum(having, 1)
-    return mean * (np.log((1 + graphs) / (1 + having)) + 1)
+    result: np.ndarray = mean * (np.log((1 + graphs) / (1 + having)) + 1)
+    return result
 
 
 def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:

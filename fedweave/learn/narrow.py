@@ -175,7 +175,8 @@ def _apart(found: dict[str, tuple[Any, Any]]) -> Given:
 
 def _stacked(leaf: Any, dim: Any, clients: int) -> Tensor:
     leaf, dim = _whole(leaf, dim)
-    return (leaf.expand(clients, *leaf.shape) if dim is None else leaf).clone()
+    result: Tensor = (leaf.expand(clients, *leaf.shape) if dim is None else leaf).clone()
+    return result
 
 
 def _whole(leaf: Any, dim: Any) -> tuple[Tensor, Any]:

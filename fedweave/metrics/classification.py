@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
-from fedweave.ops.batched import Operation
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
@@ -126,11 +126,11 @@ class _Argsort(Operation):
         return _sorting(score)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], score: Tensor) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, score: Tensor) -> tuple[Tensor, int]:
         return _Argsort.apply(score.movedim(in_dims[0], 0)), 0
 
 
@@ -168,7 +168,8 @@ def values(pairs: Mapping[str, Any]) -> dict[str, Any]:
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
     """total / count, NaN where the count is 0."""
-    return np.divide(total, count, out=np.full(np.shape(count), np.nan), where=count > 0)
+    result: np.ndarray = np.divide(total, count, out=np.full(np.shape(count), np.nan), where=count > 0)
+    return result
 
 
 def _mean(per_class: np.ndarray) -> np.ndarray:

@@ -105,7 +105,8 @@ def values(pairs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gap(share: np.ndarray) -> np.ndarray:
     """Group 1 minus group 0, over the last axis."""
-    return share[..., 1] - share[..., 0]
+    result: np.ndarray = share[..., 1] - share[..., 0]
+    return result
 
 
 def tradeoff(score: Any, sp: Any, eo: Any) -> Any:

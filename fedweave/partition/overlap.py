@@ -180,7 +180,8 @@ def overlaps(data: Dataset, held: list[np.ndarray]) -> tuple[np.ndarray, np.ndar
 
 def realised(pairs: np.ndarray) -> np.ndarray:
     """𝐍_i (eq. 8) of every client, float64 [P], from N or T [P, P]."""
-    return pairs.sum(1) / max(len(pairs) - 1, 1)
+    result: np.ndarray = pairs.sum(1) / max(len(pairs) - 1, 1)
+    return result
 
 
 def _shares(holders: sp.csr_matrix) -> np.ndarray:

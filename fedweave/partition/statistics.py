@@ -85,7 +85,8 @@ def _groups(data: Dataset, partition: Partition) -> dict[str, list[list[int]]]:
     many = max(2, int(sens.max(initial=-1)) + 1)
 
     def counted(examples: np.ndarray) -> list[int]:
-        return np.bincount(sens[examples][sens[examples] >= 0], minlength=many).tolist()
+        result: list[int] = np.bincount(sens[examples][sens[examples] >= 0], minlength=many).tolist()
+        return result
 
     tested = [part.examples[part.masks[TEST]] for part in partition.parts]
     return {

@@ -120,7 +120,8 @@ def summarised(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quan
 
     def value(run: Path) -> float | None:
         found = summary(run)["metrics"]
-        return found.get(name, found.get(earlier))
+        result: float | None = found.get(name, found.get(earlier))
+        return result
 
     return Quantity(unit, value, digits=digits, curve=lambda run: evaluated(name, run) or evaluated(earlier, run))
 
