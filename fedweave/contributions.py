@@ -18,6 +18,9 @@ from fedweave.errors import UserError
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
+    from fedweave.algorithms.fedavg import FedAvg
+    from fedweave.algorithms.parts import Round
+    from fedweave.core.engine import Engine
     from fedweave.core.tree import Tree
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
@@ -129,8 +132,8 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
         )
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
-    parts = algorithm.composed if isinstance(algorithm, FedAvg) else None
-    if parts is None or not algorithm.one_judged or parts.owner("step") or parts.owner("aggregate"):
+    means = isinstance(algorithm, FedAvg) and not any(map(algorithm.composed.owner, ("step", "aggregate")))
+    if not isinstance(algorithm, FedAvg) or not means or not algorithm.one_judged:
         raise UserError(
             f"{config.algorithm.name} in {directory} is not judged by a global model that is a weighted mean of its "
             "clients'; contributions are measured for such algorithms, for instance fedavg."
@@ -140,7 +143,9 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     where, _ = judging(built)
     net = algorithm.net if built.fed.test is None else algorithm.test_net
     rows = []
-    for number, round, state in _heard(built, reached.round):  # to the end, whose model tells whether it is the run
+    for number, round, state in _heard(
+        algorithm, built.fed, reached.round
+    ):  # to the end, whose model tells whether it is the run
         if number == reached.round:
             _check_repeated(algorithm.one_model(state), algorithm.one_model(reached.state), directory)
         if number in wanted:
@@ -201,7 +206,7 @@ def _numbers(text: str, last: int) -> set[int]:
     return set(map(int, words))
 
 
-def _heard(built: Any, rounds: int) -> Iterator[tuple[int, Any, Any]]:
+def _heard(algorithm: "FedAvg", fed: "Engine", rounds: int) -> "Iterator[tuple[int, Round, Tree]]":
     """Run again, without evaluation: every round's number, what the server heard in it, and its state after it."""
     from fedweave.algorithms.parts import Part, Round
     from fedweave.core.tree import Tree
@@ -219,8 +224,8 @@ def _heard(built: Any, rounds: int) -> Iterator[tuple[int, Any, Any]]:
             return state
 
     heard: list[Round] = []
-    algorithm = replace(built.algorithm, parts=(*built.algorithm.parts, Listener(heard.append)))
-    for step in train(algorithm, built.fed, rounds, eval_every=0):
+    listening = replace(algorithm, parts=(*algorithm.parts, Listener(heard.append)))
+    for step in train(listening, fed, rounds, eval_every=0):
         yield step.round, heard.pop(), step.state
 
 

@@ -240,9 +240,7 @@ class FairGraphFL:
     local_steps: int = 1
     lr: float = 0.001
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        graph_level=True, measures=True, evaluation=("score", "score_personal")
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(graph_level=True, evaluation=("score", "score_personal"))
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
     test_settings: ClassVar[dict[str, Any]] = {"lr": 0.01}
 

@@ -62,9 +62,7 @@ class FedAvg(Deployable):
     share: tuple[str, ...] = ("*",)
     parts: tuple[Part, ...] = ()
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        measures=True, pairs=True, evaluation=("score", "score_personal")
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal"))
 
     def __post_init__(self) -> None:
         for name in ("participation", "quorum"):

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from fedweave.algorithms.deployment import Deployable, Which
 from fedweave.algorithms.scoring import measure as measured
 from fedweave.contract.ordinary import NoGcn, ordinary
 from fedweave.contract.subject import EVERY, ROUNDS, SAVED, TOGETHER, Run, Subject, distance, everything, everywhere
-from fedweave.core.algorithm import capabilities
+from fedweave.core.algorithm import DeclaresCalls, PredictsJointly, TakesSome, capabilities
+from fedweave.core.engine import Engine
 from fedweave.core.federation import step_name
 from fedweave.core.tree import Tree, decode, map_leaves
 from fedweave.errors import ClientsMissing, ConfigError
@@ -153,7 +155,7 @@ def a_client_without_training_examples_keeps_what_it_receives(subject: Subject) 
     before the round or after it, and no weight decay or pull moves it."""
     settings = {"weight_decay": 0.5} if subject.takes("weight_decay") else {}
     made = subject.made(**settings)
-    if not hasattr(made, "deploy"):  # then no client has a whole model
+    if not isinstance(made, Deployable):  # then no client has a whole model
         return
     fed = subject.federation(clients=subject.graphs(idle=IDLE), **TOGETHER)
     client, given = f"site-{IDLE}", []
@@ -178,7 +180,9 @@ def training_lowers_the_loss(subject: Subject) -> None:
     made = subject.made(dropout=0.0)
     steps = train(made, subject.federation(), 12, eval_every=4)
     losses = [_training_loss(step.metrics) for step in steps if step.evaluated]
-    falls = all(later < earlier for earlier, later in pairwise(losses)) or getattr(made, "participation", 1.0) < 1
+    falls = all(later < earlier for earlier, later in pairwise(losses)) or (
+        isinstance(made, TakesSome) and made.participation < 1
+    )
     if not (falls and losses[-1] < 0.995 * losses[0]):
         told = ", ".join(f"{value:.4f}" for value in losses)
         raise Broken(
@@ -213,7 +217,7 @@ def _takes(subject: Subject, settings: Mapping[str, Any]) -> bool:
 def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
     """In each round a site is asked for the steps of `calls`, in their order; it may be left out of some."""
     run, made = subject.recorded(), subject.made()
-    if not hasattr(made, "calls"):
+    if not isinstance(made, DeclaresCalls):
         raise Broken("it has no `calls(clients)`, without which no site can take part")
     calls, scores = made.calls(len(run.fed.clients)), capabilities(made).evaluation
     due = {0: calls.setup, 1: calls.round, EVERY: (*calls.round, *calls.evaluation)}
@@ -225,9 +229,9 @@ def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
         raise Broken(f"{odd} are steps of the evaluation, but are run to train")
     if missing := [name for name in scores if not isinstance(getattr(getattr(made, name), "on_client", None), tuple)]:
         raise Broken(f"`capabilities` names {missing}, which are no steps")
-    if capabilities(made).predicts != hasattr(made, "predict"):
+    if capabilities(made).predicts != isinstance(made, PredictsJointly):
         raise Broken("`capabilities.predicts` is not whether it has `predict`")
-    if capabilities(made).predicts:
+    if isinstance(made, PredictsJointly):
         fed = subject.federation()
         state = made.init(fed)
         fed.ran.clear()
@@ -259,7 +263,7 @@ LAWS: dict[str, Law] = {
 }
 
 
-def _deployed(made: Any, state: Tree, fed: Any, which: str, client: str) -> Tree:
+def _deployed(made: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
     """The model that is stored at a client for its owner, whose states stay as they are."""
     before = fed.snapshot()
     made.deploy(state, fed, which)

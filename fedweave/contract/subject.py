@@ -12,7 +12,7 @@ import torch
 from fedweave.config import check_name, own_parameters
 from fedweave.contract import federations
 from fedweave.contract.wire import BytesEngine, Recorder, ShardedRecorder
-from fedweave.core.algorithm import Capabilities, capabilities, needs
+from fedweave.core.algorithm import Algorithm, Capabilities, capabilities, needs
 from fedweave.core.engine import Engine
 from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.tree import Tree, decode, encode, leaves
@@ -76,11 +76,11 @@ class Subject:
         """Whether the algorithm has all these settings."""
         return set(names) <= own_parameters(self.kind).keys()
 
-    def made(self, dropout: float = 0.5, **values: Any) -> Any:
+    def made(self, dropout: float = 0.5, **values: Any) -> Algorithm:
         """The algorithm with a small model; `values` go before its own settings."""
         return self._made(self.needs, dropout, **values)
 
-    def _made(self, needs: Capabilities, dropout: float = 0.5, **values: Any) -> Any:
+    def _made(self, needs: Capabilities, dropout: float = 0.5, **values: Any) -> Algorithm:
         tried: dict[str, Any] = {"local_steps": 1, **declared(self.kind, "test_settings")}
         name = tried.pop("model", "gin" if needs.graph_level else "gcn")
         check_name("test_settings: model", name, MODELS)
@@ -88,7 +88,8 @@ class Subject:
         model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **pooled).build(*federations.shape(needs))
         own = {name: value for name, value in tried.items() if self.takes(name)}
         try:
-            return self.kind(model, **(own | dict(self.values) | values))
+            made: Algorithm = self.kind(model, **(own | dict(self.values) | values))
+            return made
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the algorithm refuses its settings: {error}") from error
 
@@ -163,7 +164,9 @@ class Subject:
         """Options of an engine with several executors, each with an algorithm of its own."""
         return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.made}
 
-    def resumed(self, before: Run, made: Any, every: int = EVERY, **options: Any) -> Iterator[tuple[RoundResult, Any]]:
+    def resumed(
+        self, before: Run, made: Algorithm, every: int = EVERY, **options: Any
+    ) -> Iterator[tuple[RoundResult, Any]]:
         """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
         tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
         fed.restore(tree.get("clients", {}), tree.get("data"))

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from rich.filesize import decimal
 
 from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.preset import Preset
 from fedweave.core.algorithm import capabilities
 from fedweave.core.purposes import EVALUATION, FRAMING, PREDICTION
 from fedweave.privacy.spent import Bound, bounds, of_members, remarks, states_bound
@@ -90,8 +91,8 @@ def disclose(run: Run) -> Disclosure:
 
 def remaining(run: Run) -> tuple[str, ...]:
     """What the protection of a run's algorithm does not stop, where the algorithm says so."""
-    told = getattr(ALGORITHMS.get(run.summary["algorithm"]), "remaining", None)
-    return tuple(told(run.section("algorithm"))) if told else ()
+    kind: object = ALGORITHMS.get(run.summary["algorithm"])
+    return kind.remaining(run.section("algorithm")) if isinstance(kind, Preset) else ()
 
 
 def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedweave.core.algorithm import capabilities
+from fedweave.core.algorithm import MeasuresPairs
 from fedweave.core.tree import Tree
 from fedweave.rounds import RoundResult
 from fedweave.runs.checkpoint import Checkpoint
@@ -66,6 +66,6 @@ def pairs_of(built: Any, state: Tree) -> dict[str, np.ndarray]:
     """What the partition and, after the round of `state`, the algorithm know of every two clients: {name: float64
     [N, N]}, in client order."""
     known = dict(built.fed.pairs)
-    if capabilities(built.algorithm).pairs:
+    if isinstance(built.algorithm, MeasuresPairs):
         known |= built.algorithm.pairs(state)
     return {name: matrix.cpu().numpy() for name, matrix in known.items()}

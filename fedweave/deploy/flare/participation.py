@@ -40,6 +40,7 @@ from fedweave.engines.resending import LastReceived
 from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.incentives.tables import LIST, needed, own_table, padded
+from fedweave.incentives.vocabulary import vocabulary_of
 from fedweave.runs.files import write
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
@@ -193,7 +194,7 @@ class Participation:
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found
-        known = getattr(self.algorithm, "vocabulary", None)
+        known = vocabulary_of(self.algorithm)
         if known is None or self.asked.predict:
             self._take_up(found)
         else:

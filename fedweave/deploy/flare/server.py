@@ -17,7 +17,7 @@ import torch
 from nvflare.collab import collab
 
 from fedweave.config import Config, resolve
-from fedweave.core.algorithm import capabilities
+from fedweave.core.algorithm import PredictsJointly, capabilities
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.agreements import agreed, check_names, confirmed, uncompared
@@ -205,7 +205,7 @@ def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
     built.fed.restore(reached.fed)
     built.fed.begin(reached.round)
     try:
-        if capabilities(built.algorithm).predicts:
+        if isinstance(built.algorithm, PredictsJointly):
             built.algorithm.predict(reached.state, built.fed)
         else:
             built.algorithm.deploy(reached.state, built.fed, which)

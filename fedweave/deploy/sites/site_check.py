@@ -8,7 +8,7 @@ import numpy as np
 
 from fedweave.build import graph_of
 from fedweave.config import Config
-from fedweave.core.algorithm import calls_of, capabilities
+from fedweave.core.algorithm import TakesQuorum, calls_of, capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.core.text import counted
 from fedweave.datasets.alike import not_composed
@@ -155,7 +155,7 @@ def _rehearse(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Co
     spent = Spent.of(entry for journal in journals(folder) for entry in entries(journal))
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
-        needed = getattr(algorithm, "quorum", 1.0) >= 1  # then the run ends without the site
+        needed = not isinstance(algorithm, TakesQuorum) or algorithm.quorum >= 1  # then the run ends without the site
         (told.faults if needed else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
     return algorithm
 
