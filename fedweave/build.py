@@ -40,7 +40,8 @@ _LOG = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Built:
     """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. motifs: of
-    each client's small graphs, where the algorithm asks for them. close: lets go of what the engine runs on."""
+    each client's small graphs, where the algorithm asks for them. close: lets go of what the engine runs on. note: on
+    what could not be looked at, which is nothing here."""
 
     data: Dataset
     partition: Partition
@@ -48,6 +49,7 @@ class Built:
     fed: LocalEngine
     motifs: Mapping[str, MotifTable] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
+    note: str = ""
 
 
 class Ingredients(NamedTuple):

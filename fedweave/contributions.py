@@ -140,7 +140,7 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
         )
     reached = Checkpoint.load(directory / CHECKPOINT)
     check_again(directory, config, built, reached)
-    where, _ = judging(built)
+    where, _ = judging(built.fed)
     net = algorithm.net if built.fed.test is None else algorithm.test_net
     rows = []
     for number, round, state in _heard(
@@ -149,7 +149,7 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
         if number == reached.round:
             _check_repeated(algorithm.one_model(state), algorithm.one_model(reached.state), directory)
         if number in wanted:
-            _, graphs = judging(built)  # of the data as they are now
+            _, graphs = judging(built.fed)  # of the data as they are now
             rows += found(number, round, worth(round, net, graphs, metric), config.general.seed)
     return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
 

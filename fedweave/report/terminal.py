@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
@@ -18,6 +18,10 @@ from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
 from fedweave.report.notes import compared_people, covered, fallen_back, headline, judged_otherwise, notes, of_fairest
 from fedweave.runs.files import METRICS, read_table
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    from fedweave.build import Built
+    from fedweave.runs.saving import Ready
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
@@ -47,10 +51,13 @@ class Terminal:
         self._rounds = self._done = 0
         self._last = ""  # headline of the last evaluation
 
-    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: "Ready", directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
+        from fedweave.build import Built
+
         self._rounds, self._done = config.general.rounds, done
-        self.header(config, built)
+        if isinstance(built, Built):
+            self.header(config, built)
         if done:
             self._console.print(f"continuing after round {done} of {self._rounds}", highlight=False)
         if self._console.is_terminal:
@@ -59,7 +66,7 @@ class Terminal:
             self._task = self._bar.add_task("rounds", total=self._rounds, completed=done, note="")
             self._bar.start()
 
-    def header(self, config: Config, built: Any) -> None:
+    def header(self, config: Config, built: "Built") -> None:
         """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
         from fedweave.algorithms.fedavg import FedAvg
         from fedweave.datasets.odd_data import odd_data, one_class
@@ -91,7 +98,7 @@ class Terminal:
             self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
     @staticmethod
-    def _how(engine: Mapping[str, Any], built: Any) -> str:
+    def _how(engine: Mapping[str, Any], built: "Built") -> str:
         """By what the clients are run."""
         from fedweave.engines.sharded import Sharded
 

@@ -26,7 +26,7 @@ class Observed:
         """Hear of `now`."""
         if self._done is None and now["status"] in ("running", "done", "stopped") and now.get("rounds"):
             self._done = int(now["after"])
-            built = SimpleNamespace(fed=SimpleNamespace(ledger=self))
+            built: Any = SimpleNamespace(fed=SimpleNamespace(ledger=self))
             self._observer.begin(self._config, built, self._directory, self._done)
         for one in now.get("recent") or ():
             if self._done is not None and one["round"] > self._done:
