@@ -16,6 +16,7 @@ from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import Placement
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.model import Model
+from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.demands import check_columns, check_labels_and_nodes, check_people, check_pooling, check_scaling
@@ -151,7 +152,7 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     dtype = getattr(torch, engine.dtype)
     own = client_graphs(made.data, made.seen, dtype, vocabulary_of(made.algorithm), frozenset(clients))
     places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
-    given: dict[str, Any] = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
+    given: Record = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
     given["test"] = global_test_graph(made.data, made.seen, dtype)
     if _mode(made.model, "vmap") == "loop":
         return Worker(Loop(own, **given), made.algorithm)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
@@ -88,7 +89,7 @@ def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", pe
             examples, or a round is none of its.
     """
 
-    def found(number: int, round: Any, value: Any, seed: int) -> list[dict[str, Any]]:
+    def found(number: int, round: Any, value: Any, seed: int) -> list[Record]:
         return _of_round(number, round, value, permutations, seed)
 
     return _table(directory, rounds, metric, found)
@@ -98,7 +99,7 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
     """The column "leave_one_out" of `measured` alone, which is faster: a model per client and round."""
     from fedweave.incentives.shapley import leave_one_out
 
-    def found(number: int, round: Any, value: Any, seed: int) -> list[dict[str, Any]]:
+    def found(number: int, round: Any, value: Any, seed: int) -> list[Record]:
         import torch
 
         with torch.no_grad():
@@ -109,7 +110,7 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
     return _table(directory, rounds, metric, found)
 
 
-def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list[dict[str, Any]]]") -> "pa.Table":
+def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list[Record]]") -> "pa.Table":
     """The rows that `found` (number, what was heard, its value function, the seed) makes of each of the `rounds`."""
     if metric not in ("accuracy", "loss"):
         raise UserError(f"--metric {metric}: choose accuracy or loss.")
@@ -229,7 +230,7 @@ def _heard(algorithm: "FedAvg", fed: "Engine", rounds: int) -> "Iterator[tuple[i
         yield step.round, heard.pop(), step.state
 
 
-def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int) -> list[dict[str, Any]]:
+def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int) -> list[Record]:
     import torch
 
     from fedweave.core.random import generator

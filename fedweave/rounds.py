@@ -13,6 +13,7 @@ from fedweave.core import purposes
 from fedweave.core.algorithm import Algorithm, Evaluation, MeasuresAll, MeasuresClients, check_rounds
 from fedweave.core.engine import Engine, HoldsGraphs
 from fedweave.core.members import of_members
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.metrics.best_rounds import best_validated, fairest
@@ -127,7 +128,7 @@ def train(
         yield RoundResult(number, state, metrics, found)
 
 
-def _judged(algorithm: Algorithm, state: Tree, fed: Engine, last: bool) -> tuple[Evaluation, dict[str, Any]]:
+def _judged(algorithm: Algorithm, state: Tree, fed: Engine, last: bool) -> tuple[Evaluation, Record]:
     """The evaluation, by member where one client holds what all do, and after the `last` round what only a simulation
     can say of all examples together."""
     found = algorithm.evaluate(state, fed)

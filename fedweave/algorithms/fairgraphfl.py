@@ -20,7 +20,7 @@ paper's batch of 128 holds more than any of its agents has.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.algorithms.prototypes import MOTIFS, MotifPrototypes, listed
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, nest, ravel, unravel
 from fedweave.incentives import values
 from fedweave.incentives.payoffs import payoffs, unscaled
@@ -242,7 +243,7 @@ class FairGraphFL:
 
     capabilities: ClassVar[Capabilities] = Capabilities(graph_level=True, evaluation=("score", "score_personal"))
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
-    test_settings: ClassVar[dict[str, Any]] = {"lr": 0.01}
+    test_settings: ClassVar[Record] = {"lr": 0.01}
 
     def parts(self) -> tuple[Part, ...]:
         """Those that are not ablated."""

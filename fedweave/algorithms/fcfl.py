@@ -8,7 +8,7 @@ with one step. The first stage ends where its gradient has vanished at the small
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.algorithms.qfedavg import check_lipschitz, lipschitz_of
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError
 
@@ -108,7 +109,7 @@ class FCFL:
     optimizer: Literal["sgd"] = "sgd"
     lr: float = 0.1
 
-    test_settings: ClassVar[dict[str, Any]] = {"local_steps": 2}
+    test_settings: ClassVar[Record] = {"local_steps": 2}
 
     def parts(self) -> tuple[Part, ...]:
         """The two stages."""

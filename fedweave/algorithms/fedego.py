@@ -22,7 +22,7 @@ What the paper leaves open, or where this differs:
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.model import Model
 from fedweave.core.ranges import Real, Whole
+from fedweave.core.records import Record
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
@@ -110,7 +111,7 @@ class FedEgo(Deployable):
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients and the server train on mini-batches of ego-graphs"
     }
-    test_settings: ClassVar[dict[str, Any]] = {
+    test_settings: ClassVar[Record] = {
         "model": "ego",
         "batch": 4,
         "batches": 2,

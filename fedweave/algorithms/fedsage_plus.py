@@ -23,7 +23,7 @@ What the paper leaves open, or where this differs:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -47,6 +47,7 @@ from fedweave.core.federation import DATA, Client, Declaration, Federation, Send
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.mechanism import Gaussian
 from fedweave.core.ranges import Whole
+from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
@@ -302,7 +303,7 @@ class FedSagePlus:
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients train on mini-batches of mended graphs"
     }
-    test_settings: ClassVar[dict[str, Any]] = {
+    test_settings: ClassVar[Record] = {
         "batch": 8,
         "fan_out": 2,
         "local_steps": 2,

@@ -4,7 +4,7 @@ What several laws look at is run once (`Subject.run`). Where an algorithm lacks 
 hold either: the algorithm's class says so, and why, in `exempt_laws`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedweave.contract.subject import EVERY, ROUNDS, SAVED, TOGETHER, Run, Subje
 from fedweave.core.algorithm import DeclaresCalls, PredictsJointly, TakesSome, capabilities
 from fedweave.core.engine import Engine
 from fedweave.core.federation import step_name
+from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree, decode, map_leaves
 from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.rounds import SERVER, train
@@ -194,7 +195,7 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
     """With one client and one local step a round, what remains is training by PyTorch's own optimiser, to 1e-9."""
     if subject.needs.graph_level or not subject.takes("local_steps", "optimizer", "lr", "weight_decay"):
         raise Broken("it has no full-batch local steps of a chosen optimiser on nodes")
-    plain: dict[str, Any] = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
+    plain: Record = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
     adam = {"local_steps": 1, "optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
     kinds = [adam | {"optimizer_state": kept} for kept in ("kept", "fresh")] if subject.takes("optimizer_state") else []
     for settings in (plain, *(own for own in kinds if _takes(subject, own))):
@@ -205,7 +206,7 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
         _equal(found, expected, 1e-9, "federated and ordinary training")
 
 
-def _takes(subject: Subject, settings: Mapping[str, Any]) -> bool:
+def _takes(subject: Subject, settings: Values) -> bool:
     """Whether an algorithm does not refuse an optimiser that it cannot live with."""
     try:
         subject.made(**settings)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 from fedweave.runs.form import Form, form_of_config, read_form
 
@@ -25,7 +26,7 @@ class Source:
     weights: "Tree"
     form: Form
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Record:
         """What `pyg.build` needs to know, and who prepares data for it."""
         form = self.form
         return {

@@ -8,13 +8,13 @@ padding changes a bit.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
@@ -145,7 +145,7 @@ def merge(trees: Sequence[Tree]) -> Tree:
     return map_leaves(lambda *pairs: sum(pairs[1:], start=pairs[0]), *trees)
 
 
-def values(pairs: Mapping[str, Any]) -> dict[str, Any]:
+def values(pairs: Values) -> Record:
     """The metrics of `counts`' pairs, merged or not, with any leading axes: a float or a NumPy array for each.
 
     "loss" is the mean, "f1" micro F1, "macro_f1" the mean over classes that occur in truth or prediction. "auc" is that

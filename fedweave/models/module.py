@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer, Model
+from fedweave.core.records import Values
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, raised_at
 from fedweave.ops.sparse import Sparse
@@ -54,7 +55,7 @@ class ModuleKind:
         }
 
     @property
-    def hints(self) -> Mapping[str, Any]:
+    def hints(self) -> Values:
         """The settings' types."""
         return get_type_hints(self.module.__init__, include_extras=True)
 
@@ -74,7 +75,7 @@ class OwnModule:
     """A module and its settings."""
 
     module: type[nn.Module]
-    values: Mapping[str, Any]
+    values: Values
 
     def build(self, features: int, classes: int) -> Model:
         """The model.

@@ -1,7 +1,6 @@
 """What the command line shows of a run: how it goes, and its result."""
 
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.config import Config
+from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
@@ -98,7 +98,7 @@ class Terminal:
             self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
     @staticmethod
-    def _how(engine: Mapping[str, Any], built: "Built") -> str:
+    def _how(engine: Values, built: "Built") -> str:
         """By what the clients are run."""
         from fedweave.engines.sharded import Sharded
 
@@ -131,7 +131,7 @@ class Terminal:
             self._bar.stop()
 
 
-def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -> None:
+def show_result(console: Console, summary: Values, directory: Path) -> None:
     """The final models on the test split, what they cost, and where the files are."""
     metrics = summary["metrics"]
     kinds = ("global", "local", *(["trained"] if "trained/accuracy" in metrics else []))
@@ -175,7 +175,7 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _show_fairest(console: Console, metrics: Mapping[str, Any]) -> None:
+def _show_fairest(console: Console, metrics: Values) -> None:
     """The test result of the fairest round, or of the one shown in its place, and what to know of it."""
     fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
     words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
@@ -185,7 +185,7 @@ def _show_fairest(console: Console, metrics: Mapping[str, Any]) -> None:
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
 
 
-def _for_evaluation(summary: Mapping[str, Any]) -> str:
+def _for_evaluation(summary: Values) -> str:
     """How much of all directions together evaluation took; "" where that is not known."""
     if "bytes_evaluation" not in summary:
         return ""
@@ -193,7 +193,7 @@ def _for_evaluation(summary: Mapping[str, Any]) -> str:
     return f" ({decimal(summary['bytes_evaluation'])} of {every} for evaluation)"
 
 
-def _between_groups(found: Mapping[str, Any]) -> Table:
+def _between_groups(found: Values) -> Table:
     """The gaps between groups of people on the test split, beside what chance alone would show."""
     table = Table("between groups", box=SIMPLE_HEAD)
     for heading in ("global", "noise floor", "signed", "median", "undefined at"):

@@ -23,6 +23,7 @@ from fedweave import outside
 from fedweave.build import Built, build
 from fedweave.config import Config, written
 from fedweave.core.edge_list import MotifTable
+from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import check_same, digests
 from fedweave.demands import check_trained
@@ -114,7 +115,7 @@ class RunBackend:
     """
 
     build: Callable[[Config], Any] = simulated
-    held: Callable[[Any], dict[str, Any]] = held
+    held: Callable[[Any], Record] = held
     noted: Callable[[Any, int], pa.Table | None] = lambda fed, round: None
     stop: Stop | None = None
     source: Callable[[Any], dict[str, str]] = lambda built: digests(built.data)
@@ -128,7 +129,7 @@ def run(
     resume: bool = False,
     here: RunBackend | None = None,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> Record:
     """Run `config`, or continue it, and return the content of summary.json; a finished run is left as it is.
 
     overwrite: replace the run that `directory` holds; if the new one ends before it has saved a round, it is put back.
@@ -174,7 +175,7 @@ def run(
 
 
 def _prepare(
-    config: Config, built: Ready, directory: Path, columns: dict[str, Any], source: dict[str, str]
+    config: Config, built: Ready, directory: Path, columns: Record, source: dict[str, str]
 ) -> tuple[Checkpoint, pa.Table]:
     """Write what is known before training and restore the checkpoint, if there is one."""
     remove_leftovers(directory)
@@ -229,7 +230,7 @@ def _train(
     return files.reached
 
 
-def _summary(config: Config, built: Ready, last: Checkpoint) -> dict[str, Any]:
+def _summary(config: Config, built: Ready, last: Checkpoint) -> Record:
     spent = [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(built.fed.ledger.table())]
     return {
         "algorithm": config.algorithm.label,

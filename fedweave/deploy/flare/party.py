@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from fedweave.build import graph_of
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
@@ -65,7 +65,7 @@ class PartyData:
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
         return Holdings(graph_of(data, told["width"], dtype), None, replace(data, columns=()))
 
-    def marks(self, kept: Dataset) -> dict[str, Any]:
+    def marks(self, kept: Dataset) -> Record:
         """See `holdings.marks`, of the `kept` nodes."""
         return marks(replace(kept, columns=self.columns), self.scaling)
 

@@ -19,6 +19,7 @@ from fedweave.algorithms.deployment import deployable
 from fedweave.config import Config, resolve
 from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
 from fedweave.core.ledger import Ledger
+from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.agreements import agreed, check_names, confirmed, uncompared
@@ -67,7 +68,7 @@ class Progress:
     error: str = ""
     mistake: bool = False  # whether the error is the user's
     note: str = ""  # on what the sites hold
-    recent: list[dict[str, Any]] = field(default_factory=list)
+    recent: list[Record] = field(default_factory=list)
 
     link: CollabLink | None = None
     ledger: Ledger | None = None
@@ -96,7 +97,7 @@ class Progress:
     def end(self) -> None:
         """Training is over."""
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Record:
         """For the wire."""
         self.waiting = () if self.link is None else self.link.owing
         return {key: value for key, value in self.__dict__.items() if key not in ("link", "ledger")}
@@ -238,18 +239,18 @@ def mistaken(error: FedweaveError) -> bool:
     return isinstance(error, UserError) or mendable(error.missing.values() if isinstance(error, ClientsMissing) else ())
 
 
-def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> dict[str, Any]:
+def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> Record:
     """What a watcher may ask of a running job: how far it is, and to stop after the round."""
     if isinstance(data, dict) and data.get("stop"):
         stop.signal = signal.SIGTERM
     return progress.plain()
 
 
-def _held(built: Joined) -> dict[str, Any]:
+def _held(built: Joined) -> Record:
     """partition.parquet of a federation: what the sites said; edges to others' nodes nobody can know."""
     replies = built.replies
     told = [replies[site] for site in replies.clients]
-    columns: dict[str, Any] = {
+    columns: Record = {
         "client": list(replies.clients),
         "nodes": [_told(reply["nodes"]) for reply in told],
         "edges_kept": [_told(reply["edges"]) for reply in told],

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedweave.config import Config
 from fedweave.core.ledger import Ledger
+from fedweave.core.records import Record
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import LEDGER, read_table
 from fedweave.runs.run import RunObserver
@@ -22,7 +23,7 @@ class Observed:
         self._done: int | None = None  # the last round that the observer knows of
         self._sizes: dict[str, int] = {}
 
-    def __call__(self, now: dict[str, Any]) -> None:
+    def __call__(self, now: Record) -> None:
         """Hear of `now`."""
         if self._done is None and now["status"] in ("running", "done", "stopped") and now.get("rounds"):
             self._done = int(now["after"])
