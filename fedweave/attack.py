@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
     from torch import Tensor
 
     from fedweave.algorithms.fairgfl import OverlapWeights
+    from fedweave.algorithms.parts.composition import MadeOfParts
     from fedweave.build import Built
 
 Row = tuple[str, str, float, float]
@@ -50,7 +51,7 @@ def found(config: Any) -> list[Row]:
     from fedweave.core import random
 
     built = build(config)
-    parts = getattr(built.algorithm, "composed", {}).values()
+    parts = built.algorithm.composed.values() if isinstance(built.algorithm, MadeOfParts) else ()
     part = next((part for part in parts if isinstance(part, OverlapWeights) and part.estimator == "ldp"), None)
     if part is None:
         raise UserError(
@@ -100,4 +101,5 @@ def _links(built: "Built") -> "Tensor":
     from fedweave.partition.statistics import statistics
 
     links = sum(statistics(built.data, built.partition)["edges_kept"])
-    return torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)
+    result: Tensor = torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)
+    return result

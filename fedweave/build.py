@@ -11,12 +11,13 @@ import torch
 
 from fedweave import datasets
 from fedweave.config import Config, Document, resolve
-from fedweave.core.algorithm import capabilities, needs
+from fedweave.core.algorithm import Algorithm, DeclaresCalls, capabilities, needs
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import Placement
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.maker import maker_of
 from fedweave.core.model import Model
+from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.demands import check_columns, check_labels_and_nodes, check_people, check_pooling, check_scaling
@@ -27,7 +28,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
 from fedweave.incentives.tables import tables
-from fedweave.incentives.vocabulary import Vocabulary
+from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
 from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
@@ -41,14 +42,16 @@ _LOG = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Built:
     """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. motifs: of
-    each client's small graphs, where the algorithm asks for them. close: lets go of what the engine runs on."""
+    each client's small graphs, where the algorithm asks for them. close: lets go of what the engine runs on. note: on
+    what could not be looked at, which is nothing here."""
 
     data: Dataset
     partition: Partition
-    algorithm: Any
-    fed: Any
+    algorithm: Algorithm
+    fed: LocalEngine
     motifs: Mapping[str, MotifTable] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
+    note: str = ""
 
 
 class Origin(NamedTuple):
@@ -68,7 +71,7 @@ class Ingredients(NamedTuple):
     partition: Partition
     seen: Partition
     model: Model
-    algorithm: Any
+    algorithm: Algorithm
 
 
 def ingredients(config: Config) -> Ingredients:
@@ -98,7 +101,7 @@ def build(config: Config) -> Built:
         torch.set_num_threads(engine.threads)
     made = ingredients(config)
     data, seen, algorithm = made.data, made.seen, made.algorithm
-    if hasattr(algorithm, "calls"):
+    if isinstance(algorithm, DeclaresCalls):
         check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
         check_columns(config, seen, algorithm)
     check_people(config, data, algorithm)
@@ -161,10 +164,9 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     torch.set_num_threads(engine.threads or 1)
     keep_freed_memory()
     dtype = getattr(torch, engine.dtype)
-    vocabulary = getattr(made.algorithm, "vocabulary", None)
-    own = client_graphs(made.data, made.seen, dtype, vocabulary, frozenset(clients))
+    own = client_graphs(made.data, made.seen, dtype, vocabulary_of(made.algorithm), frozenset(clients))
     places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
-    given: dict[str, Any] = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
+    given: Record = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
     given["test"] = global_test_graph(made.data, made.seen, dtype)
     if _mode(made.model, "vmap") == "loop":
         return Worker(Loop(own, **given), made.algorithm)
@@ -178,7 +180,7 @@ def _mode(model: Model, wanted: str) -> str:
 def federation(
     data: Dataset,
     partition: Partition,
-    algorithm: Any,
+    algorithm: Algorithm,
     *,
     seed: int = 0,
     mode: str = "vmap",
@@ -206,9 +208,11 @@ def federation(
     return fed
 
 
-def _simulation(data: Dataset, partition: Partition, algorithm: Any, dtype: torch.dtype, **options: Any) -> Simulation:
+def _simulation(
+    data: Dataset, partition: Partition, algorithm: Algorithm, dtype: torch.dtype, **options: Any
+) -> Simulation:
     return Simulation(
-        client_graphs(data, partition, dtype, getattr(algorithm, "vocabulary", None)),
+        client_graphs(data, partition, dtype, vocabulary_of(algorithm)),
         classes=data.classes,
         test=global_test_graph(data, partition, dtype),
         held=held_graphs(data, partition, dtype),

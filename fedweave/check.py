@@ -46,10 +46,10 @@ def begun(config: "Config", built: "Built") -> None:
     Raises:
         FedweaveError: it refuses.
     """
-    from fedweave.core.algorithm import calls_of, check_rounds
+    from fedweave.core.algorithm import DeclaresCalls, calls_of, check_rounds
 
     check_rounds(built.algorithm, config.general.rounds)
-    if not hasattr(built.algorithm, "calls"):  # one from outside, which no site runs
+    if not isinstance(built.algorithm, DeclaresCalls):  # one from outside, which no site runs
         return
     if not calls_of(built.algorithm, config.algorithm.label, len(built.fed.clients)).setup:
         built.fed.begin(0)
@@ -128,9 +128,10 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
 
 def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
     """What the data of all clients tell beside messages whose ε is stated."""
+    from fedweave.algorithms.parts.composition import MadeOfParts
     from fedweave.datasets.features import OVER_NODES
 
-    composed = getattr(built.algorithm, "composed", None)  # of algorithms made of parts
+    composed = built.algorithm.composed if isinstance(built.algorithm, MadeOfParts) else None
     if composed is not None and composed.mechanism and config.data.values.get("normalise") in OVER_NODES:
         yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
     if composed is not None and composed.mechanism and _counted(config, built.data.columns):

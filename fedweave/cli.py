@@ -154,10 +154,13 @@ def run(
     from fedweave.report.terminal import Terminal, screen, show_result
     from fedweave.runs import run as runs
     from fedweave.runs.files import is_used
+    from fedweave.runs.replacing import recover
+    from fedweave.runs.resuming import examine
+    from fedweave.runs.stopping import Interrupted
 
     console = screen(quiet)
-    runs.recover(directory)
-    if resume and (done := runs.examine(chosen, directory, resume)):
+    recover(directory)
+    if resume and (done := examine(chosen, directory, resume)):
         console.print(
             f"this run is finished: {done['rounds']} of {counted(done['rounds'], 'round')} done", highlight=False
         )
@@ -171,7 +174,7 @@ def run(
     try:
         with _live_page(directory) if live else nullcontext():
             summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
-    except runs.Interrupted as error:
+    except Interrupted as error:
         again = [
             config,
             *(f"--set={text}" for text in settings or []),

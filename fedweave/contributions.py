@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
+    from fedweave.algorithms.fedavg import FedAvg
+    from fedweave.algorithms.parts import Round
+    from fedweave.core.engine import Engine
     from fedweave.core.tree import Tree
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
@@ -85,7 +89,7 @@ def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", pe
             examples, or a round is none of its.
     """
 
-    def found(number: int, round: Any, value: Any, seed: int) -> list[dict[str, Any]]:
+    def found(number: int, round: Any, value: Any, seed: int) -> list[Record]:
         return _of_round(number, round, value, permutations, seed)
 
     return _table(directory, rounds, metric, found)
@@ -95,7 +99,7 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
     """The column "leave_one_out" of `measured` alone, which is faster: a model per client and round."""
     from fedweave.incentives.shapley import leave_one_out
 
-    def found(number: int, round: Any, value: Any, seed: int) -> list[dict[str, Any]]:
+    def found(number: int, round: Any, value: Any, seed: int) -> list[Record]:
         import torch
 
         with torch.no_grad():
@@ -106,7 +110,7 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
     return _table(directory, rounds, metric, found)
 
 
-def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list[dict[str, Any]]]") -> "pa.Table":
+def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list[Record]]") -> "pa.Table":
     """The rows that `found` (number, what was heard, its value function, the seed) makes of each of the `rounds`."""
     if metric not in ("accuracy", "loss"):
         raise UserError(f"--metric {metric}: choose accuracy or loss.")
@@ -129,22 +133,24 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
         )
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
-    parts = algorithm.composed if isinstance(algorithm, FedAvg) else None
-    if parts is None or not algorithm.one_judged or parts.owner("step") or parts.owner("aggregate"):
+    means = isinstance(algorithm, FedAvg) and not any(map(algorithm.composed.owner, ("step", "aggregate")))
+    if not isinstance(algorithm, FedAvg) or not means or not algorithm.one_judged:
         raise UserError(
             f"{config.algorithm.name} in {directory} is not judged by a global model that is a weighted mean of its "
             "clients'; contributions are measured for such algorithms, for instance fedavg."
         )
     reached = Checkpoint.load(directory / CHECKPOINT)
     check_again(directory, config, built, reached)
-    where, _ = judging(built)
+    where, _ = judging(built.fed)
     net = algorithm.net if built.fed.test is None else algorithm.test_net
     rows = []
-    for number, round, state in _heard(built, reached.round):  # to the end, whose model tells whether it is the run
+    for number, round, state in _heard(
+        algorithm, built.fed, reached.round
+    ):  # to the end, whose model tells whether it is the run
         if number == reached.round:
             _check_repeated(algorithm.one_model(state), algorithm.one_model(reached.state), directory)
         if number in wanted:
-            _, graphs = judging(built)  # of the data as they are now
+            _, graphs = judging(built.fed)  # of the data as they are now
             rows += found(number, round, worth(round, net, graphs, metric), config.general.seed)
     return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
 
@@ -201,7 +207,7 @@ def _numbers(text: str, last: int) -> set[int]:
     return set(map(int, words))
 
 
-def _heard(built: Any, rounds: int) -> Iterator[tuple[int, Any, Any]]:
+def _heard(algorithm: "FedAvg", fed: "Engine", rounds: int) -> "Iterator[tuple[int, Round, Tree]]":
     """Run again, without evaluation: every round's number, what the server heard in it, and its state after it."""
     from fedweave.algorithms.parts import Part, Round
     from fedweave.core.tree import Tree
@@ -219,12 +225,12 @@ def _heard(built: Any, rounds: int) -> Iterator[tuple[int, Any, Any]]:
             return state
 
     heard: list[Round] = []
-    algorithm = replace(built.algorithm, parts=(*built.algorithm.parts, Listener(heard.append)))
-    for step in train(algorithm, built.fed, rounds, eval_every=0):
+    listening = replace(algorithm, parts=(*algorithm.parts, Listener(heard.append)))
+    for step in train(listening, fed, rounds, eval_every=0):
         yield step.round, heard.pop(), step.state
 
 
-def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int) -> list[dict[str, Any]]:
+def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int) -> list[Record]:
     import torch
 
     from fedweave.core.random import generator

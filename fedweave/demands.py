@@ -1,13 +1,12 @@
 """What an algorithm and a model demand of data, a partition and each other, checked before anything is computed."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from fedweave.config import Config, parameters, registry
 from fedweave.core import model as models
-from fedweave.core.algorithm import capabilities, needs
+from fedweave.core.algorithm import DeclaresCalls, capabilities, needs
 from fedweave.core.federation import step_info
 from fedweave.core.model import Model
 from fedweave.datasets.base import Dataset
@@ -46,7 +45,7 @@ def _check_same_nodes(config: Config, partition: Partition) -> None:
     )
 
 
-def check_columns(config: Config, partition: Partition, algorithm: Any) -> None:
+def check_columns(config: Config, partition: Partition, algorithm: DeclaresCalls) -> None:
     """Refuse clients with columns of their own whose messages a horizontal algorithm would add up."""
     kind, apart = capabilities(config.algorithm.kind), any(part.columns is not None for part in partition.parts)
     if not apart or kind.vertical or kind.pooled:
@@ -90,7 +89,7 @@ def untested(test: Sequence[int | None], judged: bool) -> str:
     return UNTESTED if not judged and None not in test and not sum(filter(None, test)) else ""
 
 
-def check_scaling(how: str, algorithm: Any, records: Sequence[str]) -> None:
+def check_scaling(how: str, algorithm: DeclaresCalls, records: Sequence[str]) -> None:
     """Refuse to scale features by numbers over all examples where ε is of one of them: it moves all the others, too.
 
     how: the scaling of the features (`datasets.features.normalise`). records: what ε may be of (`mechanism.LDP.per`).
@@ -109,7 +108,7 @@ def check_scaling(how: str, algorithm: Any, records: Sequence[str]) -> None:
         )
 
 
-def check_people(config: Config, data: Dataset, algorithm: Any) -> None:
+def check_people(config: Config, data: Dataset, algorithm: object) -> None:
     """Raise ConfigError or DataError unless the data says of which group people are, where that is needed."""
     if not needs(algorithm).sens:
         return

@@ -1,13 +1,13 @@
 """A run's directory from Python: its tables, its configuration, and the models that it left."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fedweave.config import Config, read_saved
+from fedweave.core.records import Values
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
@@ -27,7 +27,7 @@ class SavedRun:
 
     directory: Path
     config: Config
-    summary: Mapping[str, Any]
+    summary: Values
     metrics: pa.Table
     ledger: pa.Table
     partition: pa.Table

@@ -13,6 +13,8 @@ from fedweave.errors import DataError, UserError, listed
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
+    from fedweave.runs.trained import Trained
+
 
 class ModelName(StrEnum):
     """The models that a run may leave (see `algorithms.deployment.Deployable`)."""
@@ -121,11 +123,12 @@ def predictions(
     return _jointly(run, data)
 
 
-def _jointly(run: Any, data: Path | None) -> "pa.Table":
+def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
     """What the parties of a vertical run predict."""
     import numpy as np
 
     from fedweave.build import build
+    from fedweave.core.algorithm import PredictsJointly
     from fedweave.runs.predictions import Predicted, predictions_table
 
     built = run.built
@@ -140,7 +143,9 @@ def _jointly(run: Any, data: Path | None) -> "pa.Table":
         built = _same_parties(built, now, data)
         built.fed.restore(kept)
         built.fed.begin(round)
-    built.algorithm.predict(run.state, built.fed)
+    algorithm = built.algorithm
+    if isinstance(algorithm, PredictsJointly):  # as its class says
+        algorithm.predict(run.state, built.fed)
     states, nodes = built.fed.snapshot(), np.arange(built.data.nodes)
     told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
     masks = {client: part.masks for client, part in zip(run.built.fed.clients, run.seen.parts, strict=True)}

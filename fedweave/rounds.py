@@ -10,9 +10,10 @@ import torch
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.core import purposes
-from fedweave.core.algorithm import Algorithm, Evaluation, capabilities, check_rounds
+from fedweave.core.algorithm import Algorithm, Evaluation, MeasuresAll, MeasuresClients, check_rounds
 from fedweave.core.engine import Engine, HoldsGraphs
 from fedweave.core.members import of_members
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.metrics.best_rounds import best_validated, fairest
@@ -127,7 +128,7 @@ def train(
         yield RoundResult(number, state, metrics, found)
 
 
-def _judged(algorithm: Algorithm, state: Tree, fed: Engine, last: bool) -> tuple[Evaluation, dict[str, Any]]:
+def _judged(algorithm: Algorithm, state: Tree, fed: Engine, last: bool) -> tuple[Evaluation, Record]:
     """The evaluation, by member where one client holds what all do, and after the `last` round what only a simulation
     can say of all examples together."""
     found = algorithm.evaluate(state, fed)
@@ -145,7 +146,7 @@ def evaluated(number: int, rounds: int, eval_every: int) -> bool:
 
 def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.Table | None:
     """Rows of what the server knows of each client after a round; None if there is nothing."""
-    if not capabilities(algorithm).measures or not (found := algorithm.measures(state, fed)):  # type: ignore[attr-defined]
+    if not isinstance(algorithm, MeasuresClients) or not (found := algorithm.measures(state, fed)):
         return None
     known = [
         (round, client, SERVER, name, value)
@@ -158,8 +159,7 @@ def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.
 
 def of_all(algorithm: Algorithm, state: Tree) -> dict[str, float]:
     """What the server knows of all clients together after a round, by name."""
-    counts: dict[str, float] = getattr(algorithm, "counts", lambda state: {})(state)
-    return counts
+    return algorithm.counts(state) if isinstance(algorithm, MeasuresAll) else {}
 
 
 def _tree(algorithm: Algorithm, method: str, state: Any) -> Tree:

@@ -96,7 +96,7 @@ def test_where_clients_are_judged_by_models_of_their_own_nobody_is_paid_by_anoth
 def test_all_clients_together_make_the_rounds_own_step(finished: Path, total: float) -> None:
     """Weights need not sum to 1 (FairGFL, q-FedAvg)."""
     built = build(config.read(finished / "config.toml")[0])
-    *_, (_, round, _) = _heard(built, ROUNDS)
+    *_, (_, round, _) = _heard(built.algorithm, built.fed, ROUNDS)
     weights = total * round.weights
     w = map_leaves(torch.add, round.w, round.replies.weighted_sum("update", weights))
     test = built.fed.test
@@ -113,7 +113,7 @@ def test_all_clients_together_make_the_rounds_own_step(finished: Path, total: fl
 
 def test_a_weight_below_0_is_refused(finished: Path) -> None:
     built = build(config.read(finished / "config.toml")[0])
-    *_, (_, round, _) = _heard(built, ROUNDS)
+    *_, (_, round, _) = _heard(built.algorithm, built.fed, ROUNDS)
     weights = torch.tensor([0.5, 0.5, -0.25, 0.25], dtype=torch.float64)
     with pytest.raises(UserError, match=f"^{round.replies.clients[2]}'s weight is -0.25; "):
         worth(replace(round, weights=weights), built.algorithm.model, [], "loss")
@@ -122,7 +122,7 @@ def test_a_weight_below_0_is_refused(finished: Path) -> None:
 def test_a_round_by_hand(finished: Path, oracles: ModuleType) -> None:
     """Every coalition's model mixed and judged one by one, and the Shapley values of the reference arithmetic."""
     built = build(config.read(finished / "config.toml")[0])
-    *_, (_, round, _) = _heard(built, ROUNDS)
+    *_, (_, round, _) = _heard(built.algorithm, built.fed, ROUNDS)
     replies, n, test = list(round.replies), round.replies.stack("n").numpy(), built.fed.test
     assert test is not None
     mask = test.masks[2]

@@ -4,8 +4,6 @@
 names. `PARTS` are what the FedAvg family is made of: name in `[algorithm] parts` -> frozen dataclass.
 """
 
-from typing import Any
-
 from fedweave.algorithms import parts
 from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
@@ -41,8 +39,9 @@ from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
 from fedweave.algorithms.rffl import RFFL, Reputation, ReputationReward
 from fedweave.algorithms.scaffold import ControlVariates, Scaffold
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
+from fedweave.core.records import Record
 
-ALGORITHMS: dict[str, Any] = {
+ALGORITHMS: Record = {
     "local": Local,
     "centralized": Centralized,
     "fedavg": FedAvg,

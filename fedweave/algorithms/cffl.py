@@ -50,7 +50,7 @@ class Credibility(TellsExamples):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """n_i / Σ n_k over those that remain, 0 of the others."""
-        n = round.replies.stack("n") * state["inside"][round.at].double()
+        n: Tensor = round.replies.stack("n") * state["inside"][round.at].double()
         return n / n.sum().clamp(min=1)
 
     def value(self, state: Tree, round: Round) -> Tensor:
@@ -60,9 +60,11 @@ class Credibility(TellsExamples):
 
         def accuracy(w: Tree) -> Tensor:
             hits = models.apply(round.model, w, graph).argmax(1) == graph.y
-            return (hits * known).sum() / known.sum()
+            result: Tensor = (hits * known).sum() / known.sum()
+            return result
 
-        last, v = state["c"][round.at], torch.where(inside, vmap(accuracy, chunk_size=32)(round.trained), 0)
+        last: Tensor = state["c"][round.at]
+        v = torch.where(inside, vmap(accuracy, chunk_size=32)(round.trained), 0)
         whole = last.sum().clamp(min=LEAST)  # what those called share, so that values of all sum to 1
         c = torch.sinh(self.a * (0.2 * last / whole + 0.8 * v / v.sum().clamp(min=1e-12))) * inside
         if c.sum() <= 0:
@@ -90,7 +92,8 @@ class CredibilityReward(TellsExamples, SparseUpdates):
     def quota(self, round: Round) -> Tensor:
         """c / max · n / max."""
         n = round.replies.stack("n").double()
-        return round.value / round.value.max().clamp(min=LEAST) * n / n.max().clamp(min=1)
+        result: Tensor = round.value / round.value.max().clamp(min=LEAST) * n / n.max().clamp(min=1)
+        return result
 
     def earned(self, round: Round, quota: Tensor) -> Tree:
         """What others gave, leaves [P, …]."""

@@ -49,7 +49,7 @@ class CosineValue(TellsExamples):
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients."""
         phi = self.likeness(round.updates, round.weights @ round.updates)
-        r = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.least)
+        r: Tensor = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.least)
         return r / r.sum() * self._known(state)[round.at].sum()
 
     def _known(self, state: Tree) -> Tensor:
@@ -131,7 +131,8 @@ def largest(u: Tensor, quota: Tensor) -> Tensor:
     """[P, *u.shape]: of u's n entries the min(⌈quota_i n⌉, n − 1) of largest magnitude, 0 elsewhere; quota [P]."""
     n = u.numel()
     keep = torch.ceil(quota * n).long().clamp(max=n - 1)
-    return reward(u.flatten(), keep).unflatten(1, u.shape)
+    result: Tensor = reward(u.flatten(), keep).unflatten(1, u.shape)
+    return result
 
 
 @preset_of(Normalised, CosineValue, SparseReward, without=("least",))

@@ -129,6 +129,20 @@ class Deployable:
         return _kept(client, self.last_trained(client, message))
 
 
+def deployable(algorithm: object) -> Deployable:
+    """An algorithm, which is to keep a whole model at each client.
+
+    Raises:
+        UserError: it does not.
+    """
+    if not isinstance(algorithm, Deployable):
+        raise UserError(
+            f"{type(algorithm).__name__} keeps no models that could be used after training; derive it from "
+            "fedweave.algorithms.deployment.Deployable, and say which they are."
+        )
+    return algorithm
+
+
 def _kept(client: Client, w: Any) -> Tree:
     if w is not None:
         client.state["model"] = w

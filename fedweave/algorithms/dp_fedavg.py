@@ -9,10 +9,11 @@ about the data; a fixed number of members a round, and no privacy amplification 
 from a seed that all know.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedweave.algorithms.parts import MemberNoise, Uniform
 from fedweave.algorithms.preset import preset_of
+from fedweave.core.records import Record
 
 
 @preset_of(Uniform, MemberNoise)
@@ -23,4 +24,4 @@ class DPFedAvg:
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "the server's step is one of a clipped update with noise"
     }
-    test_settings: ClassVar[dict[str, Any]] = {"sigma": 0.01}  # with more noise five clients learn nothing
+    test_settings: ClassVar[Record] = {"sigma": 0.01}  # with more noise five clients learn nothing

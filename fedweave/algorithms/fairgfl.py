@@ -21,7 +21,7 @@ What the paper leaves open, or where this differs:
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,7 @@ from fedweave.core import random
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.mechanism import LDP
 from fedweave.core.ranges import Real, Whole
+from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.ops.hashing import bits
@@ -293,7 +294,7 @@ class OverlapWeights(Part):
         return tuple(told)
 
 
-def overlap(pairs: Mapping[str, Any], alpha: float) -> Tensor:
+def overlap(pairs: Values, alpha: float) -> Tensor:
     """O_i = Σ_k α N_ik + (1 − α) T_ik, float64 [N] (eq. 24)."""
     both: Tensor = alpha * pairs["nodes"] + (1 - alpha) * pairs["links"]
     return both.sum(1)
@@ -314,7 +315,7 @@ class FairGFL:
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "the server's step is longer by the worst loss"
     }
-    test_settings: ClassVar[dict[str, Any]] = {
+    test_settings: ClassVar[Record] = {
         "code_size": 20,
         "encoder_rounds": 3,
         "sample": 24,

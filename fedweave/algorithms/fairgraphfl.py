@@ -20,7 +20,7 @@ paper's batch of 128 holds more than any of its agents has.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.algorithms.prototypes import MOTIFS, MotifPrototypes, listed
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, nest, ravel, unravel
 from fedweave.incentives import values
 from fedweave.incentives.payoffs import payoffs, unscaled
@@ -95,7 +96,7 @@ class AgentValue(Part):
         """ReLU(r_i) / Σ ReLU(r_j) with the values before the round; zeros where no agent that replied has any."""
         if self.weights == "size":
             return by_size(round)
-        share = state["r"][round.at].relu()
+        share: Tensor = state["r"][round.at].relu()
         return share / share.sum() if share.sum() > 0 else share
 
     def value(self, state: Tree, round: Round) -> Tensor:
@@ -240,11 +241,9 @@ class FairGraphFL:
     local_steps: int = 1
     lr: float = 0.001
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        graph_level=True, measures=True, evaluation=("score", "score_personal")
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(graph_level=True, evaluation=("score", "score_personal"))
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
-    test_settings: ClassVar[dict[str, Any]] = {"lr": 0.01}
+    test_settings: ClassVar[Record] = {"lr": 0.01}
 
     def parts(self) -> tuple[Part, ...]:
         """Those that are not ablated."""

@@ -8,7 +8,7 @@ with one step. The first stage ends where its gradient has vanished at the small
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.algorithms.qfedavg import check_lipschitz, lipschitz_of
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError
 
@@ -88,7 +89,8 @@ def common_descent(products: np.ndarray) -> np.ndarray:
     found = linprog(-scaled.sum(0), -scaled, np.zeros(count), np.ones((1, count)), np.ones(1))
     if found.x is None:
         raise FedweaveError(f"the direction of common descent was not found: {found.message}")
-    return np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
+    result: np.ndarray = np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
+    return result
 
 
 @preset_of(ParetoDescent, without=("lipschitz",))
@@ -107,7 +109,7 @@ class FCFL:
     optimizer: Literal["sgd"] = "sgd"
     lr: float = 0.1
 
-    test_settings: ClassVar[dict[str, Any]] = {"local_steps": 2}
+    test_settings: ClassVar[Record] = {"local_steps": 2}
 
     def parts(self) -> tuple[Part, ...]:
         """The two stages."""

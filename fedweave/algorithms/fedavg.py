@@ -62,9 +62,7 @@ class FedAvg(Deployable):
     share: tuple[str, ...] = ("*",)
     parts: tuple[Part, ...] = ()
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        measures=True, pairs=True, evaluation=("score", "score_personal")
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal"))
 
     def __post_init__(self) -> None:
         self.take_model()
@@ -279,7 +277,7 @@ class FedAvg(Deployable):
 
     def _whole(self, ctx: Context) -> Tree:
         """The received weights, and the client's own in the places that are not shared."""
-        received = ctx.message.get("w", {})
+        received: Tree = ctx.message.get("w", {})
         if not self._own_weights:
             return received
         return nest(dict(leaves(ctx.own)) | dict(leaves(received)))

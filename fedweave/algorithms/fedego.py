@@ -22,7 +22,7 @@ What the paper leaves open, or where this differs:
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.model import Model
 from fedweave.core.ranges import Real, Whole
+from fedweave.core.records import Record
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
@@ -110,7 +111,7 @@ class FedEgo(Deployable):
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients and the server train on mini-batches of ego-graphs"
     }
-    test_settings: ClassVar[dict[str, Any]] = {
+    test_settings: ClassVar[Record] = {
         "model": "ego",
         "batch": 4,
         "batches": 2,
@@ -316,10 +317,11 @@ class FedEgo(Deployable):
         """Eq. 2 with the centres' soft labels, over a random mini-batch of mashed ego-graphs."""
         size = min(self.batch, self._in_epoch(len(args["label"])))
         order = random.bits(random.fold(key, "batch"), len(args["label"])).argsort()[:size]
-        h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index, union-attr]
+        h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index]
         egos, split = ego.ego_graph(h, len(order), self.fan_out), self.egos.split(self.model)
         logits = models.apply(self.model[split:], phi, egos, key, first=split)
-        return -(args["label"][order] * F.log_softmax(logits, -1)).sum(-1).mean()
+        result: Tensor = -(args["label"][order] * F.log_softmax(logits, -1)).sum(-1).mean()
+        return result
 
     def _personal(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
         """Line 38: Θ_g and λ_i Φ_g + (1 − λ_i) Φ_i, and {"emd", "lambda", "divergence": ‖Φ_i − Φ_g‖ / ‖Φ_g‖ after it}.
@@ -380,4 +382,4 @@ class FedEgo(Deployable):
 
 
 def _norm(tree: Tree) -> Tensor:
-    return torch.sqrt(sum((leaf**2).sum() for _, leaf in leaves(tree)))  # type: ignore[arg-type]
+    return torch.sqrt(sum((leaf**2).sum() for _, leaf in leaves(tree)))

@@ -143,7 +143,7 @@ def _first(index: Tensor, count: int) -> Tensor:
 def _total(nodes: Tensor, shares: Replies) -> Tensor:
     """[N, d]: the sums of all clients for the nodes int64 [N], rising."""
     parts = [(torch.searchsorted(nodes, reply["node"]), reply["sum"]) for reply in shares]
-    total = parts[0][1].new_zeros(len(nodes), parts[0][1].shape[1], dtype=torch.float64)
+    total: Tensor = parts[0][1].new_zeros(len(nodes), parts[0][1].shape[1], dtype=torch.float64)
     for at, part in parts:
         total.index_add_(0, at, part.double())
     return total.to(parts[0][1].dtype)

@@ -2,13 +2,14 @@
 visual classification", and Reddi et al. 2021, "Adaptive federated optimization", algorithm 2."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, map_leaves
 
 _MOST_TAU = 1e15  # whose square float32 holds
@@ -78,7 +79,7 @@ class FedAvgM:
     """FedAvg with momentum at the server."""
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step has momentum"}
-    test_settings: ClassVar[dict[str, Any]] = {"server_lr": 0.1, "momentum": 0.5, "local_steps": 2}
+    test_settings: ClassVar[Record] = {"server_lr": 0.1, "momentum": 0.5, "local_steps": 2}
 
 
 @preset_of(ServerAdam)
@@ -86,4 +87,4 @@ class FedAdam:
     """FedAvg with Adam at the server."""
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
-    test_settings: ClassVar[dict[str, Any]] = {"server_lr": 0.03, "local_steps": 3}
+    test_settings: ClassVar[Record] = {"server_lr": 0.03, "local_steps": 3}

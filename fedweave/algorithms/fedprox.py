@@ -51,7 +51,8 @@ class Proximal(Part):
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
         """μ/2 ‖w − w_t‖²."""
-        return 0.5 * given["mu"] * squared_distance(w, received)
+        result: Tensor = 0.5 * given["mu"] * squared_distance(w, received)
+        return result
 
     def report(self, ctx: Context) -> Tree:
         """The loss, only to adapt."""

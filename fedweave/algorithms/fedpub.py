@@ -70,7 +70,7 @@ class FunctionalMix(Part):
 
         def embedding(w: Tree) -> Tensor:
             out = models.apply(round.model[:cut], w, proxy)
-            h = out["h"] if isinstance(out, dict) else out  # gcnii's layers hand on more than h
+            h: Tensor = out["h"] if isinstance(out, dict) else out  # gcnii's layers hand on more than h
             return h[: BLOCKS * SIZE].mean(0)
 
         h = vmap(embedding, chunk_size=32)(w).double()
@@ -139,7 +139,8 @@ class SparseMasks(Part):
         masks = {path for path in now if path.endswith(SUFFIX)}
         size = torch.stack([now[path].abs().sum() for path in now if path in masks])
         moved = torch.stack([(now[path] - fixed[path]).norm() for path in now if path not in masks])
-        return self.l1 * size.sum() + given["pull"] * moved.sum()
+        result: Tensor = self.l1 * size.sum() + given["pull"] * moved.sum()
+        return result
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The pull from the second round on."""

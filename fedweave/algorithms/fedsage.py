@@ -5,10 +5,11 @@ Deviations: mini-batches are drawn anew in every step, `local_steps` of them a r
 client's training nodes. In evaluation a node sees all its neighbours, not a sample.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedweave.algorithms.parts import SampledCrossEntropy, Uniform
 from fedweave.algorithms.preset import preset_of
+from fedweave.core.records import Record
 
 
 @preset_of(SampledCrossEntropy, Uniform)
@@ -21,4 +22,4 @@ class FedSage:
     local_steps: int = 5
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on mini-batches"}
-    test_settings: ClassVar[dict[str, Any]] = {"batch": 8, "fan_out": 2, "local_steps": 2}
+    test_settings: ClassVar[Record] = {"batch": 8, "fan_out": 2, "local_steps": 2}

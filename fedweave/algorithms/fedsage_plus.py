@@ -23,7 +23,7 @@ What the paper leaves open, or where this differs:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -47,6 +47,7 @@ from fedweave.core.federation import DATA, Client, Declaration, Federation, Send
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.mechanism import Gaussian
 from fedweave.core.ranges import Whole
+from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
@@ -169,7 +170,8 @@ class MissingNeighbours(Part):
         slots = self.rounded(count.detach(), random.fold(key, "slots")).gather(0, rows)
         used = self.net.used(slots) & real[:, None]
         matching = self._own_mismatch(graph, made, rows, real, args)
-        return number + matching + classification(w["classifier"], graph, visible, rows, made, used)
+        result: Tensor = number + matching + classification(w["classifier"], graph, visible, rows, made, used)
+        return result
 
     def _rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Some visible nodes with hidden neighbours, int64 [sample], and which of them are real."""
@@ -301,7 +303,7 @@ class FedSagePlus:
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients train on mini-batches of mended graphs"
     }
-    test_settings: ClassVar[dict[str, Any]] = {
+    test_settings: ClassVar[Record] = {
         "batch": 8,
         "fan_out": 2,
         "local_steps": 2,

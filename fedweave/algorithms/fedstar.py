@@ -5,12 +5,13 @@ and keep the rest, which reads features. No known deviations; codes are computed
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import preset
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.records import Record
 from fedweave.models.star import STRUCTURE
 
 
@@ -30,7 +31,7 @@ class FedStar:
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, graph_level=True)
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
-    test_settings: ClassVar[dict[str, Any]] = {"model": "star", "lr": 0.01}
+    test_settings: ClassVar[Record] = {"model": "star", "lr": 0.01}
 
     def parts(self) -> tuple[Part, ...]:
         """FedAvg's own."""

@@ -9,7 +9,7 @@ client that misses a round keeps its model until the next.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, norm
 
 _MOST_ROUNDS = 10_000  # of a series, each of which takes as much memory for every client
@@ -67,7 +68,7 @@ class Clusters(TellsExamples):
 
     def _cut(self, state: Tree, round: Round) -> Tensor:
         """The number of every client's cluster, int64 [N], after this round's cuts."""
-        cluster = state["cluster"].clone()
+        cluster: Tensor = state["cluster"].clone()
         if state["round"] < self.wait:
             return cluster
         for number in cluster[round.at].unique().tolist():
@@ -82,7 +83,8 @@ class Clusters(TellsExamples):
     def _likeness(self, state: Tree, round: Round, rows: Tensor, updates: Tensor) -> Tensor:
         """[C, C], not negative: how alike the clients `rows` of a cluster are."""
         unit = updates / updates.norm(dim=1, keepdim=True).clamp(min=1e-30)
-        return (unit @ unit.T + 1).clamp(min=0)
+        result: Tensor = (unit @ unit.T + 1).clamp(min=0)
+        return result
 
 
 def smaller_side(likeness: Tensor, norms: Tensor) -> Tensor:
@@ -174,7 +176,7 @@ class GCFL:
     The authors use eps1 = .03, eps2 = .06 on PROTEINS, .025 and .045 on IMDB-BINARY.
     """
 
-    test_settings: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "wait": 2}
+    test_settings: ClassVar[Record] = {"eps1": 10.0, "eps2": 0.0, "wait": 2}
 
 
 @preset_of(SeriesClusters)
@@ -184,4 +186,4 @@ class GCFLPlus:
     length: rounds of a series; the authors use 10 on PROTEINS.
     """
 
-    test_settings: ClassVar[dict[str, Any]] = {"eps1": 10.0, "eps2": 0.0, "wait": 2, "length": 2}
+    test_settings: ClassVar[Record] = {"eps1": 10.0, "eps2": 0.0, "wait": 2, "length": 2}

@@ -33,7 +33,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ from fedweave.core.federation import Client, Declaration, Federation, Sends, on_
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Whole
+from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError, UserError
@@ -137,7 +138,7 @@ class GLASU:
         "one_client_is_ordinary_training": "clients train parts of one model on mini-batches",
         "a_quorum_carries_the_round": "each client holds a part of every node",
     }
-    test_settings: ClassVar[dict[str, Any]] = {"fan_out": 2}
+    test_settings: ClassVar[Record] = {"fan_out": 2}
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, steps=self.steps)

@@ -16,6 +16,7 @@ from fedweave.algorithms.parts import (
     Part,
     Training,
 )
+from fedweave.algorithms.parts.part import has
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -68,8 +69,8 @@ class Local(Deployable):
         """Whether a part has something to act on, a term of the training loss, and no need of anything else."""
         if isinstance(kind.needs, Needs) and kind.needs.received:
             return False
-        has = {hook for hook in ("objective", *_IN_VAIN) if getattr(kind, hook) is not getattr(Part, hook)}
-        return "objective" in has and not has & {*_IN_VAIN}
+        hooks = {hook for hook in ("objective", *_IN_VAIN) if has(kind, hook)}
+        return "objective" in hooks and not hooks & {*_IN_VAIN}
 
     @property
     def needs(self) -> Capabilities:

@@ -11,6 +11,7 @@ from fedweave.algorithms.parts import Part
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.maker import Maker, note
 from fedweave.core.model import Model
+from fedweave.core.records import Record, Values
 
 P = TypeVar("P", bound=Part)
 
@@ -18,7 +19,7 @@ P = TypeVar("P", bound=Part)
 class Paper(Protocol):
     """A frozen dataclass whose fields are a paper's hyperparameters. A field that `FedAvg` also has sets FedAvg's."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[Record]
 
     def parts(self) -> tuple[Part, ...]:
         """The parts that make FedAvg this paper's algorithm; those that the user lists follow."""
@@ -73,11 +74,11 @@ class Preset:
             )
         return note(FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))}), Maker(self, (values,)))
 
-    def _paper(self, values: Mapping[str, Any]) -> Paper:
+    def _paper(self, values: Values) -> Paper:
         own = _fields(self.paper)
         return self.paper(**{name: value for name, value in values.items() if name in own})
 
-    def remaining(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+    def remaining(self, values: Values) -> tuple[str, ...]:
         """Sentences on what the parts' protection does not stop with these `values` of its fields and others."""
         parts = self._paper(values).parts()
         return tuple(told for part in parts if isinstance(part, StatesLimits) for told in part.remaining())
@@ -94,7 +95,7 @@ class Preset:
         return {"model": family["model"], **own, **{name: f for name, f in family.items() if name not in own}}
 
     @property
-    def hints(self) -> Mapping[str, Any]:
+    def hints(self) -> Values:
         """The fields' types."""
         return get_type_hints(FedAvg, include_extras=True) | get_type_hints(self.paper, include_extras=True)
 
@@ -124,7 +125,7 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
     def made(paper: type) -> Preset:
         own = inspect.get_annotations(paper)
         taken = {name: (kind, field) for kind in kinds for name, field in _fields(kind).items() if name not in without}
-        hints: dict[str, Any] = {}
+        hints: Record = {}
         for name, (kind, field) in taken.items():
             hints[name] = own.get(name, get_type_hints(kind, include_extras=True)[name])
             if name not in own:

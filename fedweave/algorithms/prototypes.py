@@ -73,7 +73,8 @@ class MotifPrototypes(Part):
         """λ times the distance, scalar; 0 before there are global prototypes."""
         given, embedded = outputs.given, outputs.embeddings[embedding(outputs.model) - 1]
         if "prototype" not in given:
-            return embedded.new_zeros(())
+            result: Tensor = embedded.new_zeros(())
+            return result
         own = outputs.graph.edges.operator(MOTIF_MEAN) @ embedded
         return self.lam * self.away(own, given["prototype"][: len(own)], given["known"][: len(own)])
 

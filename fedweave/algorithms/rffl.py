@@ -40,11 +40,13 @@ class Reputation(Part):
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """r of the round's clients, normalised; where it is 0, those that are not out all alike."""
         r, inside = state["r"][round.at], state["inside"][round.at].double()
-        return r / r.sum() if r.sum() > 0 else inside / inside.sum().clamp(min=1)
+        result: Tensor = r / r.sum() if r.sum() > 0 else inside / inside.sum().clamp(min=1)
+        return result
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients; 0 of those that are out."""
-        inside, last = state["inside"][round.at], state["r"][round.at]
+        inside: Tensor = state["inside"][round.at]
+        last: Tensor = state["r"][round.at]
         phi = F.cosine_similarity(round.updates, (round.weights @ round.updates)[None], eps=1e-30)
         r = torch.where(inside, (self.alpha * last + (1 - self.alpha) * phi).clamp(min=0), 0)
         if r.sum() <= 0:
@@ -74,7 +76,8 @@ class ReputationReward(SparseUpdates):
 
     def quota(self, round: Round) -> Tensor:
         """r / max."""
-        return round.value / round.value.max().clamp(min=LEAST)
+        result: Tensor = round.value / round.value.max().clamp(min=LEAST)
+        return result
 
 
 @preset_of(Reputation, ReputationReward)

@@ -14,6 +14,7 @@ from fedweave import outside
 from fedweave.config.names import Faults, check_keys
 from fedweave.config.plugins import Parameter, lookup, own_parameters
 from fedweave.config.toml import Document
+from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError
 
 
@@ -24,7 +25,7 @@ class Choice:
     path: str
     name: str
     kind: type
-    values: dict[str, Any]
+    values: Record
 
     @property
     def label(self) -> str:
@@ -42,7 +43,7 @@ class Choice:
         except ValueError as error:
             raise ConfigError(f"{self.path}: {error}") from error
 
-    def made_values(self) -> dict[str, Any]:
+    def made_values(self) -> Record:
         """The values, with parts made."""
         return {key: _made(value) for key, value in self.values.items()}
 
@@ -68,7 +69,7 @@ def choose(
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
     """
     given = {key: value for key, value in table.items() if key != "name"}
-    faults, values = Faults(), dict[str, Any]()
+    faults, values = Faults(), Record()
     with faults:
         check_keys(path, given, ["name", *more, *own], f" of {name}", hint)
     with faults:
@@ -77,13 +78,13 @@ def choose(
     return Choice(path, name, kind, values)
 
 
-def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -> dict[str, Any]:
+def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -> Record:
     """A value for each of the parameters `own`, from `given` or its default; a key's path is `prefix` and the key.
 
     Raises:
         ConfigError: a key is missing, or its value is not of the parameter's type.
     """
-    values, faults = dict[str, Any](), Faults()
+    values, faults = Record(), Faults()
     for key, parameter in own.items():
         with faults:
             values[key] = _value(prefix + key, given.get(key, parameter.default), key in given, parameter)
@@ -142,7 +143,7 @@ def _parts(path: str, value: Any, family: Mapping[str, type]) -> tuple[Any, ...]
     return tuple(_part(path, item, family) for item in (value if isinstance(value, list | tuple) else [value]))
 
 
-def _part(path: str, value: Any, family: Mapping[str, Any]) -> Any:
+def _part(path: str, value: Any, family: Values) -> Any:
     """A part from its TOML form, or from the instance that is an algorithm's default."""
     for name, kind in family.items():
         if type(value) is kind:

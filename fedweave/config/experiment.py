@@ -23,6 +23,7 @@ from fedweave.config.plugins import (
 )
 from fedweave.config.settings import General, SimulationEngine
 from fedweave.config.toml import Document, dumps, load, override, section
+from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError
 from fedweave.outside import check_trusted
 
@@ -82,10 +83,10 @@ class Exchanged:
     dropped: what it does not have, or cannot have with that value."""
 
     kept: tuple[str, ...] = ()
-    own: Mapping[str, Any] = field(default_factory=dict)
+    own: Values = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
 
-    def told(self, name: str, values: Mapping[str, Any]) -> list[str]:
+    def told(self, name: str, values: Values) -> list[str]:
         """Sentences on it; name: of the other algorithm, values: those with which it runs."""
         if not (self.own or self.dropped):
             return []
@@ -223,7 +224,7 @@ def resolve(document: Document) -> Config:
         ConfigError: keys, names or values are not valid; names of each its path, the value and what is allowed.
     """
     general, faults = own_parameters(General), Faults()
-    top, sections = dict[str, Any](), dict[str, Choice]()
+    top, sections = Record(), dict[str, Choice]()
     with faults:
         check_keys("", document, [*general, *REGISTRIES, "privacy"], hint=partial(_in_sections, document))
     with faults:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import fedweave
+from fedweave.core.records import Record
 from fedweave.errors import ConfigError, FedweaveError
 
 
@@ -76,11 +77,11 @@ def _place(error: Exception) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
-def _chosen(name: str, settings: list[str]) -> tuple[Any, dict[str, Any]]:
+def _chosen(name: str, settings: list[str]) -> tuple[Any, Record]:
     """The algorithm and its settings, checked; a relative file is looked for in the folder one is in."""
     from fedweave.config import override, resolve
 
-    document: dict[str, Any] = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
+    document: Record = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
     for text in settings:
         override(document, f"algorithm.{text}")
     given = {key: value for key, value in document["algorithm"].items() if key != "name"}

@@ -13,6 +13,7 @@ from fedweave.core.algorithm import Capabilities
 from fedweave.core.engine import Engine
 from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph, make_graph
+from fedweave.core.records import Record
 from fedweave.engines.simulation import Simulation
 
 FEATURES, CLASSES = 60, 3
@@ -111,7 +112,7 @@ def federation(
     """The clients of `graphs`, or those given, on an engine; the server holds a test set and, for nodes, a sample."""
     clients = options.pop("clients", None) or graphs(dtype, needs=needs)
     test = global_test(dtype, needs)
-    given: dict[str, Any] = {"test": test, "held": {"validation": test}}
+    given: Record = {"test": test, "held": {"validation": test}}
     if not needs.graph_level:
         given |= {"places": places(clients), "held": {"public": public(dtype), "validation": test}}
     return engine(clients, classes=shape(needs)[1], **(given | options))

@@ -4,17 +4,20 @@ What several laws look at is run once (`Subject.run`). Where an algorithm lacks 
 hold either: the algorithm's class says so, and why, in `exempt_laws`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import torch
 
+from fedweave.algorithms.deployment import Deployable, Which
 from fedweave.algorithms.scoring import measure as measured
 from fedweave.contract.ordinary import NoGcn, ordinary
 from fedweave.contract.subject import EVERY, ROUNDS, SAVED, TOGETHER, Run, Subject, distance, everything, everywhere
-from fedweave.core.algorithm import capabilities
+from fedweave.core.algorithm import DeclaresCalls, PredictsJointly, TakesSome, capabilities
+from fedweave.core.engine import Engine
 from fedweave.core.federation import step_name
+from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree, decode, map_leaves
 from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.rounds import SERVER, train
@@ -153,7 +156,7 @@ def a_client_without_training_examples_keeps_what_it_receives(subject: Subject) 
     before the round or after it, and no weight decay or pull moves it."""
     settings = {"weight_decay": 0.5} if subject.takes("weight_decay") else {}
     made = subject.made(**settings)
-    if not hasattr(made, "deploy"):  # then no client has a whole model
+    if not isinstance(made, Deployable):  # then no client has a whole model
         return
     fed = subject.federation(clients=subject.graphs(idle=IDLE), **TOGETHER)
     client, given = f"site-{IDLE}", []
@@ -178,7 +181,9 @@ def training_lowers_the_loss(subject: Subject) -> None:
     made = subject.made(dropout=0.0)
     steps = train(made, subject.federation(), 12, eval_every=4)
     losses = [_training_loss(step.metrics) for step in steps if step.evaluated]
-    falls = all(later < earlier for earlier, later in pairwise(losses)) or getattr(made, "participation", 1.0) < 1
+    falls = all(later < earlier for earlier, later in pairwise(losses)) or (
+        isinstance(made, TakesSome) and made.participation < 1
+    )
     if not (falls and losses[-1] < 0.995 * losses[0]):
         told = ", ".join(f"{value:.4f}" for value in losses)
         raise Broken(
@@ -190,7 +195,7 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
     """With one client and one local step a round, what remains is training by PyTorch's own optimiser, to 1e-9."""
     if subject.needs.graph_level or not subject.takes("local_steps", "optimizer", "lr", "weight_decay"):
         raise Broken("it has no full-batch local steps of a chosen optimiser on nodes")
-    plain: dict[str, Any] = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
+    plain: Record = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
     adam = {"local_steps": 1, "optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
     kinds = [adam | {"optimizer_state": kept} for kept in ("kept", "fresh")] if subject.takes("optimizer_state") else []
     for settings in (plain, *(own for own in kinds if _takes(subject, own))):
@@ -201,7 +206,7 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
         _equal(found, expected, 1e-9, "federated and ordinary training")
 
 
-def _takes(subject: Subject, settings: Mapping[str, Any]) -> bool:
+def _takes(subject: Subject, settings: Values) -> bool:
     """Whether an algorithm does not refuse an optimiser that it cannot live with."""
     try:
         subject.made(**settings)
@@ -213,7 +218,7 @@ def _takes(subject: Subject, settings: Mapping[str, Any]) -> bool:
 def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
     """In each round a site is asked for the steps of `calls`, in their order; it may be left out of some."""
     run, made = subject.recorded(), subject.made()
-    if not hasattr(made, "calls"):
+    if not isinstance(made, DeclaresCalls):
         raise Broken("it has no `calls(clients)`, without which no site can take part")
     calls, scores = made.calls(len(run.fed.clients)), capabilities(made).evaluation
     due = {0: calls.setup, 1: calls.round, EVERY: (*calls.round, *calls.evaluation)}
@@ -225,9 +230,9 @@ def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
         raise Broken(f"{odd} are steps of the evaluation, but are run to train")
     if missing := [name for name in scores if not isinstance(getattr(getattr(made, name), "on_client", None), tuple)]:
         raise Broken(f"`capabilities` names {missing}, which are no steps")
-    if capabilities(made).predicts != hasattr(made, "predict"):
+    if capabilities(made).predicts != isinstance(made, PredictsJointly):
         raise Broken("`capabilities.predicts` is not whether it has `predict`")
-    if capabilities(made).predicts:
+    if isinstance(made, PredictsJointly):
         fed = subject.federation()
         state = made.init(fed)
         fed.ran.clear()
@@ -259,7 +264,7 @@ LAWS: dict[str, Law] = {
 }
 
 
-def _deployed(made: Any, state: Tree, fed: Any, which: str, client: str) -> Tree:
+def _deployed(made: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
     """The model that is stored at a client for its owner, whose states stay as they are."""
     before = fed.snapshot()
     made.deploy(state, fed, which)
@@ -308,4 +313,5 @@ def _evaluated(metrics: Any) -> set[str]:
 
 def _training_loss(metrics: Any) -> float:
     rows = [row for row in metrics.to_pylist() if (row["split"], row["metric"]) == ("train", "loss")]
-    return sum(row["value"] for row in rows if row["client"] != "global")
+    result: float = sum(row["value"] for row in rows if row["client"] != "global")
+    return result

@@ -1,6 +1,5 @@
 """One client's training, written out with PyTorch's own optimisers on dense matrices."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import scipy.sparse as sp
@@ -9,6 +8,7 @@ import torch
 from fedweave.contract.subject import ROUNDS, Subject
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.rounds import train
 
@@ -20,7 +20,7 @@ class NoGcn(Exception):
     """What an algorithm trains is another model, or kept elsewhere, so that there is nothing to compare with."""
 
 
-def ordinary(subject: Subject, settings: Mapping[str, Any]) -> tuple[Tree, Tree]:
+def ordinary(subject: Subject, settings: Values) -> tuple[Tree, Tree]:
     """The weights after `ROUNDS` rounds of an algorithm with one client, and those that a 2-layer GCN has after as many
     steps on that client's graph, both from what the first round left.
 
@@ -39,7 +39,7 @@ def ordinary(subject: Subject, settings: Mapping[str, Any]) -> tuple[Tree, Tree]
     return _held(ended, fed), expected
 
 
-def _trained(w: Tree, moments: Tree | None, graph: Graph, settings: Mapping[str, Any]) -> Tree:
+def _trained(w: Tree, moments: Tree | None, graph: Graph, settings: Values) -> Tree:
     own = graph_arrays(graph)
     x, y, mask = (torch.from_numpy(part) for part in (sp.csr_matrix(own.x).toarray(), own.y, own.masks[TRAIN].copy()))
     joined = torch.eye(len(y), dtype=x.dtype, device=x.device)
@@ -57,7 +57,7 @@ def _trained(w: Tree, moments: Tree | None, graph: Graph, settings: Mapping[str,
     return map_leaves(lambda leaf: leaf.detach(), w)
 
 
-def _optimizer(w: Tree, moments: Tree | None, settings: Mapping[str, Any]) -> torch.optim.Optimizer:
+def _optimizer(w: Tree, moments: Tree | None, settings: Values) -> torch.optim.Optimizer:
     """PyTorch's, with the moments that the client kept."""
     flat = [leaf for layer in w.values() for leaf in layer.values()]
     how = {name: settings[name] for name in ("lr", "weight_decay")}
@@ -78,7 +78,7 @@ def _held(step: Any, fed: Any) -> Tree:
     Raises:
         NoGcn: these are not a 2-layer GCN's.
     """
-    flat: dict[str, Any] = {}
+    flat: Record = {}
     for tree in (fed.snapshot().get(CLIENT, {}), step.state):
         flat |= leaves(tree["w"]) if isinstance(tree.get("w"), dict) else {}
     if odd := sorted(flat.keys() ^ set(GCN)):

@@ -1,13 +1,12 @@
 """The small graphs that five clients hold in the contract, and the motifs in them."""
 
-from typing import Any
-
 import numpy as np
 import scipy.sparse as sp
 import torch
 
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.graph import TEST, TRAIN, Graph, make_graph
+from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
 from fedweave.incentives.motifs import extract
 from fedweave.incentives.tables import padded, table
@@ -18,7 +17,7 @@ COUNTS = (9, 40, 17, 70, 12)  # small graphs of each client
 ROWS = 128  # of a table of motifs
 
 
-def arrays(count: int, seed: int) -> dict[str, Any]:
+def arrays(count: int, seed: int) -> Record:
     """Random small graphs of 1 to 9 nodes, those of class 1 with more edges; features are one-hot, and sparse."""
     rng = np.random.default_rng(seed)
     y, graph_of = rng.integers(0, CLASSES, count), np.repeat(np.arange(count), rng.integers(1, 10, count))
@@ -31,7 +30,7 @@ def arrays(count: int, seed: int) -> dict[str, Any]:
     return {"x": x, "edges": np.stack(np.nonzero(joined | joined.T)), "y": y, "masks": masks, "graph_of": graph_of}
 
 
-def motifs(own: dict[str, Any]) -> MotifTable:
+def motifs(own: Record) -> MotifTable:
     """Rings of three and four, and bonds, of the training graphs, by features as labels."""
     found = extract(own["edges"], own["graph_of"], np.asarray(own["x"].argmax(1)).ravel() % 3, max_ring=4)
     return padded(table(found, np.arange(len(own["y"])), own["masks"][TRAIN], Vocabulary(4)), ROWS)

@@ -12,9 +12,10 @@ import torch
 from fedweave.config import check_name, own_parameters
 from fedweave.contract import federations
 from fedweave.contract.wire import BytesEngine, Recorder, ShardedRecorder
-from fedweave.core.algorithm import Capabilities, capabilities, needs
+from fedweave.core.algorithm import Algorithm, Capabilities, capabilities, needs
 from fedweave.core.engine import Engine
 from fedweave.core.graph import SPLITS, TRAIN, Graph
+from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.engine import LocalEngine
 from fedweave.errors import ConfigError
@@ -25,8 +26,8 @@ ROUNDS = 3  # steps are recorded in their second round, or at once, and played f
 SAVED = 1  # the round whose checkpoint is kept
 EVERY = 2  # rounds until models are judged
 # Batches of two clients leave one alone, and different clients of the same sizes.
-BATCHES: dict[str, Any] = {"mode": "vmap", "chunk": 2, "record": "never"}
-TOGETHER: dict[str, Any] = {"mode": "vmap", "record": "never"}  # all clients at once
+BATCHES: Record = {"mode": "vmap", "chunk": 2, "record": "never"}
+TOGETHER: Record = {"mode": "vmap", "record": "never"}  # all clients at once
 HIDDEN = 8
 
 
@@ -52,7 +53,7 @@ class Subject:
     """
 
     kind: Any
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
     _runs: dict[Any, Run] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -76,19 +77,20 @@ class Subject:
         """Whether the algorithm has all these settings."""
         return set(names) <= own_parameters(self.kind).keys()
 
-    def made(self, dropout: float = 0.5, **values: Any) -> Any:
+    def made(self, dropout: float = 0.5, **values: Any) -> Algorithm:
         """The algorithm with a small model; `values` go before its own settings."""
         return self._made(self.needs, dropout, **values)
 
-    def _made(self, needs: Capabilities, dropout: float = 0.5, **values: Any) -> Any:
-        tried: dict[str, Any] = {"local_steps": 1, **declared(self.kind, "test_settings")}
+    def _made(self, needs: Capabilities, dropout: float = 0.5, **values: Any) -> Algorithm:
+        tried: Record = {"local_steps": 1, **declared(self.kind, "test_settings")}
         name = tried.pop("model", "gin" if needs.graph_level else "gcn")
         check_name("test_settings: model", name, MODELS)
         pooled = {"pool": "sum"} if needs.graph_level else {}
         model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **pooled).build(*federations.shape(needs))
         own = {name: value for name, value in tried.items() if self.takes(name)}
         try:
-            return self.kind(model, **(own | dict(self.values) | values))
+            made: Algorithm = self.kind(model, **(own | dict(self.values) | values))
+            return made
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the algorithm refuses its settings: {error}") from error
 
@@ -113,7 +115,7 @@ class Subject:
         self,
         rounds: int = ROUNDS,
         every: int = EVERY,
-        settings: Mapping[str, Any] | None = None,
+        settings: Values | None = None,
         backwards: bool = False,
         **options: Any,
     ) -> Run:
@@ -128,7 +130,7 @@ class Subject:
             self._runs[key] = self._run(rounds, every, settings or {}, options)
         return self._runs[key]
 
-    def _run(self, rounds: int, every: int, settings: Mapping[str, Any], options: dict[str, Any]) -> Run:
+    def _run(self, rounds: int, every: int, settings: Values, options: Record) -> Run:
         fed, saved = self.federation(**options), b""
         with _warnings() as said:
             for step in train(self.made(**settings), fed, rounds, every):
@@ -159,11 +161,13 @@ class Subject:
         """What clients dealt to several executors give, between which nothing but bytes passes."""
         return self.run(**self.in_shards(shards))
 
-    def in_shards(self, shards: int) -> dict[str, Any]:
+    def in_shards(self, shards: int) -> Record:
         """Options of an engine with several executors, each with an algorithm of its own."""
         return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.made}
 
-    def resumed(self, before: Run, made: Any, every: int = EVERY, **options: Any) -> Iterator[tuple[RoundResult, Any]]:
+    def resumed(
+        self, before: Run, made: Algorithm, every: int = EVERY, **options: Any
+    ) -> Iterator[tuple[RoundResult, Any]]:
         """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
         tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
         fed.restore(tree.get("clients", {}), tree.get("data"))
@@ -171,7 +175,7 @@ class Subject:
             yield step, fed
 
 
-def declared(kind: Any, name: str) -> Mapping[str, Any]:
+def declared(kind: Any, name: str) -> Values:
     """A mapping that an algorithm's class, or a preset's, declares as a class variable; empty without one."""
     return getattr(getattr(kind, "paper", kind), name, {})
 

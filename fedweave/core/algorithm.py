@@ -1,9 +1,14 @@
 """What an algorithm is: a frozen value with three functions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
 
 from fedweave.core.federation import Federation, Step
+from fedweave.core.graph import Graph
+from fedweave.core.model import Model
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError, UserError
@@ -36,8 +41,6 @@ class Capabilities:
     graph_level: examples that are graphs.
     predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
                  others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
-    measures:    it has `measures(state, fed)`: {name: float64 [N]}, what the server knows of each client after a round.
-    pairs:       it has `pairs(state)`: {name: float64 [N, N]}, what the server knows about every pair of clients.
     evaluation:  the methods that are steps of the evaluation alone.
     """
 
@@ -47,28 +50,26 @@ class Capabilities:
     sens: bool = False
     graph_level: bool = False
     predicts: bool = False
-    measures: bool = False
-    pairs: bool = False
     evaluation: tuple[str, ...] = ("score",)
 
 
-def capabilities(algorithm: Any) -> Capabilities:
-    """What an algorithm, or its class, declares as its class variable `capabilities`; the defaults without one."""
-    return getattr(algorithm, "capabilities", Capabilities())
+def capabilities(algorithm: object) -> Capabilities:
+    """What an algorithm, its class or its preset declares; the defaults without that."""
+    return algorithm.capabilities if isinstance(algorithm, DeclaresCapabilities) else Capabilities()
 
 
-def needs(algorithm: Any) -> Capabilities:
+def needs(algorithm: object) -> Capabilities:
     """What this algorithm instance needs: its `needs` if that depends on its fields, else its `capabilities`."""
-    return getattr(algorithm, "needs", capabilities(algorithm))
+    return algorithm.needs if isinstance(algorithm, DeclaresNeeds) else capabilities(algorithm)
 
 
-def check_rounds(algorithm: Any, rounds: int) -> None:
+def check_rounds(algorithm: object, rounds: int) -> None:
     """Refuse a run of more rounds than the algorithm was made for (its `most_rounds`, if it has that).
 
     Raises:
         UserError: names both.
     """
-    most = getattr(algorithm, "most_rounds", None)
+    most = algorithm.most_rounds if isinstance(algorithm, LimitsRounds) else None
     if most is not None and rounds > most:
         raise UserError(
             f"the algorithm spends its target ε within {most} rounds (target_rounds), and the run has {rounds}; set "
@@ -100,32 +101,32 @@ class Calls:
         return self.setup + self.round + self.evaluation + self.prediction
 
 
-def calls_of(algorithm: Any, name: str, clients: int) -> Calls:
+def calls_of(algorithm: object, name: str, clients: int) -> Calls:
     """What an algorithm declares that it runs at each of that many clients.
 
     Raises:
         FedweaveError: it does not say so.
     """
-    if not hasattr(algorithm, "calls"):
+    if not isinstance(algorithm, DeclaresCalls):
         raise FedweaveError(
             f"{name} does not say in which order it calls its steps: give it a method `calls` "
             "(fedweave.core.algorithm.Calls)."
         )
-    found: Calls = algorithm.calls(clients)
-    return found
+    return algorithm.calls(clients)
 
 
 class Algorithm(Protocol):
     """A frozen dataclass: fields are the paper's hyperparameters with the paper's defaults; the first is the model.
 
-    All splits are evaluated in one call, because one forward pass serves them all. What it needs besides training nodes
-    at every client is a class variable `capabilities` (see `Capabilities`). A site takes part only in algorithms that
-    also have `calls(clients) -> Calls`: the calls that a site may get in a federation of that many clients.
-    One whose training steps can be on few examples says on how few: `least_examples(graph, message)` gives {settings:
-    number}. `counts(state)` gives {name: number}, what the server knows of all clients together, for summaries.
+    All splits are evaluated in one call, because one forward pass serves them all. What else an algorithm can do is in
+    the protocols below, each of which it may have or not; a model that clients hold for their owners is
+    `algorithms.deployment.Deployable`.
     """
 
-    model: Any
+    @property
+    def model(self) -> Model:
+        """The model that is trained, as it was given."""
+        ...
 
     def init(self, fed: Federation) -> Tree:
         """The server's state before the first round."""
@@ -137,4 +138,118 @@ class Algorithm(Protocol):
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Measure the models that `state` and the clients hold."""
+        ...
+
+
+@runtime_checkable
+class DeclaresCapabilities(Protocol):
+    """An algorithm, its class or its preset, that needs or can do more than the least."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A class variable: it holds whatever the settings are."""
+        ...
+
+
+@runtime_checkable
+class DeclaresNeeds(Protocol):
+    """An algorithm whose needs depend on its settings."""
+
+    @property
+    def needs(self) -> Capabilities:
+        """`capabilities` with these settings."""
+        ...
+
+
+@runtime_checkable
+class DeclaresCalls(Protocol):
+    """An algorithm in which sites take part: it says what they are asked for."""
+
+    def calls(self, clients: int) -> Calls:
+        """The calls that a site may get in a federation of that many clients."""
+        ...
+
+
+@runtime_checkable
+class LimitsRounds(Protocol):
+    """An algorithm that may be made for so many rounds and no more."""
+
+    @property
+    def most_rounds(self) -> int | None:
+        """How many; None if it does not matter."""
+        ...
+
+
+@runtime_checkable
+class LimitsExamples(Protocol):
+    """An algorithm whose training steps can be on few examples."""
+
+    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+        """{what makes steps, and its settings: the fewest examples of one} at a client that is sent `message`."""
+        ...
+
+
+@runtime_checkable
+class TakesBatches(Protocol):
+    """An algorithm with mini-batches of a chosen size."""
+
+    @property
+    def batch(self) -> int:
+        """Examples of one; 0: all."""
+        ...
+
+
+@runtime_checkable
+class TakesQuorum(Protocol):
+    """An algorithm whose rounds may go on without some of the clients that they call."""
+
+    @property
+    def quorum(self) -> float:
+        """The share of the called clients that must reply."""
+        ...
+
+
+@runtime_checkable
+class TakesSome(Protocol):
+    """An algorithm whose rounds may call some clients alone."""
+
+    @property
+    def participation(self) -> float:
+        """The share of clients that a round calls."""
+        ...
+
+
+@runtime_checkable
+class MeasuresClients(Protocol):
+    """An algorithm whose server knows something of each client after a round."""
+
+    def measures(self, state: Tree, fed: Federation) -> Mapping[str, Tensor]:
+        """{name: float64 [N]}; NaN where it is not known."""
+        ...
+
+
+@runtime_checkable
+class MeasuresPairs(Protocol):
+    """An algorithm whose server knows something about every two clients after a round."""
+
+    def pairs(self, state: Tree) -> Mapping[str, Tensor]:
+        """{name: float64 [N, N]}."""
+        ...
+
+
+@runtime_checkable
+class MeasuresAll(Protocol):
+    """An algorithm whose server knows something of all clients together after a round, for summaries."""
+
+    def counts(self, state: Tree) -> dict[str, float]:
+        """{name: number}."""
+        ...
+
+
+@runtime_checkable
+class PredictsJointly(Protocol):
+    """An algorithm whose clients predict together, as `Capabilities.predicts` says before there is one."""
+
+    def predict(self, state: Tree, fed: Federation) -> None:
+        """Store at clients the predictions of all their nodes as "prediction" in their private states."""
         ...

@@ -8,6 +8,7 @@ from fedweave.core.federation import Federation
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import Tree
+from fedweave.errors import UserError
 
 
 class Engine(Federation):
@@ -48,3 +49,14 @@ class HoldsGraphs(Protocol):
     def graphs(self) -> Mapping[str, Graph]:
         """{client id: its current data}, for whoever owns it all; no algorithm may look."""
         ...
+
+
+def graphs_of(fed: Engine) -> Mapping[str, Graph]:
+    """{client id: its current data} of a simulation.
+
+    Raises:
+        UserError: the clients' data are elsewhere.
+    """
+    if not isinstance(fed, HoldsGraphs):
+        raise UserError("the clients' data are not in this process; set engine.name = 'simulation'.")
+    return fed.graphs

@@ -35,7 +35,7 @@ def noted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P],
         given = signature.bind(self, *args, **named).args[1:]
         return note(found, Maker(self, given))
 
-    return made
+    return cast(Callable[Concatenate[S, P], T], made)
 
 
 def note(found: T, maker: Maker) -> T:

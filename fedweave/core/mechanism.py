@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.errors import FedweaveError
 
@@ -290,7 +291,7 @@ def release_of(mechanism: Mechanism) -> str:
     return mechanism.release if isinstance(mechanism, Gaussian | LDP) else ""
 
 
-def _plain(mechanism: Mechanism) -> dict[str, Any]:
+def _plain(mechanism: Mechanism) -> Record:
     return {"kind": _NAMES[type(mechanism)], **dataclasses.asdict(mechanism)}
 
 

@@ -194,7 +194,8 @@ def as_row(leaf: Any) -> Any:
 
 def _stacked(leaf: Any, count: int, device: torch.device) -> Tensor:
     if isinstance(leaf, TouchedRows):
-        return materialize_stacked(leaf)
+        result: Tensor = materialize_stacked(leaf)
+        return result
     if isinstance(leaf, Tensor):
         return leaf
     return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None, device=device)

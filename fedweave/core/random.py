@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fedweave.ops import secret
-from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, bits, finalise
+from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, finalise
+from fedweave.ops.hashing import bits as bits
 from fedweave.ops.masks import mask
 
 

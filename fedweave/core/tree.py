@@ -112,7 +112,8 @@ def squared_distance(one: Tree, other: Tree) -> Tensor:
     """‖one − other‖² of trees as flat vectors, a scalar of their dtype."""
     there = dict(leaves(other))
     first, *others = (((leaf - there[path]) ** 2).sum() for path, leaf in leaves(one))
-    return sum(others, first)
+    result: Tensor = sum(others, first)
+    return result
 
 
 def norm(tree: Tree) -> Tensor:
@@ -290,4 +291,5 @@ def _unwrap(tensor: Tensor, kind: str | None) -> Leaf:
         return Sparsified.unpacked(tensor, kind.removeprefix(_SPARSE))
     if kind == "str":
         return bytes(tensor.tolist()).decode()
-    return {"float": float, "int": int, "bool": bool}[kind](tensor.item())
+    result: Leaf = {"float": float, "int": int, "bool": bool}[kind](tensor.item())
+    return result

@@ -78,9 +78,11 @@ def _loaded(name: str, path: str | None, seed: int, params: Mapping[str, Any]) -
     if name not in DATASETS:
         return _from_outside(kind(**params), name, root, seed)
     if root is None:
-        return kind(**params).load(None, seed)
+        result: Dataset = kind(**params).load(None, seed)
+        return result
     try:
-        return kind(**params).load(root, seed)
+        result = kind(**params).load(root, seed)
+        return result
     except OtherCounts as error:
         if other := _known(error):
             counts = f"{error.nodes:,} nodes, {error.edges:,} edges"

@@ -205,7 +205,8 @@ def _check_csr(x: sp.csr_matrix, where: str | Path) -> None:
 def _place(x: Any, position: int) -> tuple[int, int]:
     if sp.issparse(x):
         return int(np.searchsorted(x.indptr, position, "right")) - 1, int(x.indices[position])
-    return divmod(position, x.shape[1])
+    result: tuple[int, int] = divmod(position, x.shape[1])
+    return result
 
 
 def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:

@@ -200,10 +200,13 @@ def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
         DataError: a value is no split, or an unlabelled row has one; names file and row.
     """
     cells = examples.texts("split")
-    which = pc.index_in(cells, pa.array(SPLITS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
+    which: np.ndarray = (
+        pc.index_in(cells, pa.array(SPLITS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
+    )
     unknown = (which < 0) & cells.is_valid().to_numpy(False)
     remedy = f"Use {', '.join(SPLITS)}, or leave the cell empty."
     refuse_rows(examples, unknown, lambda row: f"split is {cells[row].as_py()!r}", remedy)
     what = f"the {example} is in a split but has no label"
     refuse_rows(examples, (which >= 0) & (y < 0), lambda row: what, "Label it, or leave its split empty.")
-    return which == np.arange(len(SPLITS))[:, None]
+    result: np.ndarray = which == np.arange(len(SPLITS))[:, None]
+    return result

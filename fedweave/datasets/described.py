@@ -64,4 +64,4 @@ def is_unnamed(name: str) -> bool:
 def _is_one_hot(x: "np.ndarray | sp.csr_matrix", numbers: np.ndarray, columns: int) -> bool:
     """Whether the first `columns` of x [n, d] are not 0 exactly where those of `one_hot` are not, however scaled."""
     held = sp.csr_matrix(x[:, :columns] != 0)
-    return (held != (one_hot(numbers, columns) != 0)).nnz == 0
+    return bool((held != (one_hot(numbers, columns) != 0)).nnz == 0)

@@ -40,4 +40,5 @@ def undirected(source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray
 def distinct(codes: np.ndarray) -> np.ndarray:
     """The different values of int64 [m], sorted; numpy.unique hashes, which takes 100 times longer on millions."""
     codes = np.sort(codes)
-    return codes[np.diff(codes, prepend=-1) != 0]
+    result: np.ndarray = codes[np.diff(codes, prepend=-1) != 0]
+    return result

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import Faults, check, refuse
 from fedweave.datasets.classified import Classified
@@ -83,7 +84,7 @@ class Folder(Classified):
         check_columns(edges, required=EDGES, known=EDGES, closed=True)
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
-        faults, found = Faults(), dict[str, Any]()
+        faults, found = Faults(), Record()
         for name, part in self._parts(nodes, edges, known, labelled).items():
             with faults:
                 found[name] = part(found)
@@ -103,11 +104,11 @@ class Folder(Classified):
 
     def _parts(
         self, nodes: Table, edges: Table, known: tuple[str, ...], labelled: bool
-    ) -> "dict[str, Callable[[dict[str, Any]], Any]]":
+    ) -> "dict[str, Callable[[Record], Any]]":
         """What is read of the tables, in order, each from what was read before it."""
         split = labelled and "split" in nodes.columns
         owned = self.owner in nodes.columns
-        parts: dict[str, Callable[[dict[str, Any]], Any]] = {
+        parts: dict[str, Callable[[Record], Any]] = {
             "ids": lambda found: ids_of(nodes),
             "labelled": lambda found: self.labels_of(nodes, labelled),
             "x": lambda found: features_of(nodes, known, self.categories, apart=labelled),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedweave.core.records import Record
 from fedweave.core.views import plain
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
@@ -120,7 +121,7 @@ def _edges(graph: Any, ignore: Sequence[str], name: str) -> pa.Table:
     return made
 
 
-def _named(own: Mapping[Any, Any]) -> dict[str, Any]:
+def _named(own: Mapping[Any, Any]) -> Record:
     """Attributes by names of text, as columns have."""
     return {str(key): value for key, value in own.items()}
 

@@ -200,7 +200,7 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
         hint = Known(ids).hint(cells[row].as_py())
         what = f"graph {cells[row].as_py()!r} is not in graphs{hint}"
         nodes.refuse_at(row, what, "Add a row with this id to graphs.")
-    graph_of = rows.to_numpy(zero_copy_only=False).astype(np.int64)
+    graph_of: np.ndarray = rows.to_numpy(zero_copy_only=False).astype(np.int64)
     empty = first(np.bincount(graph_of, minlength=graphs.rows) == 0)
     if empty is not None:
         graphs.refuse_at(empty, f"graph {ids[empty].as_py()!r} has no node", "Add its nodes, or remove the row.")

@@ -32,7 +32,8 @@ class Blocks:
         """int64 [2, c]: with how many nodes one node of each block forms a pair of the kind."""
         across = self.sizes if same_group else self.sizes[::-1]
         count = across if same_class else across.sum(1, keepdims=True) - across
-        return np.maximum(count - (same_class and same_group), 0)
+        result: np.ndarray = np.maximum(count - (same_class and same_group), 0)
+        return result
 
 
 def draw_pairs(blocks: Blocks, same_class: bool, same_group: bool, count: int, rng: np.random.Generator) -> np.ndarray:

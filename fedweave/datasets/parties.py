@@ -195,7 +195,8 @@ class _Joined(Table):
 
     def place(self, row: int) -> tuple[Path, int]:
         """See `Table.place`."""
-        return self.sources[self.which[row]].place(int(self.rows_there[row]))
+        result: tuple[Path, int] = self.sources[self.which[row]].place(int(self.rows_there[row]))
+        return result
 
 
 def _folders(root: Path) -> list[Path]:
@@ -259,7 +260,7 @@ def _among(edges: np.ndarray, own: np.ndarray, nodes: int) -> np.ndarray:
     rows among the party's."""
     place = np.full(nodes, -1)
     place[own] = np.arange(len(own))
-    among = place[edges]
+    among: np.ndarray = place[edges]
     return among[:, among.min(0, initial=len(own)) >= 0]
 
 

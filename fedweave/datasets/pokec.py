@@ -109,12 +109,14 @@ def _whole(users: Table, column: str) -> np.ndarray:
     bad = first(pc.invert(pc.match_substring_regex(cells, WHOLE)).to_numpy(zero_copy_only=False))
     if bad is not None:
         users.refuse_at(bad, f"{column} is {cells[bad].as_py()!r}, not a whole number", "Correct it.")
-    return pc.replace_substring_regex(cells, r"\.0*$", "").cast("int64").to_numpy()
+    result: np.ndarray = pc.replace_substring_regex(cells, r"\.0*$", "").cast("int64").to_numpy()
+    return result
 
 
 def _binary(users: Table, column: str) -> np.ndarray:
     """int64 [rows]: 0 stays 0, above is 1, below is -1 (unknown)."""
-    return np.sign(_whole(users, column))
+    result: np.ndarray = np.sign(_whole(users, column))
+    return result
 
 
 def _ids(users: Table) -> np.ndarray:

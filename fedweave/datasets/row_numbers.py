@@ -59,7 +59,8 @@ def row_numbers(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
         return np.zeros(0, np.int64)
     moving = np.flatnonzero((np.diff(_dense(x[:HEAD]), axis=0) != 0).mean(0) >= STEPS)
     found = [numbers_rows(_dense(x[:, [at]]).ravel()) for at in moving]
-    return moving[np.array(found, bool)]
+    result: np.ndarray = moving[np.array(found, bool)]
+    return result
 
 
 def _dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:

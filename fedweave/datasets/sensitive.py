@@ -25,7 +25,8 @@ def repeated(x: "np.ndarray | sp.csr_matrix", sens: np.ndarray) -> np.ndarray:
 def _bound(rows: "np.ndarray | sp.csr_matrix", bound: Callable[..., Any]) -> np.ndarray:
     """The least or largest number [d] of each column."""
     found = bound(rows, axis=0)
-    return found.toarray()[0] if sp.issparse(found) else found
+    result: np.ndarray = found.toarray()[0] if sp.issparse(found) else found
+    return result
 
 
 def refuse_repeated(

@@ -98,7 +98,8 @@ class Synthetic:
         chance = np.where(
             upper, share + self.sens_label_correlation * (1 - share), share * (1 - self.sens_label_correlation)
         )
-        return (rng.random(self.nodes) < chance).astype(np.int64)
+        result: np.ndarray = (rng.random(self.nodes) < chance).astype(np.int64)
+        return result
 
     def _x(self, y: np.ndarray, sens: np.ndarray | None, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
         x = rng.standard_normal((self.nodes, self.features), dtype=np.float32)

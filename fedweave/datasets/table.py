@@ -122,7 +122,7 @@ class Table:
         refuse_rows(self, _bools(cells.is_null()), lambda row: f"feature {column!r} is empty", FEATURE)
         values = self._cast(cells, pa.float64(), column, FEATURE).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
-            narrow = values.astype(np.float32)
+            narrow: np.ndarray = values.astype(np.float32)
         refuse_rows(
             self,
             ~np.isfinite(narrow),
@@ -193,7 +193,8 @@ class Table:
             return f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}{known.hint(cells[row].as_py())}"
 
         refuse_rows(self, _bools(found.is_null()) & ~_bools(cells.is_null()), said, remedy)
-        return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        result: np.ndarray = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return result
 
     def _cast(self, cells: pa.Array, to: pa.DataType, column: str, remedy: str) -> pa.Array:
         try:
@@ -248,7 +249,8 @@ def _uncast(cell: pa.Scalar, to: pa.DataType) -> bool:
 
 
 def _bools(mask: pa.Array) -> np.ndarray:
-    return mask.fill_null(False).to_numpy(zero_copy_only=False)
+    result: np.ndarray = mask.fill_null(False).to_numpy(zero_copy_only=False)
+    return result
 
 
 def find(folder: Path, stem: str) -> Path:

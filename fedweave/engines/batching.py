@@ -66,4 +66,5 @@ def _bytes(graph: Graph) -> int:
     if isinstance(graph.x, Sparse):
         entries += sum(len(member.values) for member in graph.x.blocks.members)
     plain = sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, Tensor))
-    return plain + entries * _ENTRY
+    result: int = plain + entries * _ENTRY
+    return result

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from fedweave.core.stacked import Stacked
-from fedweave.core.tree import Tree, check, clone, device_of, leaves, map_leaves, materialize, nest
+from fedweave.core.tree import Tree, check, clone, device_of, leaves, map_leaves, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched import materialize
 
 RECEIVED, PRESENT = "received", "present"  # keys of a message that holds what peers sent
 

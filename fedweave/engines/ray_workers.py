@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+from fedweave.core.records import Record, Values
 from fedweave.engines.recovery import Recovering
 from fedweave.engines.sharded import Channel, Pending, Shard, Sharded, deal
 from fedweave.engines.worker import Worker
 from fedweave.errors import ConfigError, FedweaveError, UserError, WorkerLost
 
-Make = Callable[[dict[str, Any], Sequence[str]], Worker]
+Make = Callable[[Record, Sequence[str]], Worker]
 _HERE = "local"
 _INLINE = 100_000  # bytes from which a message is stored on the nodes instead of being sent with each call
 
@@ -44,9 +45,9 @@ class RayWorkers:
             self._connect(address)
 
     def _connect(self, address: str) -> None:
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+        quiet: Record = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
         if address == _HERE:
-            here: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            here: Record = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             self._ray.init(address=_HERE, num_cpus=os.cpu_count() or 1, **here, **quiet)
             return
         try:
@@ -70,7 +71,7 @@ class RayWorkers:
             raise ConfigError(f"engine.workers is {wanted}, and the cluster has {cores} cores; take {cores} or 'auto'.")
         return wanted
 
-    def executor(self, make: Make, document: Mapping[str, Any], sizes: Mapping[str, int], workers: int) -> Sharded:
+    def executor(self, make: Make, document: Values, sizes: Mapping[str, int], workers: int) -> Sharded:
         """An executor whose shards are with so many workers.
 
         make: builds a worker of some clients from the run's document, in the worker's own process. sizes: {client:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
+from fedweave.core.records import Record
 from fedweave.engines.engine import Absent, LocalEngine, check_names
 from fedweave.engines.loop import Loop
 from fedweave.engines.memory import keep_freed_memory
@@ -50,7 +51,7 @@ class Simulation(LocalEngine):
         check_names(tuple(graphs))
         keep_freed_memory()
         self.mode = mode
-        given: dict[str, Any] = {"classes": classes, "test": test, "places": places, "members": members}
+        given: Record = {"classes": classes, "test": test, "places": places, "members": members}
         executor: Loop = (
             Vectorised(graphs, **given, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **given)
         )

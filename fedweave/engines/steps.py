@@ -20,8 +20,8 @@ def find_step(algorithm: Any, name: str) -> Step:
     if not owner:
         places = [sys.modules[kind.__module__] for kind in type(algorithm).__mro__ if kind is not object]
     for place in places:
-        step: Any = getattr(place, method, None)
-        if isinstance(getattr(step, "on_client", None), tuple):
+        step: Step | None = getattr(place, method, None)
+        if step is not None and isinstance(getattr(step, "on_client", None), tuple):
             return step
     raise CallRefused(
         f"{type(algorithm).__name__} has no step {name!r} marked @on_client. "

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.export.source import AT_SITES, HANDED_OUT, Source
 from fedweave.report.disclosure import disclose
@@ -77,7 +78,7 @@ def _shown(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _settings(section: dict[str, Any]) -> list[str]:
+def _settings(section: Record) -> list[str]:
     return [f"{key}: {value}" for key, value in section.items()]
 
 

@@ -4,10 +4,11 @@ import json
 import shutil
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 from fedweave.predict import Chosen, Client
 
@@ -90,7 +91,7 @@ def write_export(folder: Path, directory: Path, found: "Source", form: Format, c
     typer.echo(f"{found.which} model: {folder}")
 
 
-def _files(about: dict[str, Any], weights: dict[str, Any], form: Format) -> tuple[dict[str, bytes], str]:
+def _files(about: Record, weights: Record, form: Format) -> tuple[dict[str, bytes], str]:
     """The files that hold the model, and what the card says of how to use them."""
     if form == Format.onnx:
         from fedweave.export.onnx import packed, usage
@@ -103,7 +104,7 @@ def _files(about: dict[str, Any], weights: dict[str, Any], form: Format) -> tupl
     )
 
 
-def _packed(weights: dict[str, Any], form: Format) -> bytes:
+def _packed(weights: Record, form: Format) -> bytes:
     """The bytes of the weights' file."""
     if form == Format.safetensors:
         from safetensors.torch import save

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedweave.core.records import Values
 from fedweave.errors import UserError
 from fedweave.export import pyg
 from fedweave.ops.releases import torch_from
@@ -30,7 +31,8 @@ class Pool(pyg.Pool):
         """[n, k] -> [graphs, k]."""
         graphs = batch.max().item() + 1  # int() would make the exporter look for a constant
         torch._check(graphs >= 1)
-        return pyg.POOLS[self.how](x, batch, graphs)
+        result: Tensor = pyg.POOLS[self.how](x, batch, graphs)
+        return result
 
 
 class Attention(nn.Module):
@@ -48,7 +50,8 @@ class Attention(nn.Module):
         loops = torch.arange(x.shape[0], device=x.device).expand(2, -1)
         every = torch.cat([others, loops], 1)
         torch._check(every.shape[1] != 0)
-        return self.layer(x, every)
+        result: Tensor = self.layer(x, every)
+        return result
 
 
 def check() -> None:
@@ -70,12 +73,12 @@ def check() -> None:
         )
 
 
-def names(about: Mapping[str, Any]) -> list[str]:
+def names(about: Values) -> list[str]:
     """The inputs of the graph of a model.json; `batch` only where the model pools."""
     return [name for name in INPUTS if name != "batch" or about["settings"].get("pool", "none") != "none"]
 
 
-def packed(about: Mapping[str, Any], weights: Mapping[str, Tensor]) -> bytes:
+def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
     """The bytes of model.onnx, of the module that `pyg.build` makes with these weights; any numbers of nodes and edges.
 
     Nothing of the place where it was made (paths, source lines) stands in it.
@@ -108,7 +111,7 @@ def make_exportable(net: pyg.Net) -> None:
             net.layers[number] = Attention(layer)
 
 
-def usage(about: Mapping[str, Any]) -> str:
+def usage(about: Values) -> str:
     """What the model card says of the file: inputs, outputs, opset."""
     inputs = [f"- input `{name}`: {INPUTS[name].format(features=about['features'])}" for name in names(about)]
     rows = "graphs" if "batch" in names(about) else "nodes"

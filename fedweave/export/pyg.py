@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
-from torch_geometric.nn import GATConv, GCN2Conv, GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
+from torch_geometric.nn import GATConv as GATConv
+from torch_geometric.nn import GCN2Conv, GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
 
 POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
 
@@ -30,7 +31,8 @@ class Pool(nn.Module):
 
     def forward(self, x: Tensor, batch: Tensor) -> Tensor:
         """[n, k] -> [graphs, k]."""
-        return POOLS[self.how](x, batch)
+        result: Tensor = POOLS[self.how](x, batch)
+        return result
 
 
 class EgoConv(nn.Module):

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 from fedweave.runs.form import Form, form_of_config, read_form
 
@@ -25,7 +26,7 @@ class Source:
     weights: "Tree"
     form: Form
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Record:
         """What `pyg.build` needs to know, and who prepares data for it."""
         form = self.form
         return {
@@ -85,7 +86,7 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
     from fedweave.runs.trained import trained
 
     run = trained(directory, config, "")
-    algorithm, data = run.built.algorithm, run.built.data
+    algorithm, data = run.algorithm, run.built.data
     which = model or ("global" if client is None and algorithm.global_model(run.state) is not None else "personal")
     if which != "global" and client is None:
         raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
@@ -115,11 +116,14 @@ def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
     return Source(config, "global", _weights(config, algorithm, w, form), form)
 
 
-def _weights(config: "Config", algorithm: Any, w: "Tree", form: Form) -> "Tree":
+def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tree":
     """`w` under PyTorch Geometric's names, with trained masks applied."""
+    from fedweave.algorithms.fedpub import SparseMasks
+    from fedweave.algorithms.parts.composition import MadeOfParts
     from fedweave.export.weights import state_dict, unmasked
 
-    masks = getattr(algorithm, "composed", {}).get("SparseMasks")
+    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
+    masks = next((part for part in parts if isinstance(part, SparseMasks)), None)
     net = config.model.make().build(form.features, form.classes)
     given = config.model.values
     heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []

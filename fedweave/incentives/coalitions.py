@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import model as models
+from fedweave.core.engine import Engine, graphs_of
 from fedweave.core.graph import TEST, Graph
 from fedweave.core.tree import leaves, nest
 from fedweave.errors import UserError
@@ -17,16 +18,16 @@ BATCH = 64  # models that are judged at once
 MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: which examples, which metric
 
 
-def judging(built: Any) -> tuple[str, list[Graph]]:
+def judging(fed: Engine) -> tuple[str, list[Graph]]:
     """On which examples "global" metrics of a run are (`metrics.measured.measure`), in words, and the graphs with them:
     the global test set's or, without one, all clients' own, whose test examples are pooled.
 
     Raises:
         UserError: nobody has test examples.
     """
-    if built.fed.test is not None:
-        return "the global test set", [built.fed.test]
-    graphs = [graph for graph in built.fed.graphs.values() if bool(graph.masks[TEST].any())]
+    if fed.test is not None:
+        return "the global test set", [fed.test]
+    graphs = [graph for graph in graphs_of(fed).values() if bool(graph.masks[TEST].any())]
     if not graphs:
         raise UserError("the run has no test examples to measure on; set a test ratio in [partition] and run it again.")
     return "all clients' test examples, pooled", graphs

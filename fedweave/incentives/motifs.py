@@ -141,7 +141,8 @@ def _canonical(cycles: np.ndarray) -> np.ndarray:
     for place in range(length):
         column = np.where(leading, views[:, :, place], np.iinfo(np.int64).max)
         leading &= column == column.min(1, keepdims=True)
-    return views[np.arange(count), leading.argmax(1)]
+    result: np.ndarray = views[np.arange(count), leading.argmax(1)]
+    return result
 
 
 def _rows(labels: np.ndarray, width: int, edge: np.ndarray | None = None) -> np.ndarray:

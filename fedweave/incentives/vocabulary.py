@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
@@ -37,7 +38,8 @@ def tf_idf(counts: sp.csr_array) -> np.ndarray:
     graphs = counts.shape[0]
     having = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
     mean = counts.sum(axis=0) / np.maximum(having, 1)
-    return mean * (np.log((1 + graphs) / (1 + having)) + 1)
+    result: np.ndarray = mean * (np.log((1 + graphs) / (1 + having)) + 1)
+    return result
 
 
 def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
@@ -54,3 +56,18 @@ def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
     have = np.flatnonzero(scores)
     kept = math.floor(Fraction(str(keep)) * len(have))  # as written: .29 of 100 is 29, though the float is below
     return np.sort(have[np.argsort(-scores[have], kind="stable")[:kept]])
+
+
+@runtime_checkable
+class UsesVocabulary(Protocol):
+    """An algorithm whose clients may have to know the motifs of their small graphs."""
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """Which; None if none."""
+        ...
+
+
+def vocabulary_of(algorithm: object) -> Vocabulary | None:
+    """Which motifs of its small graphs a client must know for an algorithm; None if none."""
+    return algorithm.vocabulary if isinstance(algorithm, UsesVocabulary) else None

@@ -1,6 +1,7 @@
 """Local training: `fit`, the one loop that every algorithm trains with, and the optimisers it uses."""
 
-from fedweave.learn.fitting import Fit, Loss, Penalty, fit, where_trained
+from fedweave.learn.descent import Loss, Penalty
+from fedweave.learn.fitting import Fit, fit, where_trained
 from fedweave.learn.losses import cross_entropy
 from fedweave.learn.optimisers import OPTIMISERS, Adam, Optimiser, Sgd, check_training
 

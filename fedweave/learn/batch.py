@@ -49,7 +49,10 @@ def train_batch(
     gradients = differentiate(objective, len(tensors), len(minibatch))
 
     def step(*given: Tensor) -> tuple[Tensor, ...]:
-        return traced(gradients, (plan.loss, plan.penalty), names, batch.graph[0].roots, [*given, *operands])
+        result: tuple[Tensor, ...] = traced(
+            gradients, (plan.loss, plan.penalty), names, batch.graph[0].roots, [*given, *operands]
+        )
+        return result
 
     def row(at: int) -> list[Tensor]:
         return [leaf[at] if minibatch_dims[path] is None else leaf[:, at] for path, leaf in minibatch.items()]

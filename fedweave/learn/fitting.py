@@ -11,7 +11,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.learn.batch import train_batch
 from fedweave.learn.descent import Loss, Penalty, Stored, TrainSpec, differentiate, scalar
 from fedweave.learn.optimisers import Optimiser
-from fedweave.ops.batched import Operation
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.touched import TouchedRows, materialize
 
 
@@ -115,15 +115,15 @@ class _Fit(Operation):
         return tuple(outputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
+    def backward(ctx: Context, *grads: Tensor) -> None:
         raise NotImplementedError("fit cannot be differentiated through")
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], plan: TrainSpec, *operands: Any) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, plan: TrainSpec, *operands: Any) -> tuple[Any, Any]:
         moved = [o.movedim(d, 0) if d else o for o, d in zip(operands, in_dims[1:], strict=True)]
         dims = [None if d is None else 0 for d in in_dims[1:]]
         given = pytree.tree_unflatten(moved, plan.spec)

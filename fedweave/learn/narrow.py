@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedweave.core.graph import Graph
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.learn.descent import Stored
 from fedweave.ops.csr import StackedCsr
@@ -129,7 +130,7 @@ class Kept:
 
     def tree(self) -> Tree:
         """The tree, partly stored where `rest` holds the other rows."""
-        flat: dict[str, Any] = self.own.shaped(self.own.tensors)
+        flat: Record = self.own.shaped(self.own.tensors)
         if self._touched is not None:
             rows, matrix = self._touched.rows, self._touched.matrix
             for path, rest in self.rest.shaped(self.rest.tensors).items():
@@ -175,7 +176,8 @@ def _apart(found: dict[str, tuple[Any, Any]]) -> Given:
 
 def _stacked(leaf: Any, dim: Any, clients: int) -> Tensor:
     leaf, dim = _whole(leaf, dim)
-    return (leaf.expand(clients, *leaf.shape) if dim is None else leaf).clone()
+    result: Tensor = (leaf.expand(clients, *leaf.shape) if dim is None else leaf).clone()
+    return result
 
 
 def _whole(leaf: Any, dim: Any) -> tuple[Tensor, Any]:

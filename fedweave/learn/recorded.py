@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves
-from fedweave.ops.batched import Operation
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.recording import Form, traced
 
 
@@ -42,15 +42,15 @@ class _Recorded(Operation):
         return part.form.flat(part(*operands))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
+    def backward(ctx: Context, *grads: Tensor) -> None:
         raise NotImplementedError("recorded parts of a step cannot be differentiated through")
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], part: _Part, *operands: Any) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, part: _Part, *operands: Any) -> tuple[Any, Any]:
         dims = in_dims[1:]
         graph, given = pytree.tree_unflatten(operands, part.spec)
         names = (*(path for path, _ in leaves(given)), *dims)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.core.graph import TEST, VAL
+from fedweave.core.records import Values
 from fedweave.metrics import group_fairness
 from fedweave.metrics.classification import ratio
 from fedweave.metrics.noise_floor import noise_floor
@@ -20,7 +21,7 @@ SELECTION = ("gaps", "accuracy", "constant")
 _TRUE_POSITIVES = 0  # twice these, of each class, in the pairs called "f1"
 
 
-def measures(pairs: Mapping[str, Any], accuracy: Any, auc: Any) -> dict[str, np.ndarray]:
+def measures(pairs: Values, accuracy: Any, auc: Any) -> dict[str, np.ndarray]:
     """{"groups/…": values of the pairs' leading axes}: `group_fairness.values`, a "…_floor" beside each gap, and
     "tradeoff_accuracy" and "tradeoff_auc" of the accuracy and AUC; {} where nothing was counted by group."""
     if "groups" not in pairs:

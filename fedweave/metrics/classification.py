@@ -8,16 +8,16 @@ padding changes a bit.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
-from fedweave.ops.batched import Operation
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
@@ -126,11 +126,11 @@ class _Argsort(Operation):
         return _sorting(score)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], score: Tensor) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, score: Tensor) -> tuple[Tensor, int]:
         return _Argsort.apply(score.movedim(in_dims[0], 0)), 0
 
 
@@ -145,7 +145,7 @@ def merge(trees: Sequence[Tree]) -> Tree:
     return map_leaves(lambda *pairs: sum(pairs[1:], start=pairs[0]), *trees)
 
 
-def values(pairs: Mapping[str, Any]) -> dict[str, Any]:
+def values(pairs: Values) -> Record:
     """The metrics of `counts`' pairs, merged or not, with any leading axes: a float or a NumPy array for each.
 
     "loss" is the mean, "f1" micro F1, "macro_f1" the mean over classes that occur in truth or prediction. "auc" is that
@@ -168,7 +168,8 @@ def values(pairs: Mapping[str, Any]) -> dict[str, Any]:
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
     """total / count, NaN where the count is 0."""
-    return np.divide(total, count, out=np.full(np.shape(count), np.nan), where=count > 0)
+    result: np.ndarray = np.divide(total, count, out=np.full(np.shape(count), np.nan), where=count > 0)
+    return result
 
 
 def _mean(per_class: np.ndarray) -> np.ndarray:

@@ -14,7 +14,8 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
 def _divergence(both: Tensor) -> Tensor:
     """The same of two distributions [..., 2, k]."""
     entropies = torch.special.xlogy(both, both) - torch.special.xlogy(both, both.mean(-2, keepdim=True))
-    return entropies.sum((-2, -1)).clamp(min=0) / (2 * math.log(2))
+    result: Tensor = entropies.sum((-2, -1)).clamp(min=0) / (2 * math.log(2))
+    return result
 
 
 def class_divergence(p: Tensor, q: Tensor, nodes: Tensor) -> Tensor:

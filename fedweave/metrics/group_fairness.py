@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree
 from fedweave.errors import DataError
 from fedweave.metrics.classification import ordered_pairs, ratio
@@ -69,7 +70,7 @@ def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = T
     return out | {"group_auc": pairs.reshape(-1, 2, 2).transpose(1, 2)}
 
 
-def values(pairs: Mapping[str, Any]) -> dict[str, Any]:
+def values(pairs: Values) -> Record:
     """The metrics of `counts`, merged or not, with any leading axes: a float or a NumPy array for each.
 
     With R_s the share of group s that is predicted 1, TPR_s and FPR_s that among its nodes of label 1 and 0:
@@ -105,7 +106,8 @@ def values(pairs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gap(share: np.ndarray) -> np.ndarray:
     """Group 1 minus group 0, over the last axis."""
-    return share[..., 1] - share[..., 0]
+    result: np.ndarray = share[..., 1] - share[..., 0]
+    return result
 
 
 def tradeoff(score: Any, sp: Any, eo: Any) -> Any:

@@ -131,7 +131,8 @@ Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 def _coarse(pairs: dict[str, np.ndarray]) -> np.ndarray:
     """Whether each client tells how many of its examples are classified right, and of no class how many."""
     examples, of_classes = pairs["accuracy"][:, :, 1].sum(-1), pairs["f1"][:, :, 1].sum((-1, -2))
-    return (examples > 0) & (of_classes == 0)
+    result: np.ndarray = (examples > 0) & (of_classes == 0)
+    return result
 
 
 def _majority(pairs: dict[str, np.ndarray]) -> np.ndarray | None:

@@ -5,16 +5,16 @@ places the K at random, so that the number in group 1 is hypergeometric, X, and 
 X / n_1 - (K - X) / n_0 = N / (n_0 n_1) (X - E X). A measured gap near this value says nothing about the model.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from scipy.special import gammaln
 
+from fedweave.core.records import Record, Values
 from fedweave.metrics.classification import ratio
 
 
-def noise_floor(pairs: Mapping[str, Any]) -> dict[str, Any]:
+def noise_floor(pairs: Values) -> Record:
     """E|gap| beside each gap of `group_fairness.values`, from the same counts "groups" [..., 2, 2, 2].
 
     "sp_floor" keeps the numbers of positive predictions and the sizes of the groups, "eo_floor" those among the nodes
@@ -57,4 +57,5 @@ def _variance(n0: np.ndarray, n1: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 def _log_choose(n: np.ndarray, k: np.ndarray) -> np.ndarray:
-    return gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    result: np.ndarray = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    return result

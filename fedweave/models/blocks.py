@@ -53,7 +53,8 @@ def pooling(how: str) -> Layer:
     kind = f"pool_{how}"
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        return graph.edges.operator(kind) @ h
+        result: Tensor = graph.edges.operator(kind) @ h
+        return result
 
     return Layer(lambda key: {}, apply, operator=kind)
 

@@ -87,7 +87,8 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
         neighbours = graph.edges.operator("gcn")
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
         out = attend(neighbours, source, target[: neighbours.shape[0]], values, key=drop, rate=rate)
-        return (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
+        result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
+        return result
 
     return Layer(init, apply, ("weight",), operator="gcn", reads="entries")
 

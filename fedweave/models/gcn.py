@@ -60,6 +60,7 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
         return {"weight": weight, "bias": torch.zeros(fan_out, device=key.device)}
 
     def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
-        return graph.edges.operator("gcn") @ linear(h, w["weight"]) + w["bias"]
+        result: Tensor = graph.edges.operator("gcn") @ linear(h, w["weight"]) + w["bias"]
+        return result
 
     return Layer(init, apply, ("weight",), operator="gcn")

@@ -91,7 +91,8 @@ def _activated(layer: Layer) -> Layer:
 
     def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tree:
         out = layer.apply(w, graph, h, key)
-        return out | {"h": torch.relu(out["h"])}
+        result: Tree = out | {"h": torch.relu(out["h"])}
+        return result
 
     return layer._replace(apply=apply)
 
@@ -100,7 +101,8 @@ def _last(layer: Layer, rate: float) -> Layer:
     """`layer` after dropout on its input."""
 
     def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tensor:
-        return layer.apply(w, graph, _dropped(h["h"], rate, key), key)
+        result: Tensor = layer.apply(w, graph, _dropped(h["h"], rate, key), key)
+        return result
 
     return layer._replace(apply=apply)
 

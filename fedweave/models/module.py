@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedweave.core.graph import Graph
 from fedweave.core.maker import Maker, note, noted
 from fedweave.core.model import Layer, Model
+from fedweave.core.records import Values
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, raised_at
 from fedweave.ops.sparse import Sparse
@@ -55,7 +56,7 @@ class ModuleKind:
         }
 
     @property
-    def hints(self) -> Mapping[str, Any]:
+    def hints(self) -> Values:
         """The settings' types."""
         return get_type_hints(self.module.__init__, include_extras=True)
 
@@ -75,7 +76,7 @@ class OwnModule:
     """A module and its settings."""
 
     module: type[nn.Module]
-    values: Mapping[str, Any]
+    values: Values
 
     @property
     def kind(self) -> ModuleKind:

@@ -65,11 +65,14 @@ def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, oper
         if graph.edges.shrinks and not isinstance(h, Sparse):  # fewer rows are left to multiply after the mean
             own, means = graph.edges.with_means(h, operator)
             if share_root_weight:
-                return linear(own + means, w["neigh"]) + w["bias"]
-            return linear(own, w["root"]) + linear(means, w["neigh"]) + w["bias"]
+                result: Tensor = linear(own + means, w["neigh"]) + w["bias"]
+                return result
+            result = linear(own, w["root"]) + linear(means, w["neigh"]) + w["bias"]
+            return result
         neigh = linear(h, w["neigh"])
         root = neigh if share_root_weight else linear(h, w["root"])
         means = graph.edges.operator(operator) @ neigh
-        return root[: means.shape[0]] + means + w["bias"]
+        result = root[: means.shape[0]] + means + w["bias"]
+        return result
 
     return Layer(init, apply, names, operator)

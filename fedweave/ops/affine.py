@@ -1,13 +1,11 @@
 """h W + b, with ReLU or without: one operation whose bias, ReLU and gradients are taken rows by rows, while these are
 in a processor's cache. Its numbers are those of `ops.linear` with the bias and ReLU after it."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fedweave.ops import gemm
-from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.linear import COLUMNS, ROWS, WIDTH, blocks, gram, linear, product
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
@@ -68,12 +66,12 @@ class _Affine(Operation):
         return _affine(h, w, bias, relu)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         h, w, _, ctx.relu = inputs
         ctx.save_for_backward(h, w, output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         h, w, out = ctx.saved_tensors
         below = ctx.needs_input_grad[0]
         if torch.is_grad_enabled():  # to be differentiated again
@@ -83,7 +81,7 @@ class _Affine(Operation):
         return of_h if below else None, of_w, of_bias, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], h: Tensor, w: Tensor, bias: Tensor, relu: bool) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, h: Tensor, w: Tensor, bias: Tensor, relu: bool) -> tuple[Tensor, int]:
         sides = over_clients(info.batch_size, in_dims, h, w, bias)
         out = _Affine.apply(*(side.flatten(0, 1) for side in sides), relu)
         return out.unflatten(0, (info.batch_size, -1)), 0

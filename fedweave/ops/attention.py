@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.ops.batched import Operation
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.csr import Pair, StackedCsr, csr_tensor
 from fedweave.ops.hashing import bits
 from fedweave.ops.sparse import Sparse
@@ -38,7 +38,8 @@ def attend(
         TypeError: the operator is no whole sparse matrix.
     """
     if hasattr(operator, "attend"):
-        return operator.attend(source, target, values, slope, key, rate)
+        result: Tensor = operator.attend(source, target, values, slope, key, rate)
+        return result
     if type(operator) is not Sparse:
         raise TypeError(f"attention needs the entries of a ops.sparse.Sparse matrix, got a {type(operator).__name__}")
     key, rate = (operator.client_index, 0.0) if key is None else (key, rate)
@@ -148,17 +149,17 @@ class _Attend(Operation):
         return _attend(key, source, target, values, _pattern(blocks), slope, rate)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         ctx.rest = inputs[5:]
         ctx.save_for_backward(*inputs[:5])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         client_index, key, *given = ctx.saved_tensors
         return None, None, *_AttendBack.apply(client_index, key, grad, *given, *ctx.rest), None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], client_index: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, client_index: Tensor, *rest: Any) -> tuple[Tensor, int]:
         return _over_all(_Attend, info.batch_size, in_dims, client_index, *rest)
 
 
@@ -171,19 +172,19 @@ class _AttendBack(Operation):
         return _attend_back(grad, key, source, target, values, _pattern(blocks), slope, rate)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, ...]) -> None:
         pass
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
+    def backward(ctx: Context, *grads: Tensor) -> None:
         raise NotImplementedError("attention can be differentiated only once")
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], client_index: Tensor, *rest: Any) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, client_index: Tensor, *rest: Any) -> tuple[Any, Any]:
         return _over_all(_AttendBack, info.batch_size, in_dims, client_index, *rest)
 
 
-def _over_all(kind: Any, clients: int, in_dims: tuple[Any, ...], client_index: Tensor, *rest: Any) -> tuple[Any, Any]:
+def _over_all(kind: Any, clients: int, in_dims: Dims, client_index: Tensor, *rest: Any) -> tuple[Any, Any]:
     """One call for all clients: their nodes below each other or, if they share one graph, their heads side by side."""
     key, *tensors, blocks, slope, rate = rest
     keys = key.expand(clients) if in_dims[1] is None else key

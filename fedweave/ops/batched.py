@@ -2,12 +2,27 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedweave.ops.tape import kernel
+
+Context: TypeAlias = Any  # PyTorch's of one operation; what it remembers between the passes is set as attributes
+
+
+Dims: TypeAlias = tuple[Any, ...]  # of each operand: where it has clients, None if it is the same for all
+Operands: TypeAlias = tuple[Any, ...]
+
+
+class Batch(Protocol):
+    """What a batching rule is told: of how many clients."""
+
+    @property
+    def batch_size(self) -> int:
+        """How many."""
+        ...
 
 
 class Operation(torch.autograd.Function):
@@ -17,6 +32,13 @@ class Operation(torch.autograd.Function):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.forward.__signature__ = inspect.signature(cls.forward)  # type: ignore[attr-defined]
+
+    if TYPE_CHECKING:  # PyTorch's has no types
+
+        @classmethod
+        def apply(cls, *operands: Any) -> Tensor:
+            """Its result on these operands."""
+            ...
 
 
 def over_clients(clients: int, dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
@@ -44,11 +66,11 @@ def together(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return whole(*given)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
             ctx.mark_non_differentiable(output)
 
         @staticmethod
-        def vmap(info: Any, in_dims: tuple[Any, ...], *given: Tensor) -> tuple[Tensor, int]:
+        def vmap(info: Batch, in_dims: Dims, *given: Tensor) -> tuple[Tensor, int]:
             return Together.apply(*over_clients(info.batch_size, in_dims, *given)), 0
 
     return Together.apply

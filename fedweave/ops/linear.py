@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedweave.ops import gemm
-from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched import materialize
@@ -82,7 +82,8 @@ def blocks(tensor: Tensor, rows: int = ROWS) -> tuple[Tensor, ...]:
     # Accelerators promise no equal bits, and there more launches cost more than they bring.
     if tensor.shape[1] <= rows or tensor.device.type != "cpu":
         return (tensor,)
-    return tensor.split(rows, 1)
+    result: tuple[Tensor, ...] = tensor.split(rows, 1)
+    return result
 
 
 def _widen(tensor: Tensor, dim: int) -> Tensor:
@@ -104,16 +105,16 @@ class _Product(Operation):
         return _product(h, w)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor]:
         h, w = ctx.saved_tensors
         return _Product.apply(grad, w.mT), _Gram.apply(h, grad)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], h: Tensor, w: Tensor) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, h: Tensor, w: Tensor) -> tuple[Tensor, int]:
         return _over_all(_Product, info.batch_size, in_dims, h, w)
 
 
@@ -125,20 +126,20 @@ class _Gram(Operation):
         return _gram(h, g)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor]:
         h, g = ctx.saved_tensors
         return _Product.apply(g, grad.mT), _Product.apply(h, grad)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], h: Tensor, g: Tensor) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, h: Tensor, g: Tensor) -> tuple[Tensor, int]:
         return _over_all(_Gram, info.batch_size, in_dims, h, g)
 
 
-def _over_all(kind: Any, clients: int, in_dims: tuple[Any, ...], *sides: Tensor) -> tuple[Tensor, int]:
+def _over_all(kind: Any, clients: int, in_dims: Dims, *sides: Tensor) -> tuple[Tensor, int]:
     """One product over clients and the batch axis together."""
     out = kind.apply(*(side.flatten(0, 1) for side in over_clients(clients, in_dims, *sides)))
     return out.unflatten(0, (clients, -1)), 0

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.hashing import GOLDEN, finalise
 from fedweave.ops.tape import kernel
 
@@ -46,14 +46,14 @@ class _Mask(Operation):
         return _mask(source, *fixed)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[None, ...]:
         return (None,) * 5
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], source: Tensor, *fixed: Any) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, source: Tensor, *fixed: Any) -> tuple[Tensor, int]:
         (keys,) = over_clients(info.batch_size, in_dims, source)
         return _Mask.apply(keys.flatten(0, 1), *fixed).unflatten(0, (info.batch_size, -1)), 0

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.ops.batched import Operation, over_clients, shifted
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients, shifted
 from fedweave.ops.csr import gathered
 
 
@@ -61,16 +61,16 @@ class _Rows(Operation):
         return h.index_select(0, index)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
         ctx.count = inputs[0].shape[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None]:
         return _AddRows.apply(grad, *ctx.saved_tensors, ctx.count), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, *tensors: Tensor) -> tuple[Tensor, int]:
         h, index = over_clients(info.batch_size, in_dims, *tensors)
         out = _Rows.apply(h.flatten(0, 1), shifted(index, h.shape[1]))
         return out.unflatten(0, (info.batch_size, -1)), 0
@@ -84,15 +84,15 @@ class _AddRows(Operation):
         return grad.new_zeros(count, grad.shape[1]).index_add_(0, index, grad)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None]:
         return _Rows.apply(grad, *ctx.saved_tensors), None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, *operands: Any) -> tuple[Tensor, int]:
         *tensors, count = operands
         grad, index = over_clients(info.batch_size, in_dims, *tensors)
         out = _AddRows.apply(grad.flatten(0, 1), shifted(index, count), info.batch_size * count)
@@ -105,17 +105,17 @@ class _Mix(Operation):
         return F.embedding_bag(index, h, mode="sum", per_sample_weights=weight)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         h, *rest = inputs
         ctx.save_for_backward(*rest)
         ctx.count = h.shape[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None]:
         return _Spread.apply(grad, *ctx.saved_tensors, ctx.count), None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, *tensors: Tensor) -> tuple[Tensor, int]:
         h, index, weight = over_clients(info.batch_size, in_dims, *tensors)
         out = _Mix.apply(h.flatten(0, 1), shifted(index, h.shape[1]), weight.flatten(0, 1))
         return out.unflatten(0, (info.batch_size, -1)), 0
@@ -129,15 +129,15 @@ class _Spread(Operation):
         return gathered(grad, index, weight, count)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         ctx.save_for_backward(*inputs[1:3])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return _Mix.apply(grad, *ctx.saved_tensors), None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, *operands: Any) -> tuple[Tensor, int]:
         *tensors, count = operands
         grad, index, weight = over_clients(info.batch_size, in_dims, *tensors)
         out = _Spread.apply(grad.flatten(0, 1), shifted(index, count), weight.flatten(0, 1), info.batch_size * count)

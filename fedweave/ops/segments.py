@@ -3,13 +3,13 @@
 Where a matrix lasts, `ops.sparse` prepares it once; here it is a list of columns for each row, all entries being 1.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.batched import Batch, Context, Dims, Operation, over_clients
 from fedweave.ops.tape import kernel
 
 
@@ -43,7 +43,8 @@ def _summed(h: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
         last = torch.full_like(total[:1], entries.shape[0])
     offsets = torch.cat([(ends + before).flatten(), last])
     out = F.embedding_bag(entries, h.flatten(0, 1), offsets, mode="sum", include_last_offset=True)
-    return out.unflatten(0, (len(h), -1))[:, : starts.shape[1] - 1]
+    result: Tensor = out.unflatten(0, (len(h), -1))[:, : starts.shape[1] - 1]
+    return result
 
 
 class _SumRows(Operation):
@@ -54,15 +55,15 @@ class _SumRows(Operation):
         return _summed(h, columns, starts)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         columns, starts, back_columns, back_starts = ctx.saved_tensors
         return _SumRows.apply(grad, back_columns, back_starts, columns, starts), None, None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, *tensors: Tensor) -> tuple[Tensor, int]:
         many = (tensor.flatten(0, 1) for tensor in over_clients(info.batch_size, in_dims, *tensors))
         return _SumRows.apply(*many).unflatten(0, (info.batch_size, -1)), 0

@@ -5,15 +5,13 @@ block-diagonal CSR matrix (or, when all clients share the dense side, with the c
 pass one product with its transpose. Both are built once per batch and cached.
 """
 
-from typing import Any
-
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.csr import Csr, PaddedRows, Pair, StackedCsr, gathered, multiply
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.tape import kernel
@@ -99,11 +97,11 @@ class _Times(Operation):
         return multiply(pair, dense, transposed)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         _, ctx.pair, ctx.transposed = inputs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None]:
         return _Times.apply(grad.contiguous(), ctx.pair, not ctx.transposed), None, None
 
 
@@ -115,17 +113,17 @@ class _Product(Operation):
         return multiply(blocks.diagonal, dense, transposed)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         client_index, _, ctx.blocks, ctx.transposed = inputs
         ctx.save_for_backward(client_index)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[None, Tensor, None, None]:
         return None, _Product.apply(*ctx.saved_tensors, grad.contiguous(), ctx.blocks, not ctx.transposed), None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], client_index: Tensor, dense: Tensor, blocks: StackedCsr, transposed: bool
+        info: Batch, in_dims: Dims, client_index: Tensor, dense: Tensor, blocks: StackedCsr, transposed: bool
     ) -> tuple[Tensor, int]:
         clients = info.batch_size
         if in_dims[0] is None:  # one matrix, many dense sides: widen the dense side
@@ -160,18 +158,18 @@ class _PickedProduct(Operation):
         return _picked(at, shift, dense, table)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         at, shift, dense, ctx.table = inputs
         ctx.save_for_backward(at, shift)
         ctx.count = dense.shape[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[None, None, Tensor, None]:
         return None, None, _PickedTransposed.apply(*ctx.saved_tensors, grad, ctx.table, ctx.count), None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, dense: Tensor, table: PaddedRows
+        info: Batch, in_dims: Dims, at: Tensor, shift: Tensor, dense: Tensor, table: PaddedRows
     ) -> tuple[Tensor, int]:
         clients = info.batch_size
         at, shift = over_clients(clients, in_dims, at, shift)
@@ -189,17 +187,17 @@ class _PickedTransposed(Operation):
         return _picked_transposed(at, shift, grad, table, count)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         at, shift, _, ctx.table, _ = inputs
         ctx.save_for_backward(at, shift)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[None, None, Tensor, None, None]:
         return None, None, _PickedProduct.apply(*ctx.saved_tensors, grad, ctx.table), None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRows, count: int
+        info: Batch, in_dims: Dims, at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRows, count: int
     ) -> tuple[Tensor, int]:
         clients = info.batch_size
         at, shift, grad = over_clients(clients, in_dims, at, shift, grad)

@@ -92,7 +92,7 @@ class Tape(TorchDispatchMode):
     """
 
     def __init__(self, roots: Sequence[Any], tensors: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flaw: Exception | None = None
         self._places: list[Place] = []  # of each value
         self._tensors: Any = WeakTensorKeyDictionary()  # their numbers

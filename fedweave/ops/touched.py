@@ -121,7 +121,8 @@ def elementwise(function: Callable[..., Tensor], *operands: Any) -> Any:
 def total(leaf: Any) -> Tensor:
     """Sum over all elements of a leaf, a float64 scalar, added up in float64 so that no grouping shows in float32."""
     if not isinstance(leaf, TouchedRows):
-        return leaf.sum(dtype=torch.float64)
+        result: Tensor = leaf.sum(dtype=torch.float64)
+        return result
     rest, own = (part.flatten(1).sum(1, dtype=torch.float64) for part in (leaf.rest, leaf.values))
     untouched = torch.cat([rest, rest.new_zeros(1)]).index_fill(0, leaf.rows, 0)
     return untouched.sum() + (own * (leaf.rows < len(rest))).sum()

@@ -72,7 +72,7 @@ class Dirichlet:
             shares[0] = 1 / self.clients
             ends = np.rint(shares.cumsum(axis=1) * sizes[:, None]).astype(np.int64)
             ends[:, -1] = sizes
-            counts = np.diff(ends, axis=1, prepend=0)
+            counts: np.ndarray = np.diff(ends, axis=1, prepend=0)
             if counts.sum(axis=0).min() >= self.min_nodes:
                 return counts
         raise ConfigError(

@@ -99,7 +99,8 @@ def _communities(graph: sp.csr_matrix, resolution: float, rng: np.random.Generat
     if graph.nnz == 0:
         return np.arange(graph.shape[0])
     seed = int(rng.integers(2**31))
-    return Detector(resolution, shuffle_nodes=True, random_state=seed).fit_predict(graph).astype(np.int64)
+    result: np.ndarray = Detector(resolution, shuffle_nodes=True, random_state=seed).fit_predict(graph).astype(np.int64)
+    return result
 
 
 def _balance(

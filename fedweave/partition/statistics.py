@@ -101,7 +101,8 @@ def totals(data: Dataset, partition: Cut) -> dict[str, int]:
 
 def realised(pairs: np.ndarray) -> np.ndarray:
     """𝐍_i (FairGFL, eq. 8) of every client, float64 [P], from N or T [P, P]."""
-    return pairs.sum(1) / max(len(pairs) - 1, 1)
+    result: np.ndarray = pairs.sum(1) / max(len(pairs) - 1, 1)
+    return result
 
 
 def summary(columns: Mapping[str, Sequence[Any]], whole: Mapping[str, int], classes: Sequence[str] = ()) -> str:
@@ -136,7 +137,8 @@ def _groups(data: Dataset, partition: Cut) -> dict[str, list[list[int]]]:
     many = max(2, int(sens.max(initial=-1)) + 1)
 
     def counted(examples: np.ndarray) -> list[int]:
-        return np.bincount(sens[examples][sens[examples] >= 0], minlength=many).tolist()
+        result: list[int] = np.bincount(sens[examples][sens[examples] >= 0], minlength=many).tolist()
+        return result
 
     tested = [part.examples[part.masks[TEST]] for part in partition.parts]
     return {

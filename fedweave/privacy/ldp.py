@@ -102,7 +102,8 @@ def uniform(words: Tensor) -> Tensor:
 def packed(bits: Tensor) -> Tensor:
     """Bool [..., k] as uint8 [..., ⌈k / 8⌉], the first bit the lowest; undone by `unpacked`."""
     padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.shape[-1] % 8))
-    return (padded.unflatten(-1, (-1, 8)) << _places(bits)).sum(-1, dtype=torch.uint8)
+    result: Tensor = (padded.unflatten(-1, (-1, 8)) << _places(bits)).sum(-1, dtype=torch.uint8)
+    return result
 
 
 def unpacked(words: Tensor, count: int) -> Tensor:

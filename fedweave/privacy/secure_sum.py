@@ -53,7 +53,8 @@ class FixedPoint:
 
     def word(self, value: float) -> int:
         """The word that stands for a number."""
-        return round(value * 2**self.fraction)
+        result: int = round(value * 2**self.fraction)
+        return result
 
     def encode(self, value: Tensor, most: Any) -> Tensor:
         """The words of `value`, rounded and kept within ±`most`, which is a word itself or float64 scalar; of what is
@@ -64,7 +65,8 @@ class FixedPoint:
 
     def beyond(self, value: Tensor, most: Any) -> Tensor:
         """How many elements of `value` `encode` cuts to ±`most`: int64 scalar."""
-        return ((value.to(torch.float64) * 2.0**self.fraction).round_().abs() > most).sum()
+        result: Tensor = ((value.to(torch.float64) * 2.0**self.fraction).round_().abs() > most).sum()
+        return result
 
     def decode(self, total: Tensor, dtype: torch.dtype) -> Tensor:
         """The number that a sum of words stands for."""

@@ -4,12 +4,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, read_applied
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 
 WEAK, VOID = 10, 100  # an ε above it protects little, or practically nothing
@@ -133,7 +133,7 @@ def _by_unit(applied: Applied) -> dict[str, tuple[Gaussian | LDP, ...]]:
     return found
 
 
-def _messages(ledger: pa.Table, by_round: bool = False) -> list[dict[str, Any]]:
+def _messages(ledger: pa.Table, by_round: bool = False) -> list[Record]:
     """{"client", "applied", "times"}: how often each client sent something with the same mechanisms; or the same of
     each "round", in order.
 

@@ -15,6 +15,7 @@ import torch
 
 from fedweave.config import Document, dumps
 from fedweave.config.toml import section
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
 from fedweave.incentives.dues import sums
@@ -47,7 +48,7 @@ class Account(NamedTuple):
         """The rounds in which there was nothing to divide."""
         return tuple(number for number, total in self.sums.items() if not total)
 
-    def seal(self) -> dict[str, Any]:
+    def seal(self) -> Record:
         """All but the lines, as a JSON document."""
         return {
             "budget": str(self.terms.budget),

@@ -9,8 +9,10 @@ import pyarrow.compute as pc
 from rich.filesize import decimal
 
 from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.preset import Preset
 from fedweave.core.algorithm import capabilities
 from fedweave.core.purposes import EVALUATION, FRAMING, PREDICTION
+from fedweave.core.records import Record
 from fedweave.privacy.spent import Bound, bounds, of_members, remarks, states_bound
 from fedweave.report.flows import WAYS, Flow, flows, members
 from fedweave.report.message_parts import parts
@@ -90,11 +92,11 @@ def disclose(run: Run) -> Disclosure:
 
 def remaining(run: Run) -> tuple[str, ...]:
     """What the protection of a run's algorithm does not stop, where the algorithm says so."""
-    told = getattr(ALGORITHMS.get(run.summary["algorithm"]), "remaining", None)
-    return tuple(told(run.section("algorithm"))) if told else ()
+    kind: object = ALGORITHMS.get(run.summary["algorithm"])
+    return kind.remaining(run.section("algorithm")) if isinstance(kind, Preset) else ()
 
 
-def _by_message(ledger: pa.Table, direction: str) -> list[dict[str, Any]]:
+def _by_message(ledger: pa.Table, direction: str) -> list[Record]:
     """One row per step and part of a message: clients, messages per client, bytes per message and per client.
 
     A round that was done again has all of its messages again.
@@ -136,7 +138,7 @@ def _again(ledger: pa.Table) -> list[int]:
     return sorted({row for row in many.filter(pc.greater(many["count_all"], 1))["round"].to_pylist() if row > 0})
 
 
-def _sent(row: dict[str, Any], everyone: int, to: str = "") -> str:
+def _sent(row: Record, everyone: int, to: str = "") -> str:
     what = f"“{row['reveals']}”" if row["reveals"] else "something that is not described"
     low, high = row["times"]
     often = "once" if low == high == 1 else _between(low, high, "{:,}") + " times"
@@ -157,7 +159,7 @@ def _who(clients: int, everyone: int) -> str:
     return f"Each of the {everyone:,} clients" if clients == everyone else f"{clients:,} of the {everyone:,} clients"
 
 
-def _protection(sent: list[dict[str, Any]]) -> list[str]:
+def _protection(sent: list[Record]) -> list[str]:
     """What has no mechanism, and what has one from which no ε follows."""
     bare = [_named(row) for row in sent if row["mechanism"] == "none"]
     open_ended = [_named(row) for row in sent if row["applied"] is not None and not states_bound(row["applied"])]
@@ -170,11 +172,11 @@ def _protection(sent: list[dict[str, Any]]) -> list[str]:
     return sentences
 
 
-def _named(row: dict[str, Any]) -> str:
+def _named(row: Record) -> str:
     return f"{row['step']}: {row['key']}"
 
 
-def _declared(sent: list[dict[str, Any]]) -> list[str]:
+def _declared(sent: list[Record]) -> list[str]:
     """Whether the declarations concern features, labels or edges; undecided ones are named, never passed over."""
     if not sent:
         return []

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.mechanism import Account, Applied, read_applied
 from fedweave.core.purposes import FRAMING, PURPOSES
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.errors import UserError, listed
 from fedweave.report.message_parts import parts
@@ -53,7 +53,7 @@ class Flow:
 
 def flows(ledger: pa.Table) -> list[Flow]:
     """A ledger's kinds of messages, by purpose, way and size."""
-    found: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    found: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for row in _by_ends(ledger):
         framing = row["key"] == FRAMING
         step, reveals = ("", "") if framing else (row["step"], row["reveals"])
@@ -114,7 +114,7 @@ def totals(ledger: pa.Table) -> Iterator[tuple[str, dict[str, int]]]:
         yield purpose, sums[purpose]
 
 
-def _by_ends(ledger: pa.Table) -> list[dict[str, Any]]:
+def _by_ends(ledger: pa.Table) -> list[Record]:
     """A row for each kind, sender and receiver. A message has a row for each of its leaves, and a round that was done
     again has all of them again, so that what counts messages is the leaf that came most often."""
     plain = pa.table({name: _words(ledger[name]) for name in [*_KIND, "client", "to", "bytes", "at"]})
@@ -135,7 +135,7 @@ def _words(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
-def _flow(kind: tuple[str, ...], rows: list[dict[str, Any]]) -> Flow:
+def _flow(kind: tuple[str, ...], rows: list[Record]) -> Flow:
     """kind: purpose, direction, step, key, mechanism and what it reveals."""
     purpose, direction, step, key, mechanism, reveals = kind
     clients, peers = (tuple(sorted({row[end] for row in rows})) for end in ("client", "to"))
@@ -148,7 +148,7 @@ def _flow(kind: tuple[str, ...], rows: list[dict[str, Any]]) -> Flow:
     return Flow(purpose, direction, senders, receivers, step, key, mechanism, reveals, messages, size, account, *ends)
 
 
-def _dearest(key: str, rows: list[dict[str, Any]]) -> Account:
+def _dearest(key: str, rows: list[Record]) -> Account:
     """The account of the client whom these messages cost most. What went to several peers is one release."""
     sent: dict[str, dict[str, int]] = defaultdict(dict)
     for row in rows:

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from fedweave.config import written
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.report import figures, gain, price, svg, tables, traffic
@@ -82,7 +82,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
     )
 
 
-def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], name: str) -> list[dict[str, Any]]:
+def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], name: str) -> list[Record]:
     """A figure of each group's first run that has one, with its table of pairs."""
     return [
         {"title": group.label if len(groups) > 1 else "", "figure": html, "table": tables.pairs(group.first)}
@@ -103,7 +103,7 @@ def _warnings(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
     return [*apart, *unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
 
 
-def _noted(group: Group, notes: Callable[[dict[str, Any]], dict[str, str]]) -> list[str]:
+def _noted(group: Group, notes: Callable[[Record], dict[str, str]]) -> list[str]:
     """What must not be overlooked in a group's metrics: a sentence for each thing, once for all seeds."""
     found: dict[str, list[str]] = {}
     for run in group.runs:
@@ -167,7 +167,7 @@ def _accuracy_caption(groups: Sequence[Sequence[dict[str, float]]]) -> str:
     return " ".join(captions)
 
 
-def _splits(owners: Sequence[Owner]) -> dict[str, Any]:
+def _splits(owners: Sequence[Owner]) -> Record:
     """Every different split in a table; those of the groups' first runs as figures too."""
     known = [owner for owner in owners if owner[1].partition is not None]
     found = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
@@ -183,12 +183,12 @@ def _splits(owners: Sequence[Owner]) -> dict[str, Any]:
     return {"splits": tables.splits((_whose(alike), alike[0][1].partition) for alike in found), "parts": parts}
 
 
-def _incentives(group: Group, number: int, several: bool) -> dict[str, Any]:
+def _incentives(group: Group, number: int, several: bool) -> Record:
     """What a group's first run says of contributions and what was given for them; {} if nothing."""
     run, table = group.first, tables.incentives(group.first)
     if not table.rows:
         return {}
-    known: dict[str, list[dict[str, Any]]] = {}
+    known: dict[str, list[Record]] = {}
     kinds = NUMBERS if run.motifs is None else kinds_of(run.motifs)
     for row in [] if run.motifs is None else run.motifs.to_pylist():
         one = {"svg": drawing(row["motif"], kinds), "name": row["motif"], "graphs": row["graphs"]}
@@ -204,7 +204,7 @@ def _incentives(group: Group, number: int, several: bool) -> dict[str, Any]:
     }
 
 
-def _disclosures(owners: Sequence[Owner]) -> list[dict[str, Any]]:
+def _disclosures(owners: Sequence[Owner]) -> list[Record]:
     """What left whom, once for all runs whose ledgers add up to the same."""
     found = distinct(((owner, disclose(owner[1])) for owner in owners), lambda one, other: one[1] == other[1])
     return [

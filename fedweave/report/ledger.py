@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 from rich.box import SIMPLE_HEAD
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from fedweave.core.mechanism import Account
 from fedweave.core.purposes import FRAMING
+from fedweave.core.records import Record
 from fedweave.core.text import cell, counted, printable
 from fedweave.errors import listed
 from fedweave.privacy.spent import Bound, of_members, remarks
@@ -91,7 +91,7 @@ def say(console: Console, line: str) -> None:
     console.print(unmarked(line), highlight=False, soft_wrap=True)
 
 
-def as_rows(ledger: pa.Table, member: str = "") -> list[dict[str, Any]]:
+def as_rows(ledger: pa.Table, member: str = "") -> list[Record]:
     """The kinds of messages for other programs: all names are written out, times are ISO 8601; what could control a
     terminal, or hide in it, is escaped."""
     found = flows(of_member(ledger, member) if member else ledger)
@@ -113,7 +113,7 @@ def as_rows(ledger: pa.Table, member: str = "") -> list[dict[str, Any]]:
     ]
 
 
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+def as_csv(rows: Sequence[Record]) -> str:
     """The same with a line of headings; several names are separated by spaces, and words that a spreadsheet would take
     for a formula begin with an apostrophe."""
     text = io.StringIO()

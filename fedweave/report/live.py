@@ -4,8 +4,8 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Any
 
+from fedweave.core.records import Record
 from fedweave.errors import FedweaveError
 from fedweave.report import figures, traffic
 from fedweave.report.absences import FAULTS, faults
@@ -33,7 +33,7 @@ def stamp(directory: Path) -> tuple[float, ...]:
     return tuple(path.stat().st_mtime if path.exists() else 0.0 for path in paths)
 
 
-def state(directory: Path) -> dict[str, Any]:
+def state(directory: Path) -> Record:
     """All that the page shows, as JSON; "waiting" says why there is nothing yet, or no more.
 
     "members" are rows of the last evaluation: name, test accuracy, test loss, and how often it was missing, refused or
@@ -62,7 +62,7 @@ def _figures(run: Run) -> str:
     return drawn(figures.curves(groups), "curves") + drawn(traffic.figure(groups), "traffic")
 
 
-def _members(run: Run) -> list[dict[str, Any]]:
+def _members(run: Run) -> list[Record]:
     accuracy, loss = run.clients("accuracy"), run.clients("loss")
     found = faults(run.metrics)
     names, none = sorted({*accuracy, *loss, *found}), dict[str, dict[int, int]]()

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from fedweave import outside
 from fedweave.config import Document, differences, flat, load_saved
 from fedweave.core.purposes import EVALUATION
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.between_groups import MEASURED
@@ -53,7 +54,7 @@ class Run:
 
     directory: Path
     config: Document
-    summary: dict[str, Any]
+    summary: Record
     metrics: pa.Table
     ledger: pa.Table
     partition: pa.Table | None
@@ -92,7 +93,7 @@ class Run:
     @property
     def members(self) -> int:
         """How many members have data: the clients, unless one holds what all of them do."""
-        return int(self.summary.get("members", self.summary["clients"]))
+        return int(self.summary.get("members") or self.summary["clients"])
 
     @property
     def between_sites(self) -> bool:
@@ -243,7 +244,7 @@ def _rows(metrics: pa.Table, metric: str, split: str, pooled: bool) -> pa.Table:
     return metrics.filter((pc.field("metric") == metric) & (pc.field("split") == split) & (who if pooled else ~who))
 
 
-def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> dict[str, Any]:
+def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> Record:
     """What summary.json would say after the last evaluation; what only a finished run knows is absent."""
     found: dict[str, float] = {}
     evaluated = _evaluations(metrics)

@@ -4,13 +4,14 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.config import Document, load_saved
 from fedweave.core.purposes import TRAINING
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 from fedweave.incentives.dues import check_pay
 from fedweave.incentives.statement import Terms
@@ -51,7 +52,7 @@ def read_seal(folder: Path) -> Seal:
         ) from error
 
 
-def _read(seal: dict[str, Any]) -> Seal:
+def _read(seal: Record) -> Seal:
     whole = Digest(seal["start"], tuple(seal["lines"]), seal["digest"])
     for word in (whole.start, whole.digest, *whole.lines):
         bytes.fromhex(word)

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 from fedweave.report.live import stamp, state
 from fedweave.report.live_page import PAGE
@@ -28,7 +29,7 @@ class LivePage:
     def __init__(self, directory: Path, port: int = 0) -> None:
         self._directory, self._lock = directory, threading.Lock()
         self._stamp: tuple[float, ...] | None = None
-        self._state: dict[str, Any] = {}
+        self._state: Record = {}
         self._asked, self._over = 0.0, threading.Event()
         page = self
 
@@ -49,7 +50,7 @@ class LivePage:
         """Where a browser on this machine finds it."""
         return f"http://{HOST}:{self._server.server_port}/"
 
-    def now(self) -> dict[str, Any]:
+    def now(self) -> Record:
         """The run's state; read anew where a file has changed."""
         with self._lock:
             found = stamp(self._directory)
@@ -58,7 +59,7 @@ class LivePage:
             self._asked = time.monotonic()
             return self._state
 
-    def told(self, now: dict[str, Any]) -> None:
+    def told(self, now: Record) -> None:
         """A page has got `now`."""
         if now.get("finished"):
             self._over.set()

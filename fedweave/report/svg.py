@@ -81,7 +81,8 @@ def _range(shown: Panel) -> tuple[float, float]:
 def _reach(mark: Line | Bars | Dots, sign: int) -> np.ndarray:
     if isinstance(mark, Line):
         return np.asarray((mark.low if sign < 0 else mark.high) or mark.y, float)
-    return np.asarray(mark.y, float) + sign * np.asarray(mark.errors or 0.0, float)
+    result: np.ndarray = np.asarray(mark.y, float) + sign * np.asarray(mark.errors or 0.0, float)
+    return result
 
 
 def _across(shown: Panel, left: float) -> Axis:

@@ -114,7 +114,7 @@ def comparable(groups: Sequence[Group]) -> bool:
 
 def incomparable(groups: Sequence[Group]) -> str:
     """Why differences between runs say nothing of what they were started for, with whose; "" if they do."""
-    about = (
+    about: tuple[tuple[str, Callable[[Run], Any]], ...] = (
         ("of other data", lambda run: run.summary["dataset"]),
         ("of other numbers of clients", lambda run: run.members),
     )

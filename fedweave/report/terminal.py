@@ -1,9 +1,8 @@
 """What the command line shows of a run: how it goes, and its result."""
 
 import signal
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
@@ -13,11 +12,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.config import Config
+from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
 from fedweave.report.notes import compared_people, covered, fallen_back, headline, judged_otherwise, notes, of_fairest
 from fedweave.runs.files import METRICS, read_table
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    from fedweave.build import Built
+    from fedweave.runs.saving import Ready
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
@@ -47,10 +51,13 @@ class Terminal:
         self._rounds = self._done = 0
         self._last = ""  # headline of the last evaluation
 
-    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: "Ready", directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
+        from fedweave.build import Built
+
         self._rounds, self._done = config.general.rounds, done
-        self.header(config, built)
+        if isinstance(built, Built):
+            self.header(config, built)
         if done:
             self._console.print(f"continuing after round {done} of {self._rounds}", highlight=False)
         if self._console.is_terminal:
@@ -59,7 +66,7 @@ class Terminal:
             self._task = self._bar.add_task("rounds", total=self._rounds, completed=done, note="")
             self._bar.start()
 
-    def header(self, config: Config, built: Any) -> None:
+    def header(self, config: Config, built: "Built") -> None:
         """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
         from fedweave.algorithms.fedavg import FedAvg
         from fedweave.datasets.odd_data import odd_data, one_class
@@ -91,7 +98,7 @@ class Terminal:
             self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
     @staticmethod
-    def _how(engine: Mapping[str, Any], built: Any) -> str:
+    def _how(engine: Values, built: "Built") -> str:
         """By what the clients are run."""
         from fedweave.engines.sharded import Sharded
 
@@ -124,7 +131,7 @@ class Terminal:
             self._bar.stop()
 
 
-def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -> None:
+def show_result(console: Console, summary: Values, directory: Path) -> None:
     """The final models on the test split, what they cost, and where the files are."""
     metrics = summary["metrics"]
     kinds = ("global", "local", *(["trained"] if "trained/accuracy" in metrics else []))
@@ -168,7 +175,7 @@ def show_result(console: Console, summary: Mapping[str, Any], directory: Path) -
     console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _show_fairest(console: Console, metrics: Mapping[str, Any]) -> None:
+def _show_fairest(console: Console, metrics: Values) -> None:
     """The test result of the fairest round, or of the one shown in its place, and what to know of it."""
     fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
     words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
@@ -178,7 +185,7 @@ def _show_fairest(console: Console, metrics: Mapping[str, Any]) -> None:
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
 
 
-def _for_evaluation(summary: Mapping[str, Any]) -> str:
+def _for_evaluation(summary: Values) -> str:
     """How much of all directions together evaluation took; "" where that is not known."""
     if "bytes_evaluation" not in summary:
         return ""
@@ -186,7 +193,7 @@ def _for_evaluation(summary: Mapping[str, Any]) -> str:
     return f" ({decimal(summary['bytes_evaluation'])} of {every} for evaluation)"
 
 
-def _between_groups(found: Mapping[str, Any]) -> Table:
+def _between_groups(found: Values) -> Table:
     """The gaps between groups of people on the test split, beside what chance alone would show."""
     table = Table("between groups", box=SIMPLE_HEAD)
     for heading in ("global", "noise floor", "signed", "median", "undefined at"):

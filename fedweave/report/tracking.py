@@ -20,6 +20,7 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.privacy.spent import bounds
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.run import RunObserver
+from fedweave.runs.saving import Ready
 
 EVENTS, MLFLOW_RUN = "tensorboard", "mlflow.json"  # in a run's directory
 
@@ -45,7 +46,7 @@ class Tracked:
         self._ledger: Any = None
         self._round, self._rounds = 0, 0
 
-    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         """See `runs.run.RunObserver`."""
         self._ledger, self._round, self._rounds = built.fed.ledger, done, config.general.rounds
         with _named():
@@ -99,7 +100,7 @@ class Observers:
     def __init__(self, every: Iterable[RunObserver]) -> None:
         self._every = tuple(every)
 
-    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         """Tell all."""
         for one in self._every:
             one.begin(config, built, directory, done)

@@ -1,9 +1,9 @@
 """How a run's members train, as its configuration has it: what a comparison of algorithms should have alike."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from fedweave.config import differences, flat
+from fedweave.core.records import Record
 from fedweave.report.cells import NONE
 from fedweave.report.reading import Group, Run
 
@@ -52,7 +52,7 @@ def conditions(one: Run, other: Run) -> str:
     return ", ".join(f"{key} = {mine.get(key)} where the other has {theirs.get(key)}" for key in keys)
 
 
-def _steps(section: dict[str, Any]) -> int:
+def _steps(section: Record) -> int:
     for name in ("local_steps", "steps"):
         if isinstance(section.get(name), int):
             return int(section[name])
@@ -60,7 +60,7 @@ def _steps(section: dict[str, Any]) -> int:
     return batches * epochs if isinstance(batches, int) and isinstance(epochs, int) else 0
 
 
-def _examples(section: dict[str, Any]) -> str:
+def _examples(section: Record) -> str:
     parts = [part for part in section.get("parts") or () if isinstance(part, dict)]
     batch = next((own["batch"] for own in (section, *parts) if own.get("batch")), None)
     return "all examples" if batch is None else f"{batch} examples"

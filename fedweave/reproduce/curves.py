@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, axes, begin, legend, save, stroke, text
+from fedweave.report.axis import Axis
+from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, axes, begin, legend, save, stroke, text
 from fedweave.reproduce.grid import PlannedCell
 from fedweave.reproduce.table import Row
 

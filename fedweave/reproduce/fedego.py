@@ -47,7 +47,8 @@ def _uploads(document: Document) -> float:
     floats = (facts.features + 1) * width
     if document["algorithm"]["name"] == "fedavg":
         floats += document["model"]["layers"] * (2 * width + 1) * width + (width + 1) * facts.classes
-    return _messages(document) * 4 * floats / MB
+    result: float = _messages(document) * 4 * floats / MB
+    return result
 
 
 def _egos(document: Document) -> float:
@@ -58,7 +59,8 @@ def _egos(document: Document) -> float:
     train = nodes - round(partition["val"] * nodes) - partition["test_nodes"]
     uploads = train // algorithm["batch"] + (train % algorithm["batch"] > 1)
     floats = positions(algorithm["hops"], algorithm["fan_out"]) * document["model"]["hidden"] + facts.classes
-    return _messages(document) * uploads * 4 * floats / MB
+    result: float = _messages(document) * uploads * 4 * floats / MB
+    return result
 
 
 def _total(document: Document) -> float:
@@ -66,7 +68,8 @@ def _total(document: Document) -> float:
 
 
 def _messages(document: Document) -> int:
-    return document["rounds"] * document["partition"]["clients"]
+    result: int = document["rounds"] * document["partition"]["clients"]
+    return result
 
 
 def _cost() -> PaperTable:

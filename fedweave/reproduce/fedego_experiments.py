@@ -9,9 +9,8 @@ the split inside communities (here 50/20/30 % train/val/test), learning rate and
 the original architectures" (section 5.2): a two-layer GraphSAGE of FedEgo's width, fan-out 5.
 """
 
-from typing import Any
-
 from fedweave.config import Document
+from fedweave.core.records import Record
 from fedweave.datasets.public import PUBLIC
 
 SEEDS = 4
@@ -70,7 +69,7 @@ ABLATIONS: dict[str, dict[str, Document]] = {
 def experiment(dataset: str, method: str = "FedEgo", **changes: Document) -> Document:
     """The document of `method` on the paper's `dataset` under label skew; `changes` are of sections, key by key, and
     a `partition` with a name replaces the section."""
-    document: dict[str, Any] = {"rounds": 200, "eval_every": 10, "data": {"name": DATA[dataset]}}
+    document: Record = {"rounds": 200, "eval_every": 10, "data": {"name": DATA[dataset]}}
     document |= {"partition": SKEW.get(dataset), "model": MODEL, "algorithm": ALGORITHM} | METHODS[method]
     for section, change in changes.items():
         document[section] = change if "name" in change else document[section] | change

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from fedweave.config import Document
+from fedweave.core.records import Record
 from fedweave.datasets.heritage import BLOCKS
 from fedweave.reproduce import glasu_printed as numbers
 from fedweave.reproduce.paper import Paper, PaperCell, PaperTable, Printed, Quantity, printed
@@ -78,7 +79,7 @@ def experiment(
 
 def _partition(dataset: str, clients: int, whole: bool) -> Document:
     """Who holds what; `whole` gives each party the whole graph."""
-    split: dict[str, Any] = {"labels": "all", "public_split": True, "train_rest": True}
+    split: Record = {"labels": "all", "public_split": True, "train_rest": True}
     if dataset in HERITAGE:
         split = {"labels": "all", "train": 0.6, "val": 0.2, "test": 0.2}
         if not whole:

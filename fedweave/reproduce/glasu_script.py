@@ -61,7 +61,8 @@ def _exchanged(cell: PaperCell) -> PaperCell:
 def _in_step(cell: PaperCell) -> bool:
     """Whether parties exchange in every update."""
     own = cell.document["algorithm"]
-    return own["name"] == "simulated_centralized" or (own["name"] == "glasu" and own["steps"] == 1)
+    result: bool = own["name"] == "simulated_centralized" or (own["name"] == "glasu" and own["steps"] == 1)
+    return result
 
 
 def _third(cell: PaperCell) -> PaperCell:

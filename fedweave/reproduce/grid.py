@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fedweave.config import Config, Document, parameters, registry, resolve
 from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES
+from fedweave.core.records import Values
 from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.reproduce.paper import PaperCell, PaperTable
 from fedweave.runs.resuming import examine
@@ -106,7 +106,7 @@ def count(planned: Iterable[PlannedCell]) -> int:
     return len({run.name for cell in planned for needed in cell.needed for run in needed})
 
 
-def unknown(section: str, table: Mapping[str, Any]) -> str:
+def unknown(section: str, table: Values) -> str:
     """What of a document's section this version does not have: its name, or else some of its settings; "" if all is
     there."""
     kinds, name = registry(section), table.get("name", DEFAULT_NAMES.get(section))

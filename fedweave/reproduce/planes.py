@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, axes, begin, legend, save, stroke, text
+from fedweave.report.axis import Axis
+from fedweave.reproduce.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, axes, begin, legend, save, stroke, text
 from fedweave.reproduce.table import Row
 
 NEAR = 12  # pixels within which labels would cover each other

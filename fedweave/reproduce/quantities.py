@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.config import Document
+from fedweave.core.records import Record
 from fedweave.metrics.measured import GLOBAL
 from fedweave.report.reading import read_run
 from fedweave.reproduce.duration import EVALUATION, duration
@@ -120,7 +120,8 @@ def summarised(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quan
 
     def value(run: Path) -> float | None:
         found = summary(run)["metrics"]
-        return found.get(name, found.get(earlier))
+        result: float | None = found.get(name, found.get(earlier))
+        return result
 
     return Quantity(unit, value, digits=digits, curve=lambda run: evaluated(name, run) or evaluated(earlier, run))
 
@@ -153,7 +154,7 @@ def _duration(run: Path, until: int | None, delay: float) -> float:
     return duration(read_table(run, LEDGER), until).delayed(delay)
 
 
-def summary(run: Path) -> dict[str, Any]:
+def summary(run: Path) -> Record:
     """What a finished run's summary.json says.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import torch
@@ -13,6 +12,7 @@ from fedweave.config import Config
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.model import Model
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
@@ -22,7 +22,7 @@ from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, PARTITION, damaged, read_table
 
 
-def held(built: Built) -> dict[str, Any]:
+def held(built: Built) -> Record:
     """The columns of partition.parquet: what each client holds."""
     columns = statistics(built.data, built.partition)
     return columns | {"client": client_ids(len(columns["client"]), built.partition.names)}

@@ -4,8 +4,8 @@ import hashlib
 import json
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
 from fedweave.errors import ReplyRefused
 from fedweave.runs.files import damaged, read, write
@@ -70,10 +70,10 @@ def _check_kinds(tree: Tree) -> None:
             raise TypeError(f"{entry.name} is {str(tree[entry.name])[:40]}")
 
 
-def _structure(tree: Tree) -> dict[str, Any]:
+def _structure(tree: Tree) -> Record:
     return {key: _structure(value) if isinstance(value, dict) else None for key, value in tree.items()}
 
 
-def _arranged(structure: dict[str, Any], tree: Tree) -> Tree:
+def _arranged(structure: Record, tree: Tree) -> Tree:
     """`tree` with its keys in the order of `structure`, empty subtrees included."""
     return {k: tree[k] if below is None else _arranged(below, tree.get(k, {})) for k, below in structure.items()}

@@ -30,15 +30,15 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_words(kind: pa.DataType) -> bool:
-    return types.is_string(_plain(kind)) or types.is_large_string(_plain(kind))
+    return bool(types.is_string(_plain(kind)) or types.is_large_string(_plain(kind)))
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return types.is_integer(kind) or types.is_floating(kind)
+    return bool(types.is_integer(kind) or types.is_floating(kind))
 
 
 def _is_counts(kind: pa.DataType) -> bool:
-    return types.is_null(kind) or (types.is_list(kind) and types.is_integer(kind.value_type))
+    return bool(types.is_null(kind) or (types.is_list(kind) and types.is_integer(kind.value_type)))
 
 
 _WHOLE = Kind("whole numbers", lambda kind: types.is_integer(kind) or types.is_null(kind))

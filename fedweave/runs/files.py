@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedweave.core.records import Record
 from fedweave.core.swollen import ARCHIVE_FAULTS, TABLE_FAULTS, Swollen, check_archive, read_parquet
 from fedweave.core.text import cell
 from fedweave.errors import DiskFull, FedweaveError, UserError
@@ -179,7 +180,7 @@ def read_table(directory: Path, name: str) -> pa.Table:
     return table
 
 
-def read_summary(path: Path, *needed: str) -> dict[str, Any]:
+def read_summary(path: Path, *needed: str) -> Record:
     """A finished run's summary, whose entries are of the kinds that they are written in.
 
     needed: entries besides "rounds" and "metrics" that are to be there.
@@ -188,7 +189,7 @@ def read_summary(path: Path, *needed: str) -> dict[str, Any]:
         FedweaveError: it is damaged.
     """
     try:
-        found: dict[str, Any] = json.loads(read(path))
+        found: Record = json.loads(read(path))
         for name in ("rounds", "metrics", *needed):
             found[name]
         named = {name: value for name, value in found.items() if name in _IN_SUMMARY}

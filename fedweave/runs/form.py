@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from fedweave import datasets
 from fedweave.config import Config
+from fedweave.core.records import Record
 from fedweave.datasets import described
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES, scaling
@@ -36,7 +37,7 @@ class Form:
     columns: Sequence[str]
     labels: Sequence[str]
     example: str
-    scaling: dict[str, Any]
+    scaling: Record
 
 
 def form_of(data: Dataset, how: str, raw: Any = None) -> Form:
@@ -47,7 +48,7 @@ def form_of(data: Dataset, how: str, raw: Any = None) -> Form:
     return Form(data.features, data.classes, known, data.labels, data.example, numbers(raw, how))
 
 
-def numbers(x: Any, how: str) -> dict[str, Any]:
+def numbers(x: Any, how: str) -> Record:
     """`Form.scaling` of features x [n, d], as they are."""
     if how not in OVER_NODES:
         return {"how": how}

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.config import Config
+from fedweave.core.records import Record
 from fedweave.datasets import described, npz, tu
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import first, refuse
@@ -74,7 +74,7 @@ def _read(before: Before, path: Path) -> Dataset:
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
         return tu.read(path, tu.holds(path)[0], attributes, labelled=False)
-    named: dict[str, Any] = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
+    named: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
     _check_example("graph" if of_graphs else "node", before, path)
     kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
@@ -102,7 +102,7 @@ def _categories(names: Sequence[str], given: Sequence[str]) -> dict[str, tuple[s
     return {of: tuple(held) for of, held in values.items()} or None
 
 
-def _encoded(before: Before) -> dict[str, Any]:
+def _encoded(before: Before) -> Record:
     """Which one-hot columns small graphs had."""
     columns = [described.column(name) for name in before.columns]
     labels, degrees = ([one.value for one in columns if one.of == of] for of in _ENCODED)

@@ -1,15 +1,15 @@
 """Which directories a run may be started or continued in."""
 
 from pathlib import Path
-from typing import Any
 
 from fedweave.config import Config, differences, load
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.runs.files import CONFIG, SUMMARY, is_used, read_summary
 
 
-def examine(config: Config, directory: Path, resume: bool) -> dict[str, Any] | None:
+def examine(config: Config, directory: Path, resume: bool) -> Record | None:
     """Check, by reading only, that `config` may be run in `directory`; returns the summary if that is done already.
 
     Raises:

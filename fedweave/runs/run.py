@@ -23,6 +23,7 @@ from fedweave import outside
 from fedweave.build import Built, build
 from fedweave.config import Config, written
 from fedweave.core.edge_list import MotifTable
+from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import check_same, digests
 from fedweave.demands import check_trained
@@ -55,14 +56,14 @@ from fedweave.runs.files import (
 from fedweave.runs.form import form_of_config, write_form
 from fedweave.runs.replacing import recover, replacing
 from fedweave.runs.resuming import check_replaceable, check_rounds, examine
-from fedweave.runs.saving import RunFiles, Sites
+from fedweave.runs.saving import Ready, RunFiles, Sites
 from fedweave.runs.stopping import Interrupted, Stop
 
 
 class RunObserver(Protocol):
     """What a run tells whoever watches it."""
 
-    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         """Training is about to start after `done` rounds."""
 
     def step(self, reached: Checkpoint) -> None:
@@ -114,7 +115,7 @@ class RunBackend:
     """
 
     build: Callable[[Config], Any] = simulated
-    held: Callable[[Any], dict[str, Any]] = held
+    held: Callable[[Any], Record] = held
     noted: Callable[[Any, int], pa.Table | None] = lambda fed, round: None
     stop: Stop | None = None
     source: Callable[[Any], dict[str, str]] = lambda built: digests(built.data)
@@ -128,7 +129,7 @@ def run(
     resume: bool = False,
     here: RunBackend | None = None,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> Record:
     """Run `config`, or continue it, and return the content of summary.json; a finished run is left as it is.
 
     overwrite: replace the run that `directory` holds; if the new one ends before it has saved a round, it is put back.
@@ -193,7 +194,7 @@ def running(
 
 
 def _prepare(
-    config: Config, built: Any, directory: Path, columns: dict[str, Any], source: dict[str, str]
+    config: Config, built: Ready, directory: Path, columns: Record, source: dict[str, str]
 ) -> tuple[Checkpoint, pa.Table]:
     """Write what is known before training and restore the checkpoint, if there is one."""
     remove_leftovers(directory)
@@ -208,10 +209,10 @@ def _prepare(
         built.fed.restore(start.fed, start.data)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(columns))
-    if not config.between_sites:  # sites alone know theirs
+    if isinstance(built, Built):  # sites alone know theirs
         write_form(directory, form_of_config(config, built.data))
-    if motifs := getattr(built, "motifs", None):
-        write_table(directory / MOTIFS, frequent(motifs, built.data))
+        if built.motifs:
+            write_table(directory / MOTIFS, frequent(built.motifs, built.data))
     with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone
         for name in (SUMMARY, *OF_MODEL):  # of fewer rounds than are wanted now
             (directory / name).unlink(missing_ok=True)
@@ -226,7 +227,7 @@ def _cut(directory: Path, name: str, rows: int) -> pa.Table:
 
 
 def _train(
-    config: Config, built: Any, files: RunFiles, start: Checkpoint, stop: Stop, watch: RunObserver, here: RunBackend
+    config: Config, built: Ready, files: RunFiles, start: Checkpoint, stop: Stop, watch: RunObserver, here: RunBackend
 ) -> Iterator[RoundResult]:
     general, every = config.general, config.engine.values["checkpoint_seconds"]
     began, due = time.monotonic() - start.seconds, time.monotonic() + every
@@ -253,18 +254,18 @@ def _train(
             raise
 
 
-def _summary(config: Config, built: Any, last: Checkpoint) -> dict[str, Any]:
+def _summary(config: Config, built: Ready, last: Checkpoint) -> Record:
     spent = [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(built.fed.ledger.table())]
     return {
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
         **({"classes": list(built.data.labels)} if built.data.labels else {}),
-        **({"groups": list(groups)} if (groups := getattr(built.data, "groups", ())) else {}),
-        **({"note": note} if (note := getattr(built, "note", "")) else {}),  # of what sites hold
+        **({"groups": list(built.data.groups)} if built.data.groups else {}),
+        **({"note": built.note} if built.note else {}),  # of what sites hold
         "features": built.data.features,
         "class_count": built.data.classes,
         "clients": len(built.fed.clients),
-        **({"members": len(members)} if (members := getattr(built.fed, "members", ())) else {}),  # of the one client
+        **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         "rounds": last.round,
         "seed": config.general.seed,
         "seconds": last.seconds,

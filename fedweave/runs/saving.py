@@ -3,18 +3,72 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from fedweave.core.algorithm import capabilities
+from fedweave.core.algorithm import Algorithm, MeasuresPairs
+from fedweave.core.engine import Engine
 from fedweave.core.tree import Tree
 from fedweave.rounds import RoundResult
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, LEDGER, METRICS, PAIRS, write_arrays, write_table
 
 Sites = tuple[Tree, Tree]  # what a checkpoint keeps of a federation: its clients' states, and their data
+
+
+class Described(Protocol):
+    """What a run's summary says of its data (see `datasets.base.Dataset`)."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    @property
+    def features(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the classes are called; () where they are numbers."""
+        ...
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """What the groups of people are called, likewise."""
+        ...
+
+
+class Ready(Protocol):
+    """An algorithm on its federation, about to train: `build.Built`, or of sites `deploy.flare.server.Joined`."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm."""
+        ...
+
+    @property
+    def fed(self) -> Engine:
+        """The federation."""
+        ...
+
+    @property
+    def data(self) -> Described:
+        """The data."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """On what of the data could not be compared; "" if nothing."""
+        ...
 
 
 class RunFiles:
@@ -24,7 +78,7 @@ class RunFiles:
     """
 
     def __init__(
-        self, directory: Path, built: Any, metrics: pa.Table, start: Checkpoint, source: dict[str, str]
+        self, directory: Path, built: Ready, metrics: pa.Table, start: Checkpoint, source: dict[str, str]
     ) -> None:
         self.directory, self.built, self._metrics, self._source = directory, built, [metrics], source
         self.reached, self.saved = start, start.round
@@ -62,10 +116,10 @@ class RunFiles:
             raise
 
 
-def pairs_of(built: Any, state: Tree) -> dict[str, np.ndarray]:
+def pairs_of(built: Ready, state: Tree) -> dict[str, np.ndarray]:
     """What the partition and, after the round of `state`, the algorithm know of every two clients: {name: float64
     [N, N]}, in client order."""
     known = dict(built.fed.pairs)
-    if capabilities(built.algorithm).pairs:
+    if isinstance(built.algorithm, MeasuresPairs):
         known |= built.algorithm.pairs(state)
     return {name: matrix.cpu().numpy() for name, matrix in known.items()}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedweave.build import global_test_part, graph_of
 from fedweave.core import model as models
+from fedweave.core.engine import graphs_of
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
@@ -35,13 +36,13 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         UserError: there is no such model or client.
     """
     built, chosen = run.built, _chosen(run, client, model or "personal")
-    graphs, net = built.fed.graphs, built.algorithm.net
+    graphs, net = graphs_of(built.fed), run.algorithm.net
     found = [
         Predicted(name, probabilities(net, chosen[name], graphs[name]), part.examples, part.masks)
         for name, part in zip(built.fed.clients, run.seen.parts, strict=True)
         if name in chosen
     ]
-    test, w = global_test_part(built.data, built.partition), built.algorithm.global_model(run.state)
+    test, w = global_test_part(built.data, built.partition), run.algorithm.global_model(run.state)
     if (
         test is not None
         and built.fed.test is not None
@@ -49,7 +50,7 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         and model in (None, "global")
         and client is None
     ):
-        p = probabilities(built.algorithm.test_net, w, built.fed.test)
+        p = probabilities(run.algorithm.test_net, w, built.fed.test)
         found.append(Predicted(GLOBAL, p, test.examples, test.masks))
     return predictions_table(found, built.data.ids, built.data.labels, built.data.example, built.data.y)
 
@@ -66,12 +67,12 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
         raise UserError("in the run each client has columns of its own, so that no one table of new nodes fits them.")
     form = read_form(run.directory) or form_of_config(run.config, built.data)
     data = like(Before(run.config, form, built.data), path)
-    which = model or ("personal" if client is not None or built.algorithm.global_model(run.state) is None else "global")
+    which = model or ("personal" if client is not None or run.algorithm.global_model(run.state) is None else "global")
     chosen = _chosen(run, client, which)
     if which == "global":
         chosen = {client or GLOBAL: next(iter(chosen.values()))}
     graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
-    net = built.algorithm.test_net
+    net = run.algorithm.test_net
     found = [Predicted(name, probabilities(net, w, graph), examples) for name, w in chosen.items()]
     return predictions_table(found, data.ids, built.data.labels, data.example, data.y)
 

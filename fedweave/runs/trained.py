@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fedweave import outside
-from fedweave.algorithms.deployment import Which
+from fedweave.algorithms.deployment import Deployable, Which, deployable
 from fedweave.build import Built, build
 from fedweave.config import Config, read_saved
 from fedweave.core.algorithm import capabilities
@@ -33,6 +33,15 @@ class Trained:
     state: Tree
 
     @property
+    def algorithm(self) -> Deployable:
+        """What trained them.
+
+        Raises:
+            UserError: it keeps no models.
+        """
+        return deployable(self.built.algorithm)
+
+    @property
     def seen(self) -> Partition:
         """What the clients hold, whose order is that of the federation's clients."""
         one = capabilities(self.config.algorithm.kind).pooled
@@ -44,15 +53,15 @@ class Trained:
         Raises:
             UserError: no client has such a model.
         """
-        own = self.built
+        algorithm, fed = self.algorithm, self.built.fed
         if which == "global":
-            w = own.algorithm.one_model(self.state)
-            return dict.fromkeys(own.fed.clients, check_fits(w, own.algorithm.test_net, self.directory))
-        own.fed.begin(own.fed.round)
-        own.algorithm.deploy(self.state, own.fed, which)
-        states = own.fed.snapshot()
+            w = algorithm.one_model(self.state)
+            return dict.fromkeys(fed.clients, check_fits(w, algorithm.test_net, self.directory))
+        fed.begin(fed.round)
+        algorithm.deploy(self.state, fed, "trained" if which == "trained" else "personal")
+        states = fed.snapshot()
         kept = {client: state["model"] for client, state in states.items() if "model" in state}
-        found = {client: check_fits(w, own.algorithm.net, self.directory) for client, w in kept.items()}
+        found = {client: check_fits(w, algorithm.net, self.directory) for client, w in kept.items()}
         if not found:
             raise UserError(f"no client has a {which} model; take --model personal.")
         return found

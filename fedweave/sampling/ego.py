@@ -13,7 +13,7 @@ from torch import Tensor
 from fedweave.core.edges import Neighbours
 from fedweave.core.graph import Graph
 from fedweave.core.message_passing import Operator
-from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.rows import padded_nonzero
 
 KINDS = ("mean", "mean_or_self")  # an ego's inner positions always have children, so both are the same here
@@ -74,15 +74,15 @@ class _Rings(Operation):
         return h[..., :inner, :, :].clone(), h[..., 1:, :, :].unflatten(-3, (inner, fan_out)).mean(-3)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
         _, ctx.inner, ctx.fan_out = inputs
 
     @staticmethod
-    def backward(ctx: Any, own: Tensor, means: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Context, own: Tensor, means: Tensor) -> tuple[Tensor, None, None]:
         return _SpreadRings.apply(own, means, ctx.inner, ctx.fan_out), None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], h: Tensor, inner: int, fan_out: int) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, h: Tensor, inner: int, fan_out: int) -> tuple[Any, Any]:
         return _Rings.apply(h.movedim(in_dims[0], 0), inner, fan_out), (0, 0)
 
 
@@ -98,17 +98,15 @@ class _SpreadRings(Operation):
         return out
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
         _, _, ctx.inner, ctx.fan_out = inputs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         return *_Rings.apply(grad, ctx.inner, ctx.fan_out), None, None
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], own: Tensor, means: Tensor, inner: int, fan_out: int
-    ) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, own: Tensor, means: Tensor, inner: int, fan_out: int) -> tuple[Tensor, int]:
         sides = over_clients(info.batch_size, in_dims, own, means)
         return _SpreadRings.apply(*sides, inner, fan_out), 0
 
@@ -143,7 +141,8 @@ def compact(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     m is what the longest row needs, the same for all clients of a batch, rounded up; what is beyond is node 0.
     """
-    return _Compact.apply(nodes, count)
+    named, place = _Compact.apply(nodes, count)
+    return named, place
 
 
 class _Compact(Operation):
@@ -154,14 +153,14 @@ class _Compact(Operation):
         return named.contiguous(), rank.gather(1, nodes) - 1
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[None, None]:
+    def backward(ctx: Context, *grads: Any) -> tuple[None, None]:
         return None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], nodes: Tensor, count: int) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, nodes: Tensor, count: int) -> tuple[Any, Any]:
         rows = nodes.movedim(in_dims[0], 0)
         return tuple(out.unflatten(0, rows.shape[:2]) for out in _Compact.apply(rows.flatten(0, 1), count)), (0, 0)

@@ -20,7 +20,7 @@ from fedweave.core.message_passing import Operator
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.learn import cross_entropy
-from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.rows import counted
 from fedweave.ops.segments import Lists, sum_rows
 from fedweave.ops.sparse import picked
@@ -132,12 +132,14 @@ class BatchEdges:
     @property
     def degree(self) -> Tensor:
         """How many neighbours each row has, [M, 1]."""
-        return self.minibatch["starts"].diff()[:, None].to(self.dtype)
+        result: Tensor = self.minibatch["starts"].diff()[:, None].to(self.dtype)
+        return result
 
     @property
     def size(self) -> Tensor:
         """How many nodes each graph has, [b, 1]."""
-        return self.minibatch["first"].diff()[:, None].to(self.dtype)
+        result: Tensor = self.minibatch["first"].diff()[:, None].to(self.dtype)
+        return result
 
 
 def _mean(edges: BatchEdges, h: Tensor) -> Tensor:
@@ -185,15 +187,15 @@ class _Layout(Operation):
         return tuple(out[0] for out in _laid_out(*operands[6:], *(tensor[None] for tensor in operands[:6])))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[None, ...]:
+    def backward(ctx: Context, *grads: Any) -> tuple[None, ...]:
         return (None,) * 8
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, *operands: Any) -> tuple[Any, Any]:
         out = _laid_out(*operands[6:], *over_clients(info.batch_size, in_dims, *operands[:6]))
         return out, (0,) * len(out)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
-from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.rows import counted, gather_rows, weighted_gather
 
 
@@ -137,7 +137,8 @@ class Bipartite:
 
     def _rows(self, h: Tensor) -> Tensor:
         """The rows of h [s, k] that every target sees: [t, 1 + f, k]."""
-        return gather_rows(h, self._index.reshape(-1)).unflatten(0, tuple(self.weight.shape))
+        result: Tensor = gather_rows(h, self._index.reshape(-1)).unflatten(0, tuple(self.weight.shape))
+        return result
 
     def __matmul__(self, h: Tensor) -> Tensor:
         return weighted_gather(h, self._index, self.weight)
@@ -150,7 +151,8 @@ class Bipartite:
         scores = F.leaky_relu(target[:, None] + self._rows(source), slope)  # [t, 1 + f, H]
         a = torch.softmax(scores.masked_fill((self.weight == 0)[..., None], -torch.inf), 1)
         a = a if key is None or rate == 0 else random.dropout(key, a, rate)
-        return (a[..., None] * self._rows(values).unflatten(2, (heads, -1))).sum(1).flatten(1)
+        result: Tensor = (a[..., None] * self._rows(values).unflatten(2, (heads, -1))).sum(1).flatten(1)
+        return result
 
 
 class _Grow(Operation):
@@ -161,15 +163,15 @@ class _Grow(Operation):
         return tuple(out[0] for out in _grow([tensor[None] for tensor in operands[:6]], *operands[6:]))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[None, ...]:
+    def backward(ctx: Context, *grads: Any) -> tuple[None, ...]:
         return (None,) * 10
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *operands: Any) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, *operands: Any) -> tuple[Any, Any]:
         out = _grow(over_clients(info.batch_size, in_dims, *operands[:6]), *operands[6:])
         return out, (0,) * len(out)
 

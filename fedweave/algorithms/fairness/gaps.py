@@ -1,11 +1,11 @@
 """Gaps between groups that can be differentiated."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedweave.ops.batched import Operation, over_clients
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.tape import kernel
 
 
@@ -62,13 +62,13 @@ class _Gaps(Operation):
         return _gaps(p, shares)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None]:
         return _gradient(grad, *ctx.saved_tensors), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Tensor) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, *given: Tensor) -> tuple[Tensor, int]:
         return _Gaps.apply(*over_clients(info.batch_size, in_dims, *given)), 0

@@ -63,7 +63,8 @@ class Generator:
         for i in range(len(w)):
             h = linear(h, w[str(i)]["weight"]) + w[str(i)]["bias"]
             h = torch.tanh(h) if i == last else torch.relu(h)
-        return h.unflatten(1, (self.slots, -1))
+        result: Tensor = h.unflatten(1, (self.slots, -1))
+        return result
 
     def used(self, slots: Tensor) -> Tensor:
         """bool [b, slots]: which are used where nodes use the first `slots` int64 [b]."""
@@ -79,7 +80,8 @@ def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:
     for i in range(len(ENCODER)):
         h = there * linear(h, w[str(i)]["weight"])
         h = torch.relu((a @ h + h) / looped + w[str(i)]["bias"])
-    return h
+    embedded: Tensor = h
+    return embedded
 
 
 def counts(w: Tree, embedding: Tensor) -> Tensor:

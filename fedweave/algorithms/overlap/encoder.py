@@ -57,7 +57,8 @@ class Encoder:
         return {"weight": weight, "low": low, "span": (u.amax(0) - low).clamp(min=1e-9)}
 
     def _random(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
-        return random.normal(random.fold(key, "encoder"), (x.shape[1], self.size)) * x.shape[1] ** -0.5
+        result: Tensor = random.normal(random.fold(key, "encoder"), (x.shape[1], self.size)) * x.shape[1] ** -0.5
+        return result
 
     def _principal(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
         if self.size > min(len(x) - 1, x.shape[1]):
@@ -65,7 +66,8 @@ class Encoder:
                 f"encoder = 'pca' has at most {min(len(x) - 1, x.shape[1])} components of {len(x)} public nodes with "
                 f"{x.shape[1]} features, but code_size is {self.size}; lower it, or raise [partition] public."
             )
-        return torch.linalg.svd(x.double() - x.double().mean(0), full_matrices=False)[2][: self.size].T
+        result: Tensor = torch.linalg.svd(x.double() - x.double().mean(0), full_matrices=False)[2][: self.size].T
+        return result
 
     def _trained(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
         w = {
@@ -74,7 +76,8 @@ class Encoder:
             "mean": x.mean(0),
         }
         if self.rounds == 0:
-            return w["in"]
+            result: Tensor = w["in"]
+            return result
         trained: Tensor = fit(_reconstruction, w, public, key, Adam(_LR), self.rounds, args={"x": x}).w["in"]
         return trained
 
@@ -102,8 +105,10 @@ def encoded(encoder: Tree, x: "Tensor | Sparse") -> Tensor:
     """The codes of nodes with the features x [n, F]: [n, d] in [0, 1]."""
     u = linear(x, encoder["weight"])
     if "span" in encoder:
-        return ((u - encoder["low"]) / encoder["span"]).clamp(0, 1)
-    return (u > encoder["low"]).to(u.dtype)
+        result: Tensor = ((u - encoder["low"]) / encoder["span"]).clamp(0, 1)
+        return result
+    result = (u > encoder["low"]).to(u.dtype)
+    return result
 
 
 def _reconstruction(w: Tree, public: Graph, key: Tensor, args: Tree) -> Tensor:

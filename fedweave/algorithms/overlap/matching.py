@@ -161,7 +161,8 @@ def _products(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _code(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """A number for each unordered pair of rows."""
-    return np.minimum(one, other) << 32 | np.maximum(one, other)
+    result: np.ndarray = np.minimum(one, other) << 32 | np.maximum(one, other)
+    return result
 
 
 def accumulated(before: Tensor, now: Tensor, at: Tensor, seen: Tensor, beta: float) -> Tensor:

@@ -34,7 +34,8 @@ def alike(where: str, what: str, found: Any, like: Tree, dtypes: bool = True) ->
     Raises:
         ConfigError: names the first leaf that is something else.
     """
-    there, due = dict(leaves(tree_of(where, what, found))), dict(leaves(like))
+    tree = tree_of(where, what, found)
+    there, due = dict(leaves(tree)), dict(leaves(like))
     faults = [f"{path!r} is missing" for path in due if path not in there]
     faults += [f"{path!r} is not among the weights" for path in there if path not in due]
     for path in due if not faults else ():
@@ -44,7 +45,7 @@ def alike(where: str, what: str, found: Any, like: Tree, dtypes: bool = True) ->
             faults.append(f"{path!r} is {_named(there[path].dtype)}, not {_named(due[path].dtype)}")
     if faults:
         raise ConfigError(f"{where}: is to give {what}, with the leaves of the weights; {faults[0]}")
-    return found
+    return tree
 
 
 def numbers(where: str, found: Any, count: int, whose: str) -> Tensor:
@@ -81,13 +82,14 @@ def rows(where: str, found: Any, count: int) -> Tree:
     Raises:
         ConfigError: it is no tree, or a leaf has not one row for each.
     """
-    for path, leaf in leaves(tree_of(where, "what each client gets", found)):
+    tree = tree_of(where, "what each client gets", found)
+    for path, leaf in leaves(tree):
         if not isinstance(leaf, Tensor | Sparsified) or leaf.shape[:1] != (count,):
             raise ConfigError(
                 f"{where}: is to give each of the {count} called clients its row, leaves [{count}, …]; {path!r} is "
                 f"{_form(leaf)}"
             )
-    return found
+    return tree
 
 
 def download(where: str, found: Any, count: int, weights: bool) -> tuple[Tree, ...]:

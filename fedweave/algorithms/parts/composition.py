@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -60,11 +60,6 @@ class Composition(dict[str, Part]):
         """The name of the part that decides `hook`, "" if none does."""
         return next((name for name, part in self.items() if has(part, hook)), "")
 
-    def decided(self, hook: str, memory: Tree, round: Round) -> Any:
-        """The decision of the part that owns a hook of the server; None without one. memory: {part: its state}."""
-        owner = self.owner(hook)
-        return getattr(self[owner], hook)(memory[owner], round) if owner else None
-
     def begun(self, fed: Federation, w: Tree) -> Tree:
         """{part: its state} before the first round.
 
@@ -73,14 +68,16 @@ class Composition(dict[str, Part]):
         """
         return {name: answers.state_of(f"{name}.init", part.init(fed, w)) for name, part in self.items()}
 
-    def remembered(self, hook: str, memory: Tree, round: Round) -> Tree:
-        """{part: its state} as a hook of the server leaves it.
+    def remembered(self, hook: Literal["observe", "update"], memory: Tree, round: Round) -> Tree:
+        """{part: its state} as a hook of the server leaves it; memory: as it was.
 
         Raises:
             ConfigError: a part gives no tree.
         """
         return {
-            name: answers.state_of(f"{name}.{hook}", getattr(part, hook)(memory[name], round))
+            name: answers.state_of(
+                f"{name}.{hook}", (part.observe if hook == "observe" else part.update)(memory[name], round)
+            )
             for name, part in self.items()
         }
 
@@ -95,7 +92,7 @@ class Composition(dict[str, Part]):
             return {}
         if not (owner := self.owner("aggregate")):
             return round.weighted()
-        made = self.decided("aggregate", memory, round)
+        made = self[owner].aggregate(memory[owner], round)
         return answers.alike(f"{owner}.aggregate", "the joint update", made, round.w)
 
     def value(self, memory: Tree, round: Round) -> Tensor | None:
@@ -106,9 +103,9 @@ class Composition(dict[str, Part]):
         """
         if not (owner := self.owner("value")):
             return None
-        return answers.numbers(f"{owner}.value", self.decided("value", memory, round), len(round.at), REPLIED)
+        return answers.numbers(f"{owner}.value", self[owner].value(memory[owner], round), len(round.at), REPLIED)
 
-    def weights(self, memory: Tree, round: Round) -> Any:
+    def weights(self, memory: Tree, round: Round) -> Tensor | None:
         """The updates' weights, float64 [P] or [P, P], as the owner of `weigh` decides; None if only the part that
         makes the joint update knows them. Notes, once, if the weights of a user's own part sum to more than a mean's.
 
@@ -116,9 +113,11 @@ class Composition(dict[str, Part]):
             FedweaveError: what a client sent is not finite; names it. ConfigError: they are no finite numbers of that
                 shape; names the part.
         """
-        found, owner, count = self.decided("weigh", memory, round), self.owner("weigh"), len(round.at)
-        if not owner or (found is None and self.owner("aggregate")):
-            return found
+        if not (owner := self.owner("weigh")):
+            return None
+        found, count = self[owner].weigh(memory[owner], round), len(round.at)
+        if found is None and self.owner("aggregate"):
+            return None
         if isinstance(found, Tensor) and not found.isfinite().all():
             self._refuse_diverged(round)
         if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or not found.isfinite().all():
@@ -166,10 +165,14 @@ class Composition(dict[str, Part]):
         ]
         return torch.stack(found).prod(0) if found else None
 
-    def of_client(self, hook: str, ctx: Context, default: Callable[[Context], Tree]) -> Tree:
+    def of_client(
+        self, hook: Literal["receive", "start", "judged"], ctx: Context, default: Callable[[Context], Tree]
+    ) -> Tree:
         """The weights that the owner of a hook of the client decides."""
-        owner = self.owner(hook)
-        return getattr(self[owner], hook)(ctx.at(owner)) if owner else default(ctx)
+        if not (owner := self.owner(hook)):
+            return default(ctx)
+        part = self[owner]
+        return {"receive": part.receive, "start": part.start, "judged": part.judged}[hook](ctx.at(owner))
 
     def download(self, name: str, memory: Tree, at: Tensor) -> tuple[Tree, ...]:
         """What a part sends (see `Part.download`).
@@ -357,3 +360,13 @@ def _note_large(owner: str, total: float) -> None:
             owner,
             total,
         )
+
+
+@runtime_checkable
+class MadeOfParts(Protocol):
+    """An algorithm that is made of parts."""
+
+    @property
+    def composed(self) -> Composition:
+        """Its parts by name."""
+        ...

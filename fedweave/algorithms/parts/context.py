@@ -90,7 +90,8 @@ class Context:
     @property
     def given(self) -> Tree:
         """What the part's `download` sent to this client."""
-        return self.message.get(self.name, {}) | self.message.get("each", {}).get(self.name, {})
+        result: Tree = self.message.get(self.name, {}) | self.message.get("each", {}).get(self.name, {})
+        return result
 
     @property
     def sent(self) -> Tree:
@@ -113,7 +114,8 @@ class Context:
     @property
     def memory(self) -> Tree:
         """What the part kept at this client, {} at first."""
-        return self.client.state.get(self.name, {})
+        result: Tree = self.client.state.get(self.name, {})
+        return result
 
     def keep(self, memory: Tree) -> None:
         """Keep `memory` until the client is called again; it never leaves."""

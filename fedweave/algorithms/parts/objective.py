@@ -142,4 +142,5 @@ class Objective:
 def _sum(terms: Mapping[str, Tensor]) -> Tensor:
     """The sum of what hooks give, {part.hook: its term}."""
     first, *others = (answers.term(where, found) for where, found in terms.items())
-    return sum(others, first)
+    result: Tensor = sum(others, first)
+    return result

@@ -185,6 +185,7 @@ class BoundsExamples(Protocol):
         ...
 
 
-def has(part: Part, hook: str) -> bool:
-    """Whether a part has a hook of its own."""
-    return getattr(type(part), hook) is not getattr(Part, hook)
+def has(part: Part | type[Part], hook: str) -> bool:
+    """Whether a part, or its class, has a hook of its own."""
+    kind = part if isinstance(part, type) else type(part)
+    return any(hook in vars(base) for base in kind.__mro__[: kind.__mro__.index(Part)])

@@ -150,7 +150,8 @@ class NormBound(Part):
         moved = norms[norms > 0]
         if not len(moved):
             return torch.ones_like(norms)
-        return ((self.norm or moved.median()) / norms.clamp(min=1e-30)).clamp(max=1.0)
+        result: Tensor = ((self.norm or moved.median()) / norms.clamp(min=1e-30)).clamp(max=1.0)
+        return result
 
 
 def _moving(round: Round) -> Tensor:

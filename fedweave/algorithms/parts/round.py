@@ -54,9 +54,10 @@ class Round:
 
     def weighted(self) -> Tree:
         """Σ_i weights_i Δ_i."""
-        return self.replies.weighted_sum(
+        result: Tree = self.replies.weighted_sum(
             "update", self.weights if self.factors is None else self.weights * self.factors
         )
+        return result
 
     def mean(self, key: str) -> float:
         """The mean over clients of what they report as `key`, weighted as their updates are."""

@@ -25,7 +25,8 @@ class Mean:
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
         """At the server; `dtype` is that of the representations."""
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=replies.device)
-        return replies.weighted_sum(key, alike)
+        result: Tensor = replies.weighted_sum(key, alike)
+        return result
 
     def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
         """The server's `state` with how many numbers a secure sum has cut; without one as it is."""
@@ -75,17 +76,17 @@ class Concat:
 
     def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H_{-m}: H with zeros for client m's block."""
-        blocks = whole.unflatten(1, (-1, own.shape[1]))
+        blocks: Tensor = whole.unflatten(1, (-1, own.shape[1]))
         return (blocks * ~_mine(blocks, at)).flatten(1)
 
     def join(self, others: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H: H_{-m} with H+_m for client m's block."""
-        blocks = others.unflatten(1, (-1, own.shape[1]))
+        blocks: Tensor = others.unflatten(1, (-1, own.shape[1]))
         return (blocks + own[:, None] * _mine(blocks, at)).flatten(1)
 
     def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
         """The gradient in H+_m [n, width] from that in H: client m's block (section 3.1)."""
-        blocks = gradient.unflatten(1, (-1, width))
+        blocks: Tensor = gradient.unflatten(1, (-1, width))
         return (blocks * _mine(blocks, at)).sum(1)
 
 

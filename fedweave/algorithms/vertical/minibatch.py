@@ -26,7 +26,8 @@ def exchanged(now: Tree, cut: int) -> Tensor:
     """The list of nodes exchanged at a cut, int64 [b]: the next one in "nodes" at or after it, or the mini-batch after
     the last."""
     later = sorted(int(at) for at in now.get("nodes", {}) if int(at) >= cut)
-    return now["nodes"][str(later[0])] if later else now["minibatch"]
+    result: Tensor = now["nodes"][str(later[0])] if later else now["minibatch"]
+    return result
 
 
 def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:

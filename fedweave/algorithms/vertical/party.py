@@ -185,7 +185,7 @@ class PartySteps:
         if "batch" in message:
             minibatch = draw(client.graph, message["batch"], self.batch)
             state["round"] = {"key": client.key, "batch": message["batch"]} | minibatch
-        now = state["round"]
+        now: Tree = state["round"]
         if "nodes" in message:
             now["nodes"] = now.get("nodes", {}) | {str(message["cut"]): message["nodes"]}
         if "h" in message:

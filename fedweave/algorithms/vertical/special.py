@@ -17,7 +17,7 @@ class VFL(GLASU):
 
     exchanges: ClassVar[int] = 1  # type: ignore[misc]
     at: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]
-    edges: ClassVar[str] = "none"  # type: ignore[misc, assignment]
+    edges: ClassVar[str] = "none"  # type: ignore[misc]
     fan_out: ClassVar[int] = 1  # type: ignore[misc]
 
 
@@ -36,8 +36,8 @@ class Standalone(GLASU):
 
     exchanges: ClassVar[int] = 0  # type: ignore[misc]
     at: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]
-    aggregation: ClassVar[str] = "mean"  # type: ignore[misc, assignment]
-    backward: ClassVar[str] = "frozen"  # type: ignore[misc, assignment]
+    aggregation: ClassVar[str] = "mean"  # type: ignore[misc]
+    backward: ClassVar[str] = "frozen"  # type: ignore[misc]
     sigma: ClassVar[float] = 0.0  # type: ignore[misc]
     clip: ClassVar[float] = 1.0  # type: ignore[misc]
     delta: ClassVar[float] = 1e-5  # type: ignore[misc]

@@ -88,7 +88,8 @@ class Split:
     def outputs(self, segment: int, below: Tree) -> Tensor:
         """Of the "nodes" that were sampled below (`sample`), those that a segment has outputs for."""
         last = next(iter(self.hops(segment)), None)
-        return below["nodes"] if last is None else below["nodes"][: len(below["hops"][str(last)]["gcn"])]
+        result: Tensor = below["nodes"] if last is None else below["nodes"][: len(below["hops"][str(last)]["gcn"])]
+        return result
 
     def first(self, graph: Graph, nodes: Tensor | None) -> Any:
         """The features of `nodes`, the model's input; None is all nodes."""

@@ -1,10 +1,10 @@
 """What all sites of a federation have to say alike when they join."""
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from fedweave.core.graph import SPLITS
+from fedweave.core.records import Values
 from fedweave.core.replies import Replies
 from fedweave.core.text import counted
 from fedweave.deploy.flare.joining import fingerprint
@@ -51,7 +51,7 @@ def check_names(replies: Any) -> None:
             )
 
 
-def confirmed(replies: Any, told: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+def confirmed(replies: Any, told: Values) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """{"labels", "groups": the names that an experiment's [data], `told`, gives to classes and groups}, () where a site
     has none or others; and notes on those that are not the sites'.
 
@@ -69,7 +69,7 @@ def confirmed(replies: Any, told: Mapping[str, Any]) -> tuple[dict[str, tuple[st
     return found, notes
 
 
-def uncompared(named: Mapping[str, Any]) -> str:
+def uncompared(named: Values) -> str:
     """A note on the sites without names of columns, which others have; "" where there is none.
 
     named: {site: whether it says what its columns are called}.

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from fedweave.config import Document
 from fedweave.core.ledger import Ledger
 from fedweave.core.purposes import EVALUATION, SETUP, TRAINING
+from fedweave.core.records import Record
 from fedweave.deploy.flare.accounts import NO_RUN
 from fedweave.deploy.flare.journal import Records, journal_path, journals, read
 from fedweave.deploy.flare.policy import Spent
@@ -29,11 +30,11 @@ class Run:
     flows: what left. damaged: lines that cannot be read."""
 
     name: str
-    joined: tuple[dict[str, Any], ...]
-    lists: tuple[dict[str, Any], ...]
-    aligned: tuple[dict[str, Any], ...]
-    refused: tuple[dict[str, Any], ...]
-    cut: tuple[dict[str, Any], ...]
+    joined: tuple[Record, ...]
+    lists: tuple[Record, ...]
+    aligned: tuple[Record, ...]
+    refused: tuple[Record, ...]
+    cut: tuple[Record, ...]
     flows: tuple[Flow, ...]
     damaged: int
 
@@ -76,7 +77,7 @@ def audit(folder: Path) -> Audit:
 
 
 def _run(name: str, records: Records) -> Run:
-    def notes(kind: str) -> tuple[dict[str, Any], ...]:
+    def notes(kind: str) -> tuple[Record, ...]:
         return tuple(note for note in records.notes if note["note"] == kind)
 
     title = "outside of any run" if name == NO_RUN else name
@@ -126,7 +127,7 @@ def joined_with(folder: Path, run: str, document: Document, sites: list[str]) ->
     return bool(joined["pin"] == pin(document, sites, releases))
 
 
-def _in_rounds(ledger: pa.Table, names: set[str]) -> list[dict[str, Any]]:
+def _in_rounds(ledger: pa.Table, names: set[str]) -> list[Record]:
     """What left these clients in steps of the algorithm; journals count jobs' other calls, such as "(join)", in ways of
     their own."""
     rows = ledger.filter(pc.field("direction") != "down").to_pylist()
@@ -134,7 +135,7 @@ def _in_rounds(ledger: pa.Table, names: set[str]) -> list[dict[str, Any]]:
     return [row for row in asked if row["purpose"] in (SETUP, TRAINING, EVALUATION)]
 
 
-def _message(row: dict[str, Any]) -> tuple[Any, ...]:
+def _message(row: Record) -> tuple[Any, ...]:
     words = row["mechanism"], row["reveals"]
     return row["round"], row["step"], row["key"], row["shape"], row["bytes"], row["to"], *words
 

@@ -14,6 +14,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.ledger import Entry, Ledger, line
 from fedweave.core.portions import Batch, as_row
 from fedweave.core.purposes import PREDICTION, SETUP
+from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.agreements import misshapen, unlike
@@ -127,7 +128,7 @@ class Flare(Engine):
 
         return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, meet(replies, ask))
 
-    def _arrive(self, name: str, tells: Declaration, request: dict[str, Any], sent: Mapping[str, Tree]) -> Replies:
+    def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
         info = StepInfo.of(tells, True, hears=TOLD)
         replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
         if tells is JOINING:
@@ -140,7 +141,7 @@ class Flare(Engine):
         self._count(odd, odd)
         return without(replies, odd)
 
-    def _padded(self, replies: Replies, more: dict[str, Any]) -> Replies:
+    def _padded(self, replies: Replies, more: Record) -> Replies:
         """Without the sites that are lost on the way to agreeing, where there is something to agree on."""
         sizes = longest(replies)
         if not sizes:
@@ -178,7 +179,7 @@ class Flare(Engine):
             replies = self._sums.opened(name, info, request, replies, messages.common(), notes)
         return replies, notes
 
-    def _ask(self, name: str, info: StepInfo, request: dict[str, Any], sent: Mapping[str, Tree]) -> Replies:
+    def _ask(self, name: str, info: StepInfo, request: Record, sent: Mapping[str, Tree]) -> Replies:
         """One exchange besides the steps (`sums.Sums`); equal messages are sent as one."""
         blobs = encoded({site: sent[site] for site in self._open(list(sent))})
         asked = {"kind": name, "pin": self._pin, "round": self.round} | request
@@ -215,14 +216,14 @@ class Flare(Engine):
         if peers:
             self.ledger.enter(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
 
-    def _request(self, kind: str, name: str) -> dict[str, Any]:
+    def _request(self, kind: str, name: str) -> Record:
         again = self._keys.occurrence(name)
         call = {"round": self.round, "again": again, "saved": self._saved}
         return {"kind": kind, "pin": self._pin, "step": name} | call
 
     def _step(
         self,
-        request: dict[str, Any],
+        request: Record,
         info: StepInfo,
         messages: Messages,
         chosen: Sequence[str],
@@ -244,7 +245,7 @@ class Flare(Engine):
         self,
         name: str,
         info: StepInfo,
-        request: dict[str, Any],
+        request: Record,
         blobs: Mapping[str, bytes],
         sent: Mapping[str, Tree],
         chosen: Sequence[str],

@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch
 from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
@@ -127,12 +128,12 @@ def tables(site: SiteData) -> Folder:
     return Folder(**_classified(site), categories=site.categories)
 
 
-def _classified(site: SiteData) -> dict[str, Any]:
+def _classified(site: SiteData) -> Record:
     """What the site says of tables of any kind."""
     return {own.name: getattr(site, own.name) for own in fields(Classified)}
 
 
-def marks(data: Dataset, scaling: str) -> dict[str, Any]:
+def marks(data: Dataset, scaling: str) -> Record:
     """What must be the same when a run's models predict: features, classes and scaling and, if features are scaled over
     them, the nodes; and when it resumes: all of the data."""
     scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""

@@ -23,4 +23,5 @@ def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, 
     site = job.to_clients(Site(), id="_client")
     job.to_clients(CollabExecutor(client_obj_id=site), id="executor", tasks=["*"])
     job.export_job(str(folder))
-    return folder / job.name
+    result: Path = folder / job.name
+    return result

@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import TypeAdapter
 
 from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, read_applied
+from fedweave.core.records import Record, Values
 from fedweave.deploy.flare.chain import Chain, Head, Link
 from fedweave.deploy.flare.private import private_file, private_folder
 from fedweave.errors import FedweaveError
@@ -68,7 +68,7 @@ class Journal(Ledger):
         """Write down what is no entry, with the time; it outlasts the process and, once an entry follows, power."""
         self._write({"note": kind, "at": now(), **fields})
 
-    def _write(self, fields: Mapping[str, Any]) -> bytes:
+    def _write(self, fields: Values) -> bytes:
         line = json.dumps(fields, ensure_ascii=False)
         with plain_errors(self.path):
             self._file.write(line + "\n")
@@ -84,7 +84,7 @@ class Records(NamedTuple):
     behind the last whole line, and the entries' links in the site's chain, where they have one."""
 
     entries: list[Entry]
-    notes: list[dict[str, Any]]
+    notes: list[Record]
     damaged: list[int]
     end: int
     links: list[Link]
@@ -151,7 +151,7 @@ def read(path: Path, start: int = 0) -> Records:
     return records
 
 
-def _note(fields: dict[str, Any]) -> dict[str, Any]:
+def _note(fields: Record) -> Record:
     if not all(isinstance(fields[key], str) for key in ("note", "at") if fields["note"]):
         raise TypeError("a note's kind and time are words")
     for key, kind in _NOTED.get(fields["note"], {}).items():
@@ -161,7 +161,7 @@ def _note(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _entry(text: bytes, fields: dict[str, Any]) -> Entry:
+def _entry(text: bytes, fields: Record) -> Entry:
     entry = _ENTRY.validate_json(text, strict=True)
     sizes, places = [entry.size, *(own.bytes for own in entry.keys)], (entry.round, entry.call)
     if not all(0 <= size < _MOST for size in sizes) or not all(abs(place) < 2**31 for place in places):

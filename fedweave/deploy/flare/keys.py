@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.algorithms import ALGORITHMS, PARTS
+from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.config import registry
 from fedweave.config.names import check_name, nearest
 from fedweave.core.federation import StepInfo, step_info, step_name
@@ -115,8 +116,8 @@ def _made(kind: Any) -> Any:
     raise ConfigError(f"{kind.__name__} takes no model with its default settings, so that what it sends is not known")
 
 
-def _steps(algorithm: Any) -> list[Any]:
-    places = [algorithm, *getattr(algorithm, "composed", {}).values()]
+def _steps(algorithm: object) -> list[Any]:
+    places = [algorithm, *(algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ())]
     marked = [(place, name) for place in places for name, own in _members(place) if hasattr(own, "on_client")]
     return [getattr(place, name) for place, name in marked]
 

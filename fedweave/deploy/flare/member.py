@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, check, decode, encode, leaves
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.admission import admitted, check_sites
@@ -255,7 +255,7 @@ class Member:
             check(client.state, f"the state that {asked.step} keeps")
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
-        noted: dict[str, Any] = {}
+        noted: Record = {}
         if step.__name__ in job.scores and job.rules.round_scores > 1:
             reply = rounded(reply, job.rules.round_scores)
             info, noted = declared(info, reply, job.rules.round_scores), {ROUNDED: job.rules.round_scores}

@@ -16,6 +16,7 @@ from fedweave.core.algorithm import Calls, calls_of, capabilities, check_rounds
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.demands import check_examples, check_people, check_pooling, check_scaling
@@ -43,6 +44,7 @@ from fedweave.engines.resending import LastReceived
 from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.incentives.tables import LIST, needed, own_table, padded
+from fedweave.incentives.vocabulary import vocabulary_of
 from fedweave.runs.files import write
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
@@ -141,7 +143,7 @@ class Participation:
                 f"{self.asked.round}. Bring back its folder {RUNS}/{self.run}, or start the run anew."
             )
 
-    def check_marks(self, marks: dict[str, Any]) -> None:
+    def check_marks(self, marks: Record) -> None:
         """Note what the run is trained on; or see that what is there now is the same, where the run resumes, or fits
         its models, where these are to `predict`.
 
@@ -200,7 +202,7 @@ class Participation:
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
         self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
         self.found = found
-        known = getattr(self.algorithm, "vocabulary", None)
+        known = vocabulary_of(self.algorithm)
         if known is None or self.asked.predict:
             self._take_up(found)
         else:
@@ -324,12 +326,12 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Any:
     return algorithm
 
 
-def fitting(marks: dict[str, Any]) -> dict[str, Any]:
+def fitting(marks: Record) -> Record:
     """Of the `marks` (`holdings.marks`) those that a run's models need to be as they were in training."""
     return {what: mark for what, mark in marks.items() if what != "data"}
 
 
-def check_as_before(path: Path, run: str, marks: dict[str, Any]) -> None:
+def check_as_before(path: Path, run: str, marks: Record) -> None:
     """Compare the `marks` of a site's data with those in the file `path`, of when the `run` began.
 
     Raises:
@@ -348,7 +350,7 @@ def check_as_before(path: Path, run: str, marks: dict[str, Any]) -> None:
         raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
 
 
-def _marks_before(path: Path) -> dict[str, Any]:
+def _marks_before(path: Path) -> Record:
     try:
         found = json.loads(path.read_bytes())
         if not isinstance(found, dict):

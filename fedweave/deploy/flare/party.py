@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from fedweave.build import graph_of
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
@@ -76,7 +76,7 @@ class PartyData:
         graph, version = graph_of(data, told["width"], dtype), LabelVersion.of(self.data, rows)
         return Holdings(graph, None, replace(data, columns=()), version=version)
 
-    def marks(self, kept: Dataset) -> dict[str, Any]:
+    def marks(self, kept: Dataset) -> Record:
         """See `holdings.marks`, of the `kept` nodes."""
         return marks(replace(kept, columns=self.columns), self.scaling)
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.ledger import Entry
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.inspection import Inspector
 from fedweave.engines.messages import peer_messages
@@ -32,7 +33,7 @@ class Relayed(Sent):
 
     again: int
 
-    def plain(self, chosen: Sequence[str]) -> dict[str, Any]:
+    def plain(self, chosen: Sequence[str]) -> Record:
         """What the `chosen` sites need to know of it."""
         of = {site: self.sources[site] for site in chosen}
         return {"step": self.step, "again": self.again, "sources": of, "clients": self.clients}

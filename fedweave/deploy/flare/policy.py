@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from fedweave.core.algorithm import LimitsExamples, TakesBatches
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.ledger import Entry
@@ -121,7 +121,7 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
         )
 
 
-def check_batches(rules: Rules, algorithm: Any, graph: Graph, message: Tree) -> None:
+def check_batches(rules: Rules, algorithm: object, graph: Graph, message: Tree) -> None:
     """Refuse an algorithm that at this site, once it is sent `message`, trains on fewer examples at once than the
     policy allows; steps on none tell nothing.
 
@@ -136,12 +136,12 @@ def check_batches(rules: Rules, algorithm: Any, graph: Graph, message: Tree) -> 
             )
 
 
-def least_examples(algorithm: Any, graph: Graph, message: Tree) -> dict[str, int]:
+def least_examples(algorithm: object, graph: Graph, message: Tree) -> dict[str, int]:
     """{what makes steps, and its settings: the fewest training examples of one} as the algorithm says it for a client's
     graph; of one that does not say, by its setting `batch`."""
-    if told := getattr(algorithm, "least_examples", None):
-        return dict(told(graph, message))
-    batch, count = getattr(algorithm, "batch", 0), int(graph.masks[TRAIN].sum())
+    if isinstance(algorithm, LimitsExamples):
+        return algorithm.least_examples(graph, message)
+    batch, count = algorithm.batch if isinstance(algorithm, TakesBatches) else 0, int(graph.masks[TRAIN].sum())
     return {f"{type(algorithm).__name__} (batch)": min(batch, count)} if batch else {}
 
 

@@ -20,6 +20,7 @@ from nvflare.lighter.impl.static_file import StaticFileBuilder
 from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
 
+from fedweave.core.records import Record
 from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, RESERVED, SERVER
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET
 from fedweave.errors import FedweaveError, UserError
@@ -241,7 +242,7 @@ def _allow_storage(server: Path) -> None:
     _write(path, resources)
 
 
-def _component_paths(components: Sequence[dict[str, Any]]) -> list[str]:
+def _component_paths(components: Sequence[Record]) -> list[str]:
     return [component["path"] for component in components]
 
 

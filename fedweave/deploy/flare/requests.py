@@ -11,6 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedweave.config import Document, flat
 from fedweave.core.names import TAKEN
+from fedweave.core.records import Record
 from fedweave.deploy.flare.sitefile import HEAD
 from fedweave.errors import CallRefused
 from fedweave.outside import digests
@@ -44,7 +45,7 @@ class Join:
 
     kind: Literal["join"]
     run: _Run
-    document: dict[str, Any]
+    document: Record
     round: _Mark
     sites: list[_Name]
     versions: dict[str, str]

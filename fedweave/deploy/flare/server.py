@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import torch
 from nvflare.collab import collab
 
+from fedweave.algorithms.deployment import deployable
 from fedweave.config import Config, resolve
-from fedweave.core.algorithm import capabilities
+from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
+from fedweave.core.ledger import Ledger
+from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.agreements import agreed, check_names, confirmed, uncompared
@@ -40,6 +42,7 @@ from fedweave.privacy.aggregation.identity import STARTUP
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
 from fedweave.runs.run import RunBackend, run
+from fedweave.runs.saving import Ready
 from fedweave.runs.stopping import Interrupted, Stop
 
 RECENT = 20  # rounds that a watcher is told of at once
@@ -66,22 +69,27 @@ class Progress:
     error: str = ""
     mistake: bool = False  # whether the error is the user's
     note: str = ""  # on what the sites hold
-    recent: list[dict[str, Any]] = field(default_factory=list)
+    recent: list[Record] = field(default_factory=list)
 
     link: CollabLink | None = None
-    ledger: Any = None
+    ledger: Ledger | None = None
 
-    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         """Training is about to start."""
         self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
-        self.ledger, self.note = built.fed.ledger, getattr(built, "note", "")  # the data of a simulation is one
+        self.ledger, self.note = built.fed.ledger, built.note  # the data of a simulation is one
         self.again = max(0, self.ledger.latest - done)
 
     def step(self, reached: Checkpoint) -> None:
         """A round is done."""
         self.round, self.seconds, self.summary = reached.round, reached.seconds, dict(reached.summary)
         self.lost = {} if self.link is None else self.link.lost
-        told = {"round": self.round, "seconds": self.seconds, "summary": self.summary, "bytes": self.ledger.sizes()}
+        told = {
+            "round": self.round,
+            "seconds": self.seconds,
+            "summary": self.summary,
+            "bytes": {} if self.ledger is None else self.ledger.sizes(),
+        }
         self.recent = [*self.recent, told][-RECENT:]
 
     def stopping(self, number: int) -> None:
@@ -90,20 +98,31 @@ class Progress:
     def end(self) -> None:
         """Training is over."""
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Record:
         """For the wire."""
         self.waiting = () if self.link is None else self.link.owing
         return {key: value for key, value in self.__dict__.items() if key not in ("link", "ledger")}
 
 
 @dataclass(frozen=True)
+class DataOfSites:
+    """What is known of the sites' data together (compare `datasets.base.Dataset`)."""
+
+    name: str
+    features: int
+    classes: int
+    labels: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Joined:
     """What a run needs (compare `build.Built`), from sites that told what they hold."""
 
-    algorithm: Any
+    algorithm: Algorithm
     fed: Flare
     replies: Replies
-    data: SimpleNamespace
+    data: DataOfSites
     note: str = ""  # on what could not be compared
 
     def close(self) -> None:
@@ -184,7 +203,7 @@ class Server:
             check_alike(root, fed.held, features, fed.classes)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
         names, unsure = confirmed(replies, config.data.values)
-        data = SimpleNamespace(name=config.data.name, features=features, classes=fed.classes, **names)
+        data = DataOfSites(config.data.name, features, fed.classes, **names)
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
 
@@ -207,10 +226,10 @@ def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
     built.fed.restore(reached.fed)
     built.fed.begin(reached.round)
     try:
-        if capabilities(built.algorithm).predicts:
+        if isinstance(built.algorithm, PredictsJointly):
             built.algorithm.predict(reached.state, built.fed)
         else:
-            built.algorithm.deploy(reached.state, built.fed, which)
+            deployable(built.algorithm).deploy(reached.state, built.fed, which)
         wanted = predicting(built.algorithm, reached.state, built.fed.clients)
         check_written(wanted, built.fed.unwritten(wanted))
     finally:
@@ -222,18 +241,18 @@ def mistaken(error: FedweaveError) -> bool:
     return isinstance(error, UserError) or mendable(error.missing.values() if isinstance(error, ClientsMissing) else ())
 
 
-def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> dict[str, Any]:
+def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> Record:
     """What a watcher may ask of a running job: how far it is, and to stop after the round."""
     if isinstance(data, dict) and data.get("stop"):
         stop.signal = signal.SIGTERM
     return progress.plain()
 
 
-def _held(built: Joined) -> dict[str, Any]:
+def _held(built: Joined) -> Record:
     """partition.parquet of a federation: what the sites said; edges to others' nodes nobody can know."""
     replies = built.replies
     told = [replies[site] for site in replies.clients]
-    columns: dict[str, Any] = {
+    columns: Record = {
         "client": list(replies.clients),
         "nodes": [_told(reply["nodes"]) for reply in told],
         "edges_kept": [_told(reply["edges"]) for reply in told],

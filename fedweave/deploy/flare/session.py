@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedweave.config import Document
+from fedweave.core.records import Record
 from fedweave.deploy.flare.names import RESULT, TOPIC
 from fedweave.deploy.flare.provision import USER
 from fedweave.deploy.flare.requests import ADMIN
@@ -62,7 +62,7 @@ class Admin:
         with tempfile.TemporaryDirectory() as folder, _asking():
             return str(self._session.submit_job(str(write_job(Path(folder), run, sites, document, predict))))
 
-    def progress(self, job: str, stop: bool = False) -> dict[str, Any] | None:
+    def progress(self, job: str, stop: bool = False) -> Record | None:
         """How far a running job is (`server.Progress`), asking it to stop after the round; None if it cannot say."""
         try:
             with _quiet():
@@ -81,7 +81,7 @@ class Admin:
         with contextlib.suppress(Exception), _quiet():
             self._session.abort_job(job)
 
-    def fetch(self, job: str, into: Callable[[Path], None]) -> dict[str, Any] | None:
+    def fetch(self, job: str, into: Callable[[Path], None]) -> Record | None:
         """Call `into` with the folder of what a job left; returns its last progress, None if it left none."""
         with tempfile.TemporaryDirectory() as folder:
             with _asking():

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nvflare.collab import collab
 
+from fedweave.core.records import Record
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.clocks import steady
 from fedweave.deploy.flare.logs import log_to
@@ -34,7 +34,7 @@ class Site:
         return True
 
     @collab.publish
-    def call(self, request: str, blob: bytes) -> dict[str, Any]:
+    def call(self, request: str, blob: bytes) -> Record:
         """Answer one call of the server (`member.Member.answer`)."""
         if collab.caller != "server" or self._member is None:
             return Answer(refusal="only the server may call, once the job runs")._asdict()

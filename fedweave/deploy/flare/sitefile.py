@@ -4,13 +4,14 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
 from fedweave.config import dumps, load, own_parameters
 from fedweave.config.choice import checked_values
 from fedweave.config.names import check_keys
+from fedweave.core.records import Record
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
 from fedweave.errors import ConfigError
@@ -173,7 +174,7 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-def write_site_file(path: Path, data: dict[str, Any]) -> None:
+def write_site_file(path: Path, data: Record) -> None:
     """A site file with `data` as its [data] and a policy that its owner has yet to tighten."""
     head = "# The data of this site and what may leave it; see docs/deployment.md.\n"
     if not data.keys() & {"classes", "labels"}:
@@ -183,7 +184,7 @@ def write_site_file(path: Path, data: dict[str, Any]) -> None:
     path.write_text(head + dumps({"data": data, "policy": {"deny": []}}), encoding="utf-8")
 
 
-def _table(document: dict[str, Any], name: str, kind: type[T]) -> T:
+def _table(document: Record, name: str, kind: type[T]) -> T:
     given, own = document.get(name, {}), own_parameters(kind)
     if not isinstance(given, dict):
         raise ConfigError(f"{name}: is a table, written [{name}] with its keys below, got {given!r}")

@@ -11,6 +11,7 @@ import torch
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.portions import Batch, as_row
+from fedweave.core.records import Record, Values
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.deploy.flare.journal import Journal, last_epoch
@@ -20,7 +21,7 @@ from fedweave.engines.summing import INFO, SEED, SHARE, fingerprint
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.privacy.aggregation import Advert, Group, Use, advertised, check_signed, leftover, survived
 
-Ask: TypeAlias = Callable[[str, StepInfo, dict[str, Any], Mapping[str, Tree]], Replies]
+Ask: TypeAlias = Callable[[str, StepInfo, Record, Mapping[str, Tree]], Replies]
 _NOTHING: Tree = {}
 NO_KEYS = "it has agreed on no keys for secure sums"
 
@@ -44,7 +45,7 @@ class Sums:
     _letters: dict[str, torch.Tensor] = field(default_factory=dict)
     _used: int = 0
 
-    def prepare(self, step: str, info: StepInfo, here: Sequence[str]) -> dict[str, Any]:
+    def prepare(self, step: str, info: StepInfo, here: Sequence[str]) -> Record:
         """What the request of a step says of the sum of its replies: which sites it is of, and which slot is theirs.
 
         Sites agree on new keys when the slots are used up, or when one that is called has none.
@@ -109,7 +110,7 @@ class Sums:
         self,
         step: str,
         info: StepInfo,
-        request: Mapping[str, Any],
+        request: Values,
         replies: Replies,
         heard: Tree,
         notes: Mapping[str, str],
@@ -156,7 +157,7 @@ class Sums:
         batches = [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees)]
         return Replies(survivors, batches, replies.missing, info.sums)
 
-    def _letters_to(self, site: str, sum: Mapping[str, Any]) -> Tree:
+    def _letters_to(self, site: str, sum: Values) -> Tree:
         """What the other sites have sealed for one, of one slot."""
         at = list(self._adverts).index(site)
         return {peer: self._letters[peer][at, sum["slot"]] for peer in sum["peers"] if peer != site}

@@ -151,8 +151,9 @@ def _caps(found: "Audit") -> list[str]:
 
 def _bare(found: "Audit") -> list[str]:
     """What has left, mostly before there was a cap, that no ε bounds and that the policy would not let leave now."""
+    from fedweave.core.purposes import FRAMING
     from fedweave.deploy.flare.policy import covers
-    from fedweave.report.ledger import FRAMING, called
+    from fedweave.report.ledger import called
 
     sent = [one for run in found.runs for one in run.flows if one.direction != "down" and one.key != FRAMING]
     bare = [one for one in sent if one.account.cost.unbounded]

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedweave.config.settings import MOST_THREADS
+from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.errors import UserError
 from fedweave.export.command import Format, Kind, Out
@@ -207,7 +208,7 @@ def run(
     console = screen()
     tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)
 
-    def told(now: dict[str, Any]) -> None:
+    def told(now: Record) -> None:
         tell(now)
         observed(now)
 
@@ -271,7 +272,7 @@ class Teller:
         self._last: Any = None
         self._began, self._waited, self._shown = time.monotonic(), tuple[str, ...](), -1
 
-    def __call__(self, now: dict[str, Any]) -> None:
+    def __call__(self, now: Record) -> None:
         """Hear of `now` (`deploy.flare.server.Progress`, or a word on the sites)."""
         new = {key: value for key, value in now.items() if key != "waiting"}
         if new != self._last:
@@ -283,7 +284,7 @@ class Teller:
             typer.echo(f"round {now['round'] + 1}: waiting for {', '.join(waiting)}")
             self._waited = waiting
 
-    def _continued(self, now: dict[str, Any]) -> None:
+    def _continued(self, now: Record) -> None:
         """Say from where a job goes on and what is noted of its sites, once; a quick one may be over before."""
         before = (self._last or {}).get("status")
         if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
@@ -298,7 +299,7 @@ class Teller:
                 which = f"round {after + 1}" if again == 1 else f"rounds {after + 1} to {after + again}"
                 typer.echo(f"{which} had begun before: what left the sites then leaves once more, and counts twice")
 
-    def _tell(self, now: dict[str, Any]) -> None:
+    def _tell(self, now: Record) -> None:
         if "sites" in now:
             words = WORDS[now["status"]].format(**now)
             typer.echo(f"{', '.join(now['sites'])}: {words}" if now["sites"] else words)

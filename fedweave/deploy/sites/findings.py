@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets.check import Refused
 from fedweave.errors import FedweaveError
@@ -18,7 +19,7 @@ class Found:
     faults: list[tuple[str, str]] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
     facts: list[tuple[str, str]] = field(default_factory=list)
-    forms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    forms: dict[str, Record] = field(default_factory=dict)
 
     def attempt(self, whose: str, look: Callable[[], Any], file: Path | None = None) -> Any:
         """What `look` returns; None where it finds faults, which are noted each, with the `file` that they are in."""
@@ -79,7 +80,7 @@ def compare_splits(told: Found) -> None:
         told.faults.append((name, f"{what}: {shown}. Give all parties the same split."))
 
 
-def _differ(forms: dict[str, dict[str, Any]], key: str, name: str, same: str) -> str:
+def _differ(forms: dict[str, Record], key: str, name: str, same: str) -> str:
     mine, theirs = forms[name][key], forms[same][key]
     if key == "columns":
         at = next(at for at, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other)

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedweave.config import Config
 from fedweave.core.ledger import Ledger
+from fedweave.core.records import Record
 from fedweave.runs.checkpoint import Checkpoint
 from fedweave.runs.files import LEDGER, read_table
 from fedweave.runs.run import RunObserver
@@ -22,11 +23,11 @@ class Observed:
         self._done: int | None = None  # the last round that the observer knows of
         self._sizes: dict[str, int] = {}
 
-    def __call__(self, now: dict[str, Any]) -> None:
+    def __call__(self, now: Record) -> None:
         """Hear of `now`."""
         if self._done is None and now["status"] in ("running", "done", "stopped") and now.get("rounds"):
             self._done = int(now["after"])
-            built = SimpleNamespace(fed=SimpleNamespace(ledger=self))
+            built: Any = SimpleNamespace(fed=SimpleNamespace(ledger=self))
             self._observer.begin(self._config, built, self._directory, self._done)
         for one in now.get("recent") or ():
             if self._done is not None and one["round"] > self._done:

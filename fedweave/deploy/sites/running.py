@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fedweave.config import Config, Document, resolve, written
 from fedweave.core.algorithm import capabilities
+from fedweave.core.records import Record
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.predicted import predicting
@@ -45,7 +45,7 @@ FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
 START = "Start them with `fedweave sites start`; `fedweave sites check` on their machines looks for what bars them"
 _POLL = 0.5
 
-Told = Callable[[dict[str, Any]], None]
+Told = Callable[[Record], None]
 
 
 def with_engine(settings: Sequence[str]) -> list[str]:
@@ -76,7 +76,7 @@ def run(
     told: Told,
     patience: float = 60.0,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> Record:
     """Run `config` at the sites of `project` and bring the run's files into `directory`; returns its summary.
 
     told: hears of progress, of sites that are missing, and of a job's end. patience: seconds to wait for sites.
@@ -108,7 +108,7 @@ def _jobs(
     directory: Path,
     told: Told,
     patience: float,
-) -> dict[str, Any]:
+) -> Record:
     """One job after the other until the run is done; its summary.
 
     Raises:
@@ -141,7 +141,7 @@ def _jobs(
         lost = set(last["lost"] or {})
 
 
-def _reached(last: dict[str, Any], directory: Path) -> str:
+def _reached(last: Record, directory: Path) -> str:
     """What there is to go on with after a job that failed, by the checkpoint that it left: a round can be over and not
     be saved, where the server's disk is full."""
     path = directory / CHECKPOINT
@@ -149,13 +149,13 @@ def _reached(last: dict[str, Any], directory: Path) -> str:
     return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
 
 
-def _noting(project: Path, directory: Path, told: Told, now: dict[str, Any]) -> None:
+def _noting(project: Path, directory: Path, told: Told, now: Record) -> None:
     """Pass on how far a job is, and keep it for `fedweave sites status`."""
     _note(project, {**now, "out": str(directory.resolve())})
     told(now)
 
 
-def _note(project: Path, now: dict[str, Any]) -> None:
+def _note(project: Path, now: Record) -> None:
     told = {key: value for key, value in now.items() if key != "recent"}
     (project / ADMIN / STATUS).write_text(json.dumps({**told, "at": time.time()}))
 
@@ -192,7 +192,7 @@ def sites_of(directory: Path) -> list[str]:
     return found
 
 
-def _kept(directory: Path) -> dict[str, Any]:
+def _kept(directory: Path) -> Record:
     path = directory / RUN
     try:
         return dict(json.loads(path.read_text())) if path.exists() else {}
@@ -200,7 +200,7 @@ def _kept(directory: Path) -> dict[str, Any]:
         raise damaged(path, str(error)) from error
 
 
-def _keep(directory: Path, known: dict[str, Any]) -> None:
+def _keep(directory: Path, known: Record) -> None:
     write(directory / RUN, lambda file: file.write(json.dumps(known).encode()))
 
 
@@ -255,11 +255,11 @@ def _job(
     directory: Path,
     told: Told,
     predict: str = "",
-) -> dict[str, Any]:
+) -> Record:
     """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
     job = admin.submit(number, about.sites, config.plain(), predict)
     _keep(directory, _kept(directory) | {"job": job})
-    stop, began, heard = False, time.monotonic(), dict[str, Any]()
+    stop, began, heard = False, time.monotonic(), Record()
     try:
         while (ended := admin.over(job)) is None:
             if (now := admin.progress(job, stop)) is not None:

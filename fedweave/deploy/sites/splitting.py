@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedweave import datasets
 from fedweave.build import global_test_part, shares
 from fedweave.config import Config
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
@@ -52,7 +52,7 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
     for site, client, own in zip(sites, clients, shares(data, partition.parts), strict=True):
         npz.write(own, project / site / DATA)
         named = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
-        about: dict[str, Any] = {"path": DATA, **named, "draws_as": client}
+        about: Record = {"path": DATA, **named, "draws_as": client}
         if any(map(has_sens, (own, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
             about["sens_feature"] = True
         write_site_file(project / site / SITE_FILE, about | ({} if partition.test is None else {"test": TEST}))

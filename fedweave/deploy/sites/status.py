@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.sites.access import administer
@@ -104,7 +104,7 @@ def _here(here: dict[str, int | None], name: str) -> str:
     return "not running here" if here[name] is None else f"process {here[name]}"
 
 
-def watched(directory: Path) -> dict[str, Any] | None:
+def watched(directory: Path) -> Record | None:
     """What `fedweave sites run` heard last of a job; None if it never ran here."""
     from fedweave.deploy.sites.project import STATUS
 
@@ -114,7 +114,7 @@ def watched(directory: Path) -> dict[str, Any] | None:
         return None
 
 
-def progress(now: dict[str, Any]) -> str:
+def progress(now: Record) -> str:
     """How far a run is, and when that was."""
     ago = max(0.0, time.time() - float(now.get("at", 0)))
     from fedweave.report.notes import headline
