@@ -11,7 +11,7 @@ import torch
 
 from fedweave import datasets
 from fedweave.config import Config, Document, resolve
-from fedweave.core.algorithm import Algorithm, DeclaresCalls, capabilities, needs
+from fedweave.core.algorithm import Algorithm, capabilities, needs
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import Placement
 from fedweave.core.graph import TEST, Graph, make_graph
@@ -91,9 +91,8 @@ def build(config: Config) -> Built:
         torch.set_num_threads(engine.threads)
     made = ingredients(config)
     data, seen, algorithm = made.data, made.seen, made.algorithm
-    if isinstance(algorithm, DeclaresCalls):
-        check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
-        check_columns(config, seen, algorithm)
+    check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
+    check_columns(config, seen, algorithm)
     check_people(config, data, algorithm)
     fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))

@@ -26,7 +26,7 @@ TRUSTED = "FEDWEAVE_FILES"  # files that may be run for whoever names them, as P
 _NAMED = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
-def is_file(name: Any) -> bool:
+def is_file(name: object) -> bool:
     """Whether `name` is of the form "file.py:Name"."""
     return isinstance(name, str) and _NAMED.fullmatch(name) is not None
 
@@ -94,7 +94,7 @@ def load(name: str) -> Any:
     return getattr(module, own)
 
 
-def _origin(value: Any) -> str:
+def _origin(value: object) -> str:
     """The module that a class, a function or the class behind a preset is from."""
     return getattr(getattr(value, "paper", value), "__module__", "")
 

@@ -137,7 +137,7 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
     return made
 
 
-def part_of(paper: Any, kind: type[P], **values: Any) -> P:
+def part_of(paper: object, kind: type[P], **values: object) -> P:
     """A part with the values of its paper's fields of the same names, but for those given here."""
     own = {name: getattr(paper, name) for name in _fields(kind) if name in _fields(type(paper))}
     return kind(**own | values)
@@ -149,5 +149,5 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
     return field.default
 
 
-def _fields(kind: Any) -> "dict[str, dataclasses.Field[Any]]":
+def _fields(kind: object) -> "dict[str, dataclasses.Field[Any]]":
     return {field.name: field for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}

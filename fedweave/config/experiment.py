@@ -98,7 +98,7 @@ class Exchanged:
         return [*found, f"{name} keeps {kept} of [algorithm]"]
 
 
-def _short(value: Any) -> bool:
+def _short(value: object) -> bool:
     return isinstance(value, int | float | str)
 
 

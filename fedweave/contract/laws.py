@@ -289,7 +289,7 @@ def _within(ran: list[str], due: Any, when: str) -> None:
 def _reversed(count: int) -> Callable[[Any], Any]:
     """What the server holds for each of its clients, in the order of clients, the other way round."""
 
-    def turned(leaf: Any) -> Any:
+    def turned(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (count,):
             return leaf
         return leaf.flip(0, 1) if leaf.shape == (count,) * 2 else leaf.flip(0)

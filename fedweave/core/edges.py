@@ -77,7 +77,7 @@ class BatchCache:
             self._most[graphs] = max(nodes for nodes, _ in own), max(edges for _, edges in own)
         return self._most[graphs]
 
-    def padded_size(self, name: Any, size: int) -> int:
+    def padded_size(self, name: object, size: int) -> int:
         """The length to pad the list `name` to, which now has `size` entries: the largest requested so far, rounded up.
         Each combination of sizes is recorded as a separate computation (`ops.recording`)."""
         self._sizes[name] = max(self._sizes.get(name, 0), rounded(size, 32, 8))

@@ -190,7 +190,7 @@ def step_name(step: Any) -> str:
     return step.__name__ if owner is None else f"{type(owner).__name__}.{step.__name__}"
 
 
-def step_info(step: Any) -> StepInfo:
+def step_info(step: object) -> StepInfo:
     """The step's declaration.
 
     Raises:

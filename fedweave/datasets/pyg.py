@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ _GAPLESS = (
 )
 
 
-def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = (), sens_feature: bool = False) -> Dataset:
+def from_pyg(data: object, name: str = "pyg", ignore: Sequence[str] = (), sens_feature: bool = False) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
     and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled; without val_mask,
     no node is in val.
@@ -68,7 +67,7 @@ def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = (), sens_feat
     return without_sens(check(made, name), name, sens_feature)
 
 
-def _held(data: Any, name: str, ignore: Sequence[str]) -> dict[str, np.ndarray]:
+def _held(data: object, name: str, ignore: Sequence[str]) -> dict[str, np.ndarray]:
     """What is read of the data: its attributes by name, without those of `ignore`."""
     there = [key for key in (*_READ, *_others(data)) if getattr(data, key, None) is not None]
     if absent := [key for key in ignore if key not in there]:
@@ -78,14 +77,14 @@ def _held(data: Any, name: str, ignore: Sequence[str]) -> dict[str, np.ndarray]:
     return {key: _array(getattr(data, key), key, name) for key in there if key in _READ and key not in ignore}
 
 
-def _others(data: Any) -> list[str]:
+def _others(data: object) -> list[str]:
     """The names of further arrays."""
     keys = getattr(data, "keys", ())
     found = keys() if callable(keys) else keys
     return [key for key in found if key not in _READ and getattr(getattr(data, key, None), "ndim", 0) > 0]
 
 
-def _unread(data: Any, ignore: Sequence[str], name: str) -> tuple[str, ...]:
+def _unread(data: object, ignore: Sequence[str], name: str) -> tuple[str, ...]:
     """A sentence on arrays that are neither read nor ignored; none without such arrays."""
     if not (there := [key for key in _others(data) if key not in ignore]):
         return ()
@@ -181,7 +180,7 @@ def _narrowed(x: np.ndarray, name: str) -> np.ndarray:
     return narrow
 
 
-def _array(tensor: Any, key: str, name: str) -> np.ndarray:
+def _array(tensor: object, key: str, name: str) -> np.ndarray:
     """A tensor's numbers, of a sparse one with its zeros."""
     try:
         dense = tensor.to_dense() if hasattr(tensor, "to_dense") else tensor

@@ -32,7 +32,7 @@ class Recovering:
         self._generation = 0
         self._channel = start()
 
-    def __call__(self, method: str, *blobs: Any) -> Pending:
+    def __call__(self, method: str, *blobs: object) -> Pending:
         """See `sharded.Channel`."""
         if method == "run" and len(self._log) >= _CALLS:
             self._save(blobs[0])
@@ -56,7 +56,7 @@ class Recovering:
 
         return wait
 
-    def _save(self, request: Any) -> None:
+    def _save(self, request: object) -> None:
         """Save the worker before a request."""
         try:
             saved = self._channel("save", request)()

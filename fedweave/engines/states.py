@@ -96,10 +96,10 @@ class Readers:
     def __init__(self) -> None:
         self._steps: dict[Any, Any] = {}
 
-    def __contains__(self, step: Any) -> bool:
+    def __contains__(self, step: object) -> bool:
         return self._name(step) in self._steps
 
-    def note(self, step: Any, states: Tree, before: list[int]) -> None:
+    def note(self, step: object, states: Tree, before: list[int]) -> None:
         """Check whether the states that a step was given still have the versions that they had `before`."""
         if self.versions(states) == before:
             self._steps[self._name(step)] = step  # kept alive, for the name holds addresses
@@ -112,7 +112,7 @@ class Readers:
         return [leaf._version for _, leaf in leaves(states) if isinstance(leaf, Tensor)]
 
     @staticmethod
-    def _name(step: Any) -> tuple[int, int]:
+    def _name(step: object) -> tuple[int, int]:
         return id(getattr(step, "__self__", None)), id(getattr(step, "__func__", step))
 
 

@@ -9,7 +9,7 @@ from fedweave.core.federation import Step
 from fedweave.errors import CallRefused
 
 
-def find_step(algorithm: Any, name: str) -> Step:
+def find_step(algorithm: object, name: str) -> Step:
     """The step that `core.federation.step_name` calls `name`.
 
     Raises:
@@ -29,7 +29,7 @@ def find_step(algorithm: Any, name: str) -> Step:
     )
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def _parts(value: object) -> Iterator[Any]:
     """`value` and the dataclasses that it is made of."""
     if isinstance(value, tuple):
         for item in value:

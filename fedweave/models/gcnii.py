@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -77,7 +76,7 @@ def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Lay
 def _initial(layer: Layer) -> Layer:
     """`layer`, whose output is also what the convolutions return to."""
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tree:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
         out = layer.apply(w, graph, h, key)
         return {"h": out, "first": out}
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.core.graph import Graph
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.records import Values
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, raised_at
@@ -32,7 +32,7 @@ class ModuleKind:
 
     module: type[nn.Module]
 
-    def __call__(self, **values: Any) -> "OwnModule":
+    def __call__(self, **values: object) -> "OwnModule":
         """The plug-in with these settings."""
         return OwnModule(self.module, values)
 
@@ -97,7 +97,7 @@ class OwnModule:
                 fresh = self.module(features, classes, **self.values)
             return {name: value.detach().to(key.device) for name, value in fresh.named_parameters()}
 
-        def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
             nodes = int(graph.real.sum())
             x, edges = _dense(h)[:nodes], _edge_index(graph)
             module.train(key is not None)

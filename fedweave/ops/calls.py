@@ -56,7 +56,7 @@ class Call(NamedTuple):
         return f"{self.target} = {self.text}"
 
 
-def quickest(function: Any, plain: bool) -> Any:
+def quickest(function: object, plain: bool) -> Any:
     """The shortest way to a kernel of torch; plain: it is called without keywords. Other functions are as they are."""
     if not isinstance(function, torch._ops.OpOverload):
         return function

@@ -37,7 +37,7 @@ class Form:
         self._spec: Any = None
         self._fixed: list[Any] = []
 
-    def flat(self, result: Any) -> tuple[Tensor, ...]:
+    def flat(self, result: object) -> tuple[Tensor, ...]:
         """The tensors of a result, whose form is noted."""
         values, self._spec = pytree.tree_flatten(result)
         self._fixed = [None if isinstance(value, Tensor) else (value,) for value in values]
@@ -106,7 +106,7 @@ class Recordings:
         self.played += 1
         return computation.form.whole(found)
 
-    def _find(self, identity: Identity, key: Any, roots: Roots) -> tuple[_Computation, list[Any]]:
+    def _find(self, identity: Identity, key: object, roots: Roots) -> tuple[_Computation, list[Any]]:
         """The computation, and what its recording, if there is one, derives from the roots."""
         while True:
             found = self._computations.setdefault(key, _Computation(identity))
@@ -171,6 +171,6 @@ def traced(
     return recordings.run(function, identity, key, roots, operands)
 
 
-def _address(function: Any) -> Any:
+def _address(function: object) -> Any:
     """Bound methods are made anew at each access; their owner and function last."""
     return id(getattr(function, "__self__", None)), id(getattr(function, "__func__", function))

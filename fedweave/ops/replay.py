@@ -89,14 +89,14 @@ def compiled(
     return Recording(named["replay"], derivations, held + _BYTES_PER_CALL * len(needed), changes, pure)
 
 
-def sizes(value: Any) -> Any:
+def sizes(value: object) -> Any:
     """What must be alike, of a tensor, a root or something derived, wherever a recording is played."""
     if isinstance(value, Tensor):
         return value.shape, value.stride() if value.layout == torch.strided else value.layout, value.dtype, value.device
     return type(value), getattr(value, "sizes", None)
 
 
-def parts(value: Any) -> tuple[Any, ...]:
+def parts(value: object) -> tuple[Any, ...]:
     """What a call gives, as a tuple."""
     return tuple(value) if isinstance(value, tuple) else (value,)
 

@@ -3,7 +3,7 @@ learning"."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -112,7 +112,7 @@ class SecureSum(Part):
         counted = {"n": ctx.examples.clamp(max=_MOST)} if self.weights == "size" else {}
         return counted | {BEYOND: ctx.said[BEYOND]}
 
-    def weigh(self, state: Tree, round: Round) -> Any:
+    def weigh(self, state: Tree, round: Round) -> None:
         """Nobody knows: it is in the sum."""
         return None
 

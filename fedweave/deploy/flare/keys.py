@@ -122,5 +122,5 @@ def _steps(algorithm: object) -> list[Any]:
     return [getattr(place, name) for place, name in marked]
 
 
-def _members(place: Any) -> list[tuple[str, Any]]:
+def _members(place: object) -> list[tuple[str, Any]]:
     return [item for kind in type(place).__mro__ for item in vars(kind).items()]

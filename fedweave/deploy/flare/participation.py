@@ -3,14 +3,13 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave.build import graph_of
 from fedweave.config import Config
-from fedweave.core.algorithm import calls_of, capabilities, check_rounds
+from fedweave.core.algorithm import Algorithm, calls_of, capabilities, check_rounds
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
@@ -56,7 +55,7 @@ class Participation:
     carry (`requests.pin`). limit: bytes that a message's sparse leaves may take, and a peer's parcel.
     """
 
-    algorithm: Any = None
+    algorithm: Algorithm | None = None
     ready = False  # for steps
 
     def __init__(
@@ -279,7 +278,7 @@ class Participation:
         """The site's data now."""
         return self._data.graphs[self.draws_as]
 
-    def replace(self, made: Any, call: Call) -> dict[str, int]:
+    def replace(self, made: object, call: Call) -> dict[str, int]:
         """Keep the data that a step made, if it made any; what the server hears of it."""
         graph = (
             None if made is None else accepted(made, self.graph, self._data.classes, f"the graph that {call.step} made")
@@ -290,7 +289,7 @@ class Participation:
         return {VERSION: self._data.versions[self.draws_as]}
 
 
-def suited(config: Config, data: Dataset, width: int, scaling: str) -> Any:
+def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm:
     """The algorithm with a model for a site's `data`, whose features are `width` columns and scaled so.
 
     Raises:
@@ -299,7 +298,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Any:
     model = config.model.make().build(width, data.classes)
     check_examples(config, data)
     check_pooling(config, data, model)
-    algorithm = config.algorithm.make(model)
+    algorithm: Algorithm = config.algorithm.make(model)
     check_rounds(algorithm, config.general.rounds)
     check_scaling(scaling, algorithm, ("example", "node"))
     return algorithm

@@ -239,7 +239,7 @@ def mistaken(error: FedweaveError) -> bool:
     return isinstance(error, UserError) or mendable(error.missing.values() if isinstance(error, ClientsMissing) else ())
 
 
-def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> Record:
+def _command(topic: str, data: object, fl_ctx: object, progress: Progress, stop: Stop) -> Record:
     """What a watcher may ask of a running job: how far it is, and to stop after the round."""
     if isinstance(data, dict) and data.get("stop"):
         stop.signal = signal.SIGTERM

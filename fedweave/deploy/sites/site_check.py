@@ -2,13 +2,12 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedweave.build import graph_of
 from fedweave.config import Config
-from fedweave.core.algorithm import TakesQuorum, calls_of, capabilities
+from fedweave.core.algorithm import Algorithm, TakesQuorum, calls_of, capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.core.text import counted
 from fedweave.datasets.alike import not_composed
@@ -131,7 +130,9 @@ def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: F
         told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))
 
 
-def _rehearse(folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: int, told: Found) -> Any:
+def _rehearse(
+    folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: int, told: Found
+) -> Algorithm | None:
     """Make the algorithm as the site does, and see what the policy says of all that it declares to send. Returns it.
 
     Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would
