@@ -99,7 +99,7 @@ def _origin(value: object) -> str:
     return getattr(getattr(value, "paper", value), "__module__", "")
 
 
-def called(plugin: str, call: Callable[[], Any], refusal: type[UserError]) -> Any:
+def called(plugin: str, call: Callable[[], object], refusal: type[UserError]) -> Any:
     """What `call` of a plug-in returns.
 
     Raises:

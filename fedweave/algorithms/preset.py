@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_che
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
-from fedweave.core.algorithm import Capabilities
+from fedweave.core.algorithm import Capabilities, DeclaresCapabilities
 from fedweave.core.model import Model
 from fedweave.core.records import Record, Values
 
@@ -85,7 +85,7 @@ class Preset:
     @property
     def capabilities(self) -> Capabilities:
         """What the paper's dataclass declares, else what FedAvg does."""
-        return getattr(self.paper, "capabilities", FedAvg.capabilities)
+        return self.paper.capabilities if isinstance(self.paper, DeclaresCapabilities) else FedAvg.capabilities
 
     @property
     def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":

@@ -40,8 +40,8 @@ class Parameter:
     chosen from, None for plain values.
     """
 
-    hint: Any
-    default: Any
+    hint: object
+    default: object
     family: Mapping[str, type] | None = None
 
 

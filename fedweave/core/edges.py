@@ -1,7 +1,7 @@
 """The whole edges of a client, and of a batch of clients at once."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ class BatchCache:
 
     def __init__(self, members: Sequence[EdgeList], nodes: int, device: torch.device | str = "cpu") -> None:
         self.members, self.nodes, self.device = tuple(members), nodes, torch.device(device)
-        self._sizes: dict[Any, int] = {}
+        self._sizes: dict[object, int] = {}
         self._most: dict[int, tuple[int, int]] = {}
 
     @property

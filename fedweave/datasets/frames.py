@@ -126,7 +126,7 @@ def _named(own: Mapping[Any, Any]) -> Record:
     return {str(key): value for key, value in own.items()}
 
 
-def _columns(columns: dict[str, list[Any]]) -> pa.Table:
+def _columns(columns: dict[str, list[object]]) -> pa.Table:
     """Arrow columns; what has values of several types, or of more than 64 bits, becomes text."""
     made = {}
     for name, values in columns.items():

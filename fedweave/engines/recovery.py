@@ -7,7 +7,6 @@ saved states and the same calls in the same order ends with the same states and 
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fedweave.engines.sharded import Channel, Pending
 from fedweave.errors import WorkerLost
@@ -28,7 +27,7 @@ class Recovering:
 
     def __init__(self, name: str, start: Callable[[], Channel], spool: Path) -> None:
         self._name, self._start, self._spool = name, start, spool
-        self._log: list[tuple[str, tuple[Any, ...]]] = []
+        self._log: list[tuple[str, tuple[object, ...]]] = []
         self._generation = 0
         self._channel = start()
 

@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fedweave.ops.calls import Call, Place, quickest
 from fedweave.ops.replay import Derivation, Recording, compiled, parts, sizes
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 _ATEN = torch.ops.aten
 _BY_VALUE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 

@@ -61,7 +61,7 @@ class TouchedRows:
 
 
 # The batch dimensions of a stacked leaf, as `vmap` wants them.
-STACKED: Any = TouchedRows(None, 0, 0)  # type: ignore[arg-type]
+STACKED: object = TouchedRows(None, 0, 0)  # type: ignore[arg-type]
 
 
 def _operator(name: str) -> Any:

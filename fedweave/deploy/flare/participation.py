@@ -10,6 +10,7 @@ from torch import Tensor
 from fedweave.build import graph_of
 from fedweave.config import Config
 from fedweave.core.algorithm import Algorithm, calls_of, capabilities, check_rounds
+from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
@@ -215,7 +216,7 @@ class Participation:
         if self._waiting is None:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
         found, motifs = self._waiting
-        sizes, dtype = checked(told, self.needed), getattr(torch, self.config.engine.values["dtype"])
+        sizes, dtype = checked(told, self.needed), DTYPES[self.config.engine.values["dtype"]]
         graph = graph_of(found.data, found.features, dtype, motifs=padded(motifs, sizes[LIST]))
         self._waiting = None
         self._take_up(replace(found, graph=graph))

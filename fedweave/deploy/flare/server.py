@@ -18,6 +18,7 @@ from nvflare.collab import collab
 from fedweave.algorithms.deployment import deployable
 from fedweave.config import Config, resolve
 from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
+from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
@@ -174,7 +175,7 @@ class Server:
         values = config.engine.values
         if values["threads"]:
             torch.set_num_threads(values["threads"])
-        kind, dtype = config.algorithm.kind, getattr(torch, values["dtype"])
+        kind, dtype = config.algorithm.kind, DTYPES[values["dtype"]]
         needs = capabilities(kind)
         check_of_sites(config.algorithm)
         fed = Flare(
