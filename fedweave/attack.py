@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
     from torch import Tensor
 
     from fedweave.algorithms.fairgfl import OverlapWeights
-    from fedweave.algorithms.parts.composition import MadeOfParts
     from fedweave.build import Built
+    from fedweave.config import Config
 
 Row = tuple[str, str, float, float]
 QUERIES = (1, 5, 10, 20, 30)
@@ -39,7 +39,7 @@ def attack(
     screen().print(attacks_table(found(config)))
 
 
-def found(config: Any) -> list[Row]:
+def found(config: "Config") -> list[Row]:
     """A row for each attack: its name, what the server hears or knows, and the shares that it gets right without and
     with the defence.
 
@@ -47,6 +47,7 @@ def found(config: Any) -> list[Row]:
         UserError: the experiment's clients send nothing that these attacks are on.
     """
     from fedweave.algorithms.fairgfl import OverlapWeights
+    from fedweave.algorithms.parts.composition import MadeOfParts
     from fedweave.build import build
     from fedweave.core import random
 

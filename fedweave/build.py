@@ -11,7 +11,8 @@ import torch
 
 from fedweave import datasets
 from fedweave.config import Config, Document, resolve
-from fedweave.core.algorithm import Algorithm, DeclaresCalls, capabilities, needs
+from fedweave.core.algorithm import Algorithm, capabilities, needs
+from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import Placement
 from fedweave.core.graph import TEST, Graph, make_graph
@@ -101,9 +102,8 @@ def build(config: Config) -> Built:
         torch.set_num_threads(engine.threads)
     made = ingredients(config)
     data, seen, algorithm = made.data, made.seen, made.algorithm
-    if isinstance(algorithm, DeclaresCalls):
-        check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
-        check_columns(config, seen, algorithm)
+    check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
+    check_columns(config, seen, algorithm)
     check_people(config, data, algorithm)
     fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
@@ -119,7 +119,7 @@ def _in_process(config: Config, made: Ingredients) -> _Engine:
         made.data,
         made.seen,
         made.algorithm,
-        getattr(torch, engine.dtype),
+        DTYPES[engine.dtype],
         seed=config.general.seed,
         mode=_mode(made.model, engine.mode),
         chunk=engine.chunk,
@@ -142,7 +142,7 @@ def _on_cluster(config: Config, made: Ingredients) -> _Engine:
     sizes = dict(zip(client_ids(len(parts), made.seen.names), (len(part.nodes) for part in parts), strict=True))
     workers = RayWorkers(engine.address, engine.start_seconds)
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
-    dtype = getattr(torch, engine.dtype)
+    dtype = DTYPES[engine.dtype]
     fed = LocalEngine(
         executor,
         classes=made.data.classes,
@@ -163,7 +163,7 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     engine, made = config.engine.make(), ingredients(config)
     torch.set_num_threads(engine.threads or 1)
     keep_freed_memory()
-    dtype = getattr(torch, engine.dtype)
+    dtype = DTYPES[engine.dtype]
     own = client_graphs(made.data, made.seen, dtype, vocabulary_of(made.algorithm), frozenset(clients))
     places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
     given: Record = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
     from fedweave.algorithms.parts import Round
     from fedweave.core.engine import Engine
     from fedweave.core.tree import Tree
+    from fedweave.incentives.shapley import Value
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
 SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: by what
@@ -89,7 +90,7 @@ def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", pe
             examples, or a round is none of its.
     """
 
-    def found(number: int, round: Any, value: Any, seed: int) -> list[Record]:
+    def found(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
         return _of_round(number, round, value, permutations, seed)
 
     return _table(directory, rounds, metric, found)
@@ -99,7 +100,7 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
     """The column "leave_one_out" of `measured` alone, which is faster: a model per client and round."""
     from fedweave.incentives.shapley import leave_one_out
 
-    def found(number: int, round: Any, value: Any, seed: int) -> list[Record]:
+    def found(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
         import torch
 
         with torch.no_grad():
@@ -230,7 +231,7 @@ def _heard(algorithm: "FedAvg", fed: "Engine", rounds: int) -> "Iterator[tuple[i
         yield step.round, heard.pop(), step.state
 
 
-def _of_round(number: int, round: Any, value: Any, permutations: int, seed: int) -> list[Record]:
+def _of_round(number: int, round: "Round", value: "Value", permutations: int, seed: int) -> list[Record]:
     import torch
 
     from fedweave.core.random import generator

@@ -45,10 +45,10 @@ def _check_same_nodes(config: Config, partition: Partition) -> None:
     )
 
 
-def check_columns(config: Config, partition: Partition, algorithm: DeclaresCalls) -> None:
+def check_columns(config: Config, partition: Partition, algorithm: object) -> None:
     """Refuse clients with columns of their own whose messages a horizontal algorithm would add up."""
     kind, apart = capabilities(config.algorithm.kind), any(part.columns is not None for part in partition.parts)
-    if not apart or kind.vertical or kind.pooled:
+    if not apart or kind.vertical or kind.pooled or not isinstance(algorithm, DeclaresCalls):
         return
     if any(step_info(step).sends for step in algorithm.calls(len(partition.parts)).round):
         raise ConfigError(
@@ -89,7 +89,7 @@ def untested(test: Sequence[int | None], judged: bool) -> str:
     return UNTESTED if not judged and None not in test and not sum(filter(None, test)) else ""
 
 
-def check_scaling(how: str, algorithm: DeclaresCalls, records: Sequence[str]) -> None:
+def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
     """Refuse to scale features by numbers over all examples where ε is of one of them: it moves all the others, too.
 
     how: the scaling of the features (`datasets.features.normalise`). records: what ε may be of (`mechanism.LDP.per`).
@@ -97,7 +97,7 @@ def check_scaling(how: str, algorithm: DeclaresCalls, records: Sequence[str]) ->
     Raises:
         ConfigError: names the scaling and what to take instead.
     """
-    if how not in OVER_NODES:
+    if how not in OVER_NODES or not isinstance(algorithm, DeclaresCalls):
         return
     declared = (own for step in algorithm.calls(2).all for own in step_info(step).sends.values())
     bounded = {getattr(one, "per", "") for own in declared for one in own.mechanisms} & set(records)

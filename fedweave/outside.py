@@ -27,7 +27,7 @@ IN_PYTHON = "python:"  # in front of the class of an object that no file names
 _NAMED = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
-def is_file(name: Any) -> bool:
+def is_file(name: object) -> bool:
     """Whether `name` is of the form "file.py:Name"."""
     return isinstance(name, str) and _NAMED.fullmatch(name) is not None
 
@@ -112,12 +112,12 @@ def load(name: str) -> Any:
     return getattr(module, own)
 
 
-def _origin(value: Any) -> str:
+def _origin(value: object) -> str:
     """The module that a class, a function or the class behind a preset is from."""
     return getattr(getattr(value, "paper", value), "__module__", "")
 
 
-def called(plugin: str, call: Callable[[], Any], refusal: type[UserError]) -> Any:
+def called(plugin: str, call: Callable[[], object], refusal: type[UserError]) -> Any:
     """What `call` of a plug-in returns.
 
     Raises:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +11,12 @@ from fedweave.core.text import counted
 from fedweave.errors import DataError, UserError, listed
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    import numpy as np
     import pyarrow as pa
 
+    from fedweave.build import Built
+    from fedweave.config import Config
+    from fedweave.datasets.base import Dataset
     from fedweave.runs.trained import Trained
 
 
@@ -153,7 +157,7 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
     return predictions_table(found, built.data.ids, built.data.labels, y=built.data.y)
 
 
-def _on(config: Any, data: Path, before: Any) -> Any:
+def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
     """The run's configuration on other data, with the classes of the data `before`; the split does not matter."""
     from fedweave.datasets.features import OVER_NODES
 
@@ -167,18 +171,18 @@ def _on(config: Any, data: Path, before: Any) -> Any:
     if "labels" in values:
         known = {"labels": before.labels} if before.labels else {"classes": before.classes}
         values = values | {"labels": None, "classes": None} | known
-    other = {"data": replace(config.data, values=values), "partition": replace(config.partition, values=kept)}
-    return replace(config, folder=str(data), **other)
+    own, cut = replace(config.data, values=values), replace(config.partition, values=kept)
+    return replace(config, folder=str(data), data=own, partition=cut)
 
 
-def _same_parties(before: Any, now: Any, data: Path) -> Any:
+def _same_parties(before: "Built", now: "Built", data: Path) -> "Built":
     """`now`, if the run's models fit it."""
     if odd := _unlike(before, now):
         raise UserError(f"{data} does not fit the run: {odd}.")
     return now
 
 
-def _unlike(before: Any, now: Any) -> str:
+def _unlike(before: "Built", now: "Built") -> str:
     """What of data the run's models do not fit, and what to do."""
     if before.data.labels and (new := [name for name in now.data.labels if name not in before.data.labels]):
         known = ", ".join(before.data.labels)
@@ -197,7 +201,12 @@ def _unlike(before: Any, now: Any) -> str:
     return ""
 
 
-def _columns(built: Any) -> list[list[str]]:
+def _columns(built: "Built") -> list[list[str]]:
     """What each party's features are called, or their numbers."""
-    parts = built.data.parties or built.partition.parts
-    return [list(getattr(own, "names", ())) or [f"column {at}" for at in range(len(own.columns))] for own in parts]
+    if parties := built.data.parties:
+        return [list(own.names) or _numbered(own.columns) for own in parties]
+    return [_numbered(own.columns) for own in built.partition.parts if own.columns is not None]
+
+
+def _numbered(columns: "np.ndarray") -> list[str]:
+    return [f"column {at}" for at in range(len(columns))]

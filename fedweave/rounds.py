@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import torch
@@ -162,7 +161,7 @@ def of_all(algorithm: Algorithm, state: Tree) -> dict[str, float]:
     return algorithm.counts(state) if isinstance(algorithm, MeasuresAll) else {}
 
 
-def _tree(algorithm: Algorithm, method: str, state: Any) -> Tree:
+def _tree(algorithm: Algorithm, method: str, state: object) -> Tree:
     """The state, seen to be one that a checkpoint can hold before any time goes into more rounds."""
     try:
         return check(

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from fedweave.algorithms.parts.context import KEEP
 from fedweave.core.algorithm import Calls
-from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.federation import Client, Federation, Step, on_client
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree
@@ -77,9 +77,10 @@ class Deployable:
         """The weights that a client uses, from what it was `told`."""
         raise NotImplementedError
 
-    def judging(self, state: Tree) -> Any:
+    def judging(self, state: Tree) -> Step:
         """The step that judges them, by way of `judged`."""
-        return self.score  # type: ignore[attr-defined]
+        score: Step = self.score  # type: ignore[attr-defined]
+        return score
 
     def judged(self, client: Client, message: Tree, w: Tree, score: Callable[[], Tree]) -> Tree:
         """The `score` of the weights `w` that the client uses; or nothing, if they are to be stored for its owner.
@@ -143,7 +144,7 @@ def deployable(algorithm: object) -> Deployable:
     return algorithm
 
 
-def _kept(client: Client, w: Any) -> Tree:
+def _kept(client: Client, w: object) -> Tree:
     if w is not None:
         client.state["model"] = w
     return {}

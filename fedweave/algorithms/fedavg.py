@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test,
 from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.arrays import graph_like
-from fedweave.core.federation import DATA, Client, Federation, on_client
+from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.stacked import Stacked
@@ -343,9 +343,10 @@ class FedAvg(Deployable):
         net, test, own = self.net, self.test_net, self._goes_on
         return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
 
-    def judging(self, state: Tree) -> Any:
+    def judging(self, state: Tree) -> Step:
         """`score` where the global test judges a global model, else `score_personal`."""
-        return self.score if self.one_judged else self.score_personal
+        judging: Step = self.score if self.one_judged else self.score_personal
+        return judging
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The weights that a part has the client use, else those that its training would start from."""

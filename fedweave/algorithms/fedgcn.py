@@ -25,7 +25,7 @@ from fedweave.core.algorithm import Capabilities
 from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Federation, Placement, Step, on_client
 from fedweave.core.graph import Graph
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, to
 from fedweave.errors import ConfigError
@@ -215,7 +215,7 @@ class _Passed:
 
 
 def _without_messages(layer: Layer) -> Layer:
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         return layer.apply(w, graph._replace(edges=_Passed(graph.nodes)), h, key)
 
     return layer._replace(apply=apply)

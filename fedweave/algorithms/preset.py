@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_che
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
-from fedweave.core.algorithm import Capabilities
+from fedweave.core.algorithm import Capabilities, DeclaresCapabilities
 from fedweave.core.maker import Maker, note
 from fedweave.core.model import Model
 from fedweave.core.records import Record, Values
@@ -86,7 +86,7 @@ class Preset:
     @property
     def capabilities(self) -> Capabilities:
         """What the paper's dataclass declares, else what FedAvg does."""
-        return getattr(self.paper, "capabilities", FedAvg.capabilities)
+        return self.paper.capabilities if isinstance(self.paper, DeclaresCapabilities) else FedAvg.capabilities
 
     @property
     def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":
@@ -138,7 +138,7 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
     return made
 
 
-def part_of(paper: Any, kind: type[P], **values: Any) -> P:
+def part_of(paper: object, kind: type[P], **values: object) -> P:
     """A part with the values of its paper's fields of the same names, but for those given here."""
     own = {name: getattr(paper, name) for name in _fields(kind) if name in _fields(type(paper))}
     return kind(**own | values)
@@ -150,5 +150,5 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
     return field.default
 
 
-def _fields(kind: Any) -> "dict[str, dataclasses.Field[Any]]":
+def _fields(kind: object) -> "dict[str, dataclasses.Field[Any]]":
     return {field.name: field for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}

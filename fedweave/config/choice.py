@@ -32,7 +32,7 @@ class Choice:
         """What results call it: the class of a plug-in from a file, else its name."""
         return outside.label(self.name)
 
-    def make(self, *given: Any) -> Any:
+    def make(self, *given: object) -> Any:
         """The plug-in itself; `given` are the leading fields that the program provides.
 
         Raises:
@@ -92,7 +92,7 @@ def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -
     return values
 
 
-def _value(path: str, value: Any, given: bool, parameter: Parameter) -> Any:
+def _value(path: str, value: object, given: bool, parameter: Parameter) -> Any:
     if parameter.family is not None:
         return _parts(path, value, parameter.family)
     if value is dataclasses.MISSING:
@@ -100,7 +100,7 @@ def _value(path: str, value: Any, given: bool, parameter: Parameter) -> Any:
     return _checked(path, value, parameter.hint) if given else value
 
 
-def accepts(parameter: Parameter, value: Any) -> bool:
+def accepts(parameter: Parameter, value: object) -> bool:
     """Whether a parameter of a plain type can have this value; parts are checked where they are chosen."""
     try:
         return parameter.family is not None or bool([_checked("", value, parameter.hint)])
@@ -108,7 +108,7 @@ def accepts(parameter: Parameter, value: Any) -> bool:
         return False
 
 
-def taken(parts: Any, parameter: Parameter, takes: Callable[[type], bool]) -> tuple[list[Any], list[str]]:
+def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) -> tuple[list[Any], list[str]]:
     """Those of `parts`, a TOML value, whose class something `takes`, and the names of the others."""
     listed = parts if isinstance(parts, list) else [parts]
     chosen = _parts("algorithm.parts", listed, parameter.family or {})
@@ -139,7 +139,7 @@ def _in_toml(message: str) -> str:
     return message
 
 
-def _parts(path: str, value: Any, family: Mapping[str, type]) -> tuple[Any, ...]:
+def _parts(path: str, value: object, family: Mapping[str, type]) -> tuple[Any, ...]:
     return tuple(_part(path, item, family) for item in (value if isinstance(value, list | tuple) else [value]))
 
 
@@ -157,13 +157,13 @@ def _part(path: str, value: Any, family: Values) -> Any:
     return choice
 
 
-def _made(value: Any) -> Any:
+def _made(value: object) -> Any:
     if isinstance(value, tuple):
         return tuple(_made(item) for item in value)
     return value.make() if isinstance(value, Choice) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from fedweave.config.choice import Choice, accepts, checked_values, choose, taken
 from fedweave.config.names import Faults, check_keys
@@ -76,6 +76,16 @@ class Config:
             raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args)) from error
 
 
+@runtime_checkable
+class ChoosesParts(Protocol):
+    """The class of an algorithm that takes some kinds of parts alone."""
+
+    @staticmethod
+    def takes_part(kind: type) -> bool:
+        """Whether it takes parts of that class."""
+        ...
+
+
 @dataclass(frozen=True)
 class Exchanged:
     """What became of the keys of [algorithm] with another algorithm in its place. kept: as they are. own: learning
@@ -98,7 +108,7 @@ class Exchanged:
         return [*found, f"{name} keeps {kept} of [algorithm]"]
 
 
-def _short(value: Any) -> bool:
+def _short(value: object) -> bool:
     return isinstance(value, int | float | str)
 
 
@@ -206,8 +216,8 @@ def with_algorithm(document: Document, name: str, option: str = "--algorithm") -
     replaced = {key: value for key, value in table.items() if key in apart and key in own}
     kept = {key: value for key, value in table.items() if key in own and key not in apart and accepts(own[key], value)}
     dropped = tuple(key for key in table if key not in kept and key not in replaced and key != "name")
-    if "parts" in kept and (takes := getattr(kind, "takes_part", None)):
-        kept["parts"], idle = taken(kept["parts"], own["parts"], takes)
+    if "parts" in kept and isinstance(kind, ChoosesParts):
+        kept["parts"], idle = taken(kept["parts"], own["parts"], kind.takes_part)
         dropped += tuple(f"parts {name}" for name in idle)
     exchanged = Exchanged(tuple(kept), replaced, dropped)
     return {**document, "algorithm": {"name": name, **kept}}, exchanged

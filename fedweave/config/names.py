@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from fedweave.errors import ConfigError
 
@@ -16,7 +15,7 @@ class Faults:
     def __enter__(self) -> "Faults":
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, ConfigError):
             self._said += error.args
         return isinstance(error, ConfigError)
@@ -27,7 +26,7 @@ class Faults:
             raise ConfigError(*self._said)
 
 
-def check_name(path: str, name: Any, valid: Iterable[str]) -> None:
+def check_name(path: str, name: object, valid: Iterable[str]) -> None:
     """Refuse a name that is not one of `valid`.
 
     Raises:
@@ -60,7 +59,7 @@ def check_keys(
         )
 
 
-def nearest(name: Any, valid: Iterable[str]) -> str:
+def nearest(name: object, valid: Iterable[str]) -> str:
     """ " Did you mean …?" if one of `valid` begins with `name` or is similar to it, else ""."""
     given, names = str(name).lower(), list(valid)
     begun = [one for one in names if len(given) > 2 and one.startswith(given)]

@@ -41,8 +41,8 @@ class Parameter:
     chosen from, None for plain values.
     """
 
-    hint: Any
-    default: Any
+    hint: object
+    default: object
     family: Mapping[str, type] | None = None
 
 
@@ -81,7 +81,7 @@ def lookup(path: str, section: str, name: Any) -> tuple[str, Any]:
     return name, kinds[name]
 
 
-def usable(section: str, name: str, kind: Any) -> Any:
+def usable(section: str, name: str, kind: object) -> Any:
     """What a plug-in from outside is used as: itself, or what makes a model of a `torch.nn.Module`.
 
     Raises:
@@ -109,7 +109,7 @@ def usable(section: str, name: str, kind: Any) -> Any:
     return kind
 
 
-def _lacking(section: str, name: str, kind: Any, methods: Sequence[str]) -> str:
+def _lacking(section: str, name: str, kind: object, methods: Sequence[str]) -> str:
     """What to do about a class that is close to a plug-in."""
     if not isinstance(kind, type):
         return ""
@@ -128,7 +128,7 @@ def _no_fields(kind: type) -> list[str]:
     return [one for one, hint in own.items() if one not in fields and "ClassVar" not in str(hint)]
 
 
-def resolved(section: str, name: Any) -> Any:
+def resolved(section: str, name: object) -> Any:
     """The registered name that another name of a plug-in stands for; any other `name` as it is."""
     if section not in REGISTRIES:
         return name
@@ -136,7 +136,7 @@ def resolved(section: str, name: Any) -> Any:
     return aliases.get(name, name) if isinstance(name, str) else name
 
 
-def parameters(section: str, kind: Any) -> dict[str, Parameter]:
+def parameters(section: str, kind: object) -> dict[str, Parameter]:
     """The parameters of a section's plug-in; an algorithm's are without the model, which the program gives it."""
     own = own_parameters(kind)
     if section != "algorithm":

@@ -16,7 +16,7 @@ from fedweave.contract.ordinary import NoGcn, ordinary
 from fedweave.contract.subject import EVERY, ROUNDS, SAVED, TOGETHER, Run, Subject, distance, everything, everywhere
 from fedweave.core.algorithm import DeclaresCalls, PredictsJointly, TakesSome, capabilities
 from fedweave.core.engine import Engine
-from fedweave.core.federation import step_name
+from fedweave.core.federation import is_step, step_name
 from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree, decode, map_leaves
 from fedweave.errors import ClientsMissing, ConfigError
@@ -228,7 +228,7 @@ def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
         raise Broken(f"its evaluation has {odd}, which `capabilities` does not name")
     if odd := {step.__name__ for step in (*calls.setup, *calls.round)} & {*scores}:
         raise Broken(f"{odd} are steps of the evaluation, but are run to train")
-    if missing := [name for name in scores if not isinstance(getattr(getattr(made, name), "on_client", None), tuple)]:
+    if missing := [name for name in scores if not is_step(getattr(made, name))]:
         raise Broken(f"`capabilities` names {missing}, which are no steps")
     if capabilities(made).predicts != isinstance(made, PredictsJointly):
         raise Broken("`capabilities.predicts` is not whether it has `predict`")
@@ -289,7 +289,7 @@ def _within(ran: list[str], due: Any, when: str) -> None:
 def _reversed(count: int) -> Callable[[Any], Any]:
     """What the server holds for each of its clients, in the order of clients, the other way round."""
 
-    def turned(leaf: Any) -> Any:
+    def turned(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (count,):
             return leaf
         return leaf.flip(0, 1) if leaf.shape == (count,) * 2 else leaf.flip(0)

@@ -77,11 +77,11 @@ class Subject:
         """Whether the algorithm has all these settings."""
         return set(names) <= own_parameters(self.kind).keys()
 
-    def made(self, dropout: float = 0.5, **values: Any) -> Algorithm:
+    def made(self, dropout: float = 0.5, **values: object) -> Algorithm:
         """The algorithm with a small model; `values` go before its own settings."""
         return self._made(self.needs, dropout, **values)
 
-    def _made(self, needs: Capabilities, dropout: float = 0.5, **values: Any) -> Algorithm:
+    def _made(self, needs: Capabilities, dropout: float = 0.5, **values: object) -> Algorithm:
         tried: Record = {"local_steps": 1, **declared(self.kind, "test_settings")}
         name = tried.pop("model", "gin" if needs.graph_level else "gcn")
         check_name("test_settings: model", name, MODELS)
@@ -106,7 +106,7 @@ class Subject:
         return own
 
     def federation(
-        self, engine: type[LocalEngine] = Recorder, dtype: torch.dtype = torch.float32, **options: Any
+        self, engine: type[LocalEngine] = Recorder, dtype: torch.dtype = torch.float32, **options: object
     ) -> Any:
         """Five clients of different sizes, on an engine."""
         return federations.federation(engine, dtype, self.needs, **options)
@@ -166,7 +166,7 @@ class Subject:
         return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.made}
 
     def resumed(
-        self, before: Run, made: Algorithm, every: int = EVERY, **options: Any
+        self, before: Run, made: Algorithm, every: int = EVERY, **options: object
     ) -> Iterator[tuple[RoundResult, Any]]:
         """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
         tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
@@ -175,7 +175,7 @@ class Subject:
             yield step, fed
 
 
-def declared(kind: Any, name: str) -> Values:
+def declared(kind: object, name: str) -> Values:
     """A mapping that an algorithm's class, or a preset's, declares as a class variable; empty without one."""
     return getattr(getattr(kind, "paper", kind), name, {})
 
@@ -205,7 +205,7 @@ def distance(a: Tree, b: Tree) -> float:
     return max(gaps, default=0.0)
 
 
-def _host(leaf: Any) -> torch.Tensor:
+def _host(leaf: object) -> torch.Tensor:
     return torch.as_tensor(leaf, device="cpu").double()
 
 

@@ -12,6 +12,8 @@ from fedweave.core.sizes import fits, size_class
 from fedweave.core.tree import Tree, to
 from fedweave.ops.sparse import Sparse
 
+DTYPES = {"float32": torch.float32, "float64": torch.float64}  # of weights and features
+
 
 class GraphArrays(NamedTuple):
     """What `make_graph` takes, of n nodes and e examples.

@@ -1,7 +1,7 @@
 """The whole edges of a client, and of a batch of clients at once."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ class BatchCache:
 
     def __init__(self, members: Sequence[EdgeList], nodes: int, device: torch.device | str = "cpu") -> None:
         self.members, self.nodes, self.device = tuple(members), nodes, torch.device(device)
-        self._sizes: dict[Any, int] = {}
+        self._sizes: dict[object, int] = {}
         self._most: dict[int, tuple[int, int]] = {}
 
     @property
@@ -77,7 +77,7 @@ class BatchCache:
             self._most[graphs] = max(nodes for nodes, _ in own), max(edges for _, edges in own)
         return self._most[graphs]
 
-    def padded_size(self, name: Any, size: int) -> int:
+    def padded_size(self, name: object, size: int) -> int:
         """The length to pad the list `name` to, which now has `size` entries: the largest requested so far, rounded up.
         Each combination of sizes is recorded as a separate computation (`ops.recording`)."""
         self._sizes[name] = max(self._sizes.get(name, 0), rounded(size, 32, 8))

@@ -205,7 +205,12 @@ def step_name(step: Any) -> str:
     return step.__name__ if owner is None else f"{type(owner).__name__}.{step.__name__}"
 
 
-def step_info(step: Any) -> StepInfo:
+def is_step(found: object) -> bool:
+    """Whether something is marked with `on_client`."""
+    return isinstance(getattr(found, "on_client", None), tuple)
+
+
+def step_info(step: object) -> StepInfo:
     """The step's declaration.
 
     Raises:

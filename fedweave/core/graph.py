@@ -1,7 +1,7 @@
 """One graph type for all scenarios, and how clients' graphs are padded and stacked."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -75,7 +75,7 @@ class Graph(NamedTuple):
         return self.edges
 
     @property
-    def roots(self) -> tuple[Any, ...]:
+    def roots(self) -> tuple[object, ...]:
         """What operators and other things are derived from (see `ops.tape.derived`)."""
         return getattr(self.x, "blocks", None), getattr(self.edges, "cache", None)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise, repeat
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -28,10 +27,10 @@ def _rows(x: sp.csr_matrix) -> Iterator[bytes]:
         yield x.indices[first:last].tobytes() + b"/" + x.data[first:last].tobytes()
 
 
-def _numbered(things: Iterable[Any], count: int) -> tuple[np.ndarray, np.ndarray]:
+def _numbered(things: Iterable[object], count: int) -> tuple[np.ndarray, np.ndarray]:
     """Number `things` by first appearance: where each of the k numbers comes first, int64 [k], and the number of each
     of `count` places, int64; places beyond the last thing share one more number."""
-    known: dict[Any, int] = {}
+    known: dict[object, int] = {}
     number, first = np.empty(count, np.int64), []
     for at, thing in zip(range(count), chain(things, repeat(None)), strict=False):
         if thing not in known:

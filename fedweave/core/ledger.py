@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -159,7 +159,7 @@ class Ledger:
 
 
 def _rows(entries: list[Entry]) -> pa.Table:
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
     for e in entries:
         framing = e.size - sum(own.bytes for own in e.keys)
         many = len(e.clients)

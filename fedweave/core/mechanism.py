@@ -295,7 +295,7 @@ def _plain(mechanism: Mechanism) -> Record:
     return {"kind": _NAMES[type(mechanism)], **dataclasses.asdict(mechanism)}
 
 
-def _mechanism(given: Any) -> Mechanism:
+def _mechanism(given: object) -> Mechanism:
     if not isinstance(given, dict):
         raise ValueError(f"{given!r} is no mechanism")
     fields = dict(given)
@@ -315,7 +315,7 @@ def _check(name: str, value: Any, least: int | None = None) -> None:
         raise ValueError(f"{name} is {value!r}; it must be a positive number")
 
 
-def _check_words(per: Any, release: Any) -> None:
+def _check_words(per: object, release: object) -> None:
     if not isinstance(per, str) or not per or not isinstance(release, str):
         raise ValueError(f"per is {per!r} and release {release!r}; both are words, and per says what a record is")
 

@@ -1,7 +1,7 @@
 """A model is a tuple of layers; splitting a model is slicing it."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree
 
 Reads = Literal["product", "entries", "graph"]
+Hidden: TypeAlias = Any  # what layers hand on: rows, the graph's sparse features, or a tree (see `Layer`)
 
 
 class Layer(NamedTuple):
@@ -31,7 +32,7 @@ class Layer(NamedTuple):
     """
 
     init: Callable[[Tensor], Tree]
-    apply: Callable[[Tree, Graph, Any, Tensor | None], Any]
+    apply: Callable[[Tree, Graph, Hidden, Tensor | None], Hidden]
     by_feature: tuple[str, ...] = ()
     operator: str | None = None
     runs_alone: bool = False
@@ -41,7 +42,7 @@ class Layer(NamedTuple):
 Model = tuple[Layer, ...]
 
 
-def init(model: Model, key: Tensor, dtype: Any = None) -> Tree:
+def init(model: Model, key: Tensor, dtype: object = None) -> Tree:
     """Fresh weights {"0": layer 0's, "1": ...}, contiguous, as training lays them end to end; layers without weights
     are left out."""
     weights = {str(i): layer.init(random.fold(key, "layer", i)) for i, layer in enumerate(model)}
@@ -53,29 +54,29 @@ def apply(
     w: Tree,
     graph: Graph,
     key: Tensor | None = None,
-    h: Any = None,
+    h: Hidden = None,
     first: int = 0,
-) -> Any:
+) -> Hidden:
     """Run the layers on `graph` from `h` [n, in] (the features if None) to [n, out], or to [e, out] through a layer
     that pools; `key` switches dropout on. For a slice of a model, input and output may be trees (see `Layer`).
 
     first: for a slice of a model, the number of its first layer in the whole model, and in `w`.
     """
-    out: Any = graph.x if h is None else h
+    out: Hidden = graph.x if h is None else h
     for i, layer in enumerate(model, first):
         out = layer.apply(w.get(str(i), {}), graph, out, None if key is None else random.fold(key, "layer", i))
     return out
 
 
-def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Any, ...]:
+def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:
     """What `apply` computes layer by layer: every layer's output, the last one's being the model's."""
-    out: list[Any] = [graph.x]
+    out: list[Hidden] = [graph.x]
     for i in range(len(model)):
         out.append(apply(model[i : i + 1], w, graph, key, out[-1], first=i))
     return tuple(out[1:])
 
 
-def rows_of(out: Any) -> Tensor:
+def rows_of(out: Hidden) -> Tensor:
     """A layer's output [n, d], also of one that hands on more than that (see `Layer`)."""
     rows: Tensor = out["h"] if isinstance(out, dict) else out
     return rows

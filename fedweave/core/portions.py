@@ -187,12 +187,12 @@ def row_of(leaf: Any, row: Any) -> Any:
     return leaf[row] if isinstance(leaf, Tensor) else leaf
 
 
-def as_row(leaf: Any) -> Any:
+def as_row(leaf: object) -> Any:
     """A leaf of one client as a stacked one; undone by `row_of`."""
     return leaf[None] if isinstance(leaf, Tensor) else leaf
 
 
-def _stacked(leaf: Any, count: int, device: torch.device) -> Tensor:
+def _stacked(leaf: object, count: int, device: torch.device) -> Tensor:
     if isinstance(leaf, TouchedRows):
         result: Tensor = materialize_stacked(leaf)
         return result

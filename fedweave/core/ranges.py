@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ class Whole:
     least: int = 0
     most: int = LARGEST_COUNT
 
-    def fault(self, path: str, leaf: Any) -> str:
+    def fault(self, path: str, leaf: object) -> str:
         """What is wrong with the `leaf` at `path`; empty if nothing is."""
         values = _values(leaf)
         if values is None or not bool((values == values.round()).all()):
@@ -32,7 +32,7 @@ class Real:
     least: float = 0.0
     most: float = math.inf
 
-    def fault(self, path: str, leaf: Any) -> str:
+    def fault(self, path: str, leaf: object) -> str:
         """What is wrong with the `leaf` at `path`; empty if nothing is."""
         values = _values(leaf)
         return f"{path} is not of numbers" if values is None else _outside(path, values, self.least, self.most)
@@ -49,7 +49,7 @@ class Pairs:
     mean: tuple[str, ...] = ("loss",)
     pairs: tuple[str, ...] = ("auc", "group_auc")
 
-    def fault(self, path: str, leaf: Any) -> str:
+    def fault(self, path: str, leaf: object) -> str:
         """What is wrong with the `leaf` at `path`; empty if nothing is."""
         values, name = _values(leaf), path.rpartition("/")[2]
         if values is None or values.dim() < 2 or values.shape[1] != 2:
@@ -65,7 +65,7 @@ class Pairs:
 Range: TypeAlias = Whole | Real | Pairs
 
 
-def _values(leaf: Any) -> Tensor | None:
+def _values(leaf: object) -> Tensor | None:
     """A leaf as float64 on the host, of which int64 beyond 2^53 is rounded; None if it is a string."""
     return None if isinstance(leaf, str) else torch.as_tensor(leaf, device="cpu").double()
 

@@ -29,7 +29,7 @@ class Swollen(Exception):
     """Says why a file would fill the memory."""
 
 
-def read_parquet(source: Any, size: int) -> pa.Table:
+def read_parquet(source: object, size: int) -> pa.Table:
     """The table in a Parquet file of `size` bytes, read in this thread only: another thread that still holds `source`
     when Python ends would abort the process. Text is plain strings, whatever the file has (`views`).
 

@@ -151,7 +151,7 @@ def _zip(function: Callable[..., Tensor], *trees: Tree) -> Tree:
     }
 
 
-def check(tree: Any, what: str) -> Tree:
+def check(tree: object, what: str) -> Tree:
     """Return `tree` if it may cross a boundary.
 
     Raises:
@@ -176,7 +176,7 @@ def _check_below(tree: Tree, what: str, place: str) -> None:
             )
 
 
-def _fault(leaf: Any) -> str:
+def _fault(leaf: object) -> str:
     """What is wrong with a leaf; empty if nothing is."""
     if isinstance(leaf, TouchedRows | Sparsified):
         return ""

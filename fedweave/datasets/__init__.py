@@ -43,7 +43,7 @@ DATASETS: dict[str, type] = {
 }
 
 
-def load(name: str, path: str | None = None, seed: int = 0, **params: Any) -> Dataset:
+def load(name: str, path: str | None = None, seed: int = 0, **params: object) -> Dataset:
     """The data set `name` with parameters `params`; `path` is the user's folder or file (`[data] path`).
 
     Raises:

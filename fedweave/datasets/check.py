@@ -52,7 +52,7 @@ class Faults:
     def __enter__(self) -> "Faults":
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, DataError):
             return False
         self._lines += error.lines if isinstance(error, Refused) else [str(error)]
@@ -129,7 +129,7 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
 
 def check_counts(
     dataset: Dataset,
-    published: Any,
+    published: object,
     where: str | Path,
     names: tuple[str, ...] = ("nodes", "edges", "features", "classes"),
     remedy: str = "Take the published graph, whole.",

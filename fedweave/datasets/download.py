@@ -36,7 +36,7 @@ ANSWER_SECONDS = 5.0
 STALL_SECONDS = 30.0
 
 
-def fetch(name: str, published: Any, path: Path) -> Path:
+def fetch(name: str, published: object, path: Path) -> Path:
     """Download data set `name` and write it to `path` atomically; returns `path`.
 
     `published` are the counts that the download must have (`lookup.Facts`).

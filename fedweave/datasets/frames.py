@@ -126,7 +126,7 @@ def _named(own: Mapping[Any, Any]) -> Record:
     return {str(key): value for key, value in own.items()}
 
 
-def _columns(columns: dict[str, list[Any]]) -> pa.Table:
+def _columns(columns: dict[str, list[object]]) -> pa.Table:
     """Arrow columns; what has values of several types, or of more than 64 bits, becomes text."""
     made = {}
     for name, values in columns.items():
@@ -137,11 +137,11 @@ def _columns(columns: dict[str, list[Any]]) -> pa.Table:
     return pa.table(made)
 
 
-def _tables(root: Path, **frames: Any) -> list[Table]:
+def _tables(root: Path, **frames: object) -> list[Table]:
     return [Table(root / kind, _table(kind, frame), 0) for kind, frame in frames.items()]
 
 
-def _table(kind: str, frame: Any) -> pa.Table:
+def _table(kind: str, frame: object) -> pa.Table:
     try:
         if isinstance(frame, pa.Table):
             return plain(frame)

@@ -27,7 +27,7 @@ _GAPLESS = (
 )
 
 
-def from_pyg(data: Any, name: str = "pyg", ignore: Sequence[str] = (), sens_feature: bool = False) -> Dataset:
+def from_pyg(data: object, name: str = "pyg", ignore: Sequence[str] = (), sens_feature: bool = False) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
     and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled; without val_mask,
     no node is in val; a train_mask alone is no split, which is noted.
@@ -132,7 +132,7 @@ def _held(data: Any, name: str, ignore: Sequence[str], bare: bool = False) -> di
     return {key: _array(getattr(data, key), key, name) for key in there if key in _READ and key not in ignore}
 
 
-def _others(data: Any) -> list[str]:
+def _others(data: object) -> list[str]:
     """The names of further arrays."""
     keys = getattr(data, "keys", ())
     found = keys() if callable(keys) else keys
@@ -239,7 +239,7 @@ def _narrowed(x: np.ndarray, name: str) -> np.ndarray:
     return narrow
 
 
-def _array(tensor: Any, key: str, name: str) -> np.ndarray:
+def _array(tensor: object, key: str, name: str) -> np.ndarray:
     """A tensor's numbers, of a sparse one with its zeros."""
     try:
         dense = tensor.to_dense() if hasattr(tensor, "to_dense") else tensor

@@ -68,10 +68,10 @@ def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tre
     return share_again(nest({path: materialize_stacked(leaf) for path, leaf in leaves(states)}), graphs)
 
 
-def batch_dims(inputs: Any) -> tuple[int | None, ...]:
+def batch_dims(inputs: object) -> tuple[int | None, ...]:
     """`in_dims` of the leaves that each client has for itself: 0 for tensors, None for the rest."""
 
-    def dim(leaf: Any) -> Any:
+    def dim(leaf: object) -> Any:
         return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
 
     dims = pytree.tree_map(dim, inputs, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
@@ -89,14 +89,14 @@ def _drawn() -> Any:
     return (state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else repr(state)
 
 
-def _without_matrix(leaf: Any) -> Any:
+def _without_matrix(leaf: object) -> Any:
     """Only whether there is a matrix, because a recording must not hold the matrix of the batch it was made with."""
     if not isinstance(leaf, TouchedRows):
         return leaf
     return TouchedRows(leaf.rest, leaf.rows, leaf.values, leaf.matrix is not None)
 
 
-def settled(leaf: Any, matrix: StackedCsr | None) -> Any:
+def settled(leaf: object, matrix: StackedCsr | None) -> Any:
     """`vmap` repeats what all clients share; keep it once, with the batch's own matrix."""
     if not isinstance(leaf, TouchedRows):
         return leaf

@@ -57,12 +57,12 @@ class ClientData:
             self.versions[client] = int(kept["version"])
 
 
-def taken(reply: Any, info: StepInfo) -> Any:
+def taken(reply: object, info: StepInfo) -> Any:
     """Take the new data out of a reply, so that it does not leave; None if there is none."""
     return reply.pop(DATA, None) if info.replaces_data and isinstance(reply, dict) else None
 
 
-def accepted(new: Any, old: Graph, classes: int, where: str) -> Graph:
+def accepted(new: object, old: Graph, classes: int, where: str) -> Graph:
     """A step's new graph as the engine keeps it: it shares no memory with anything.
 
     Raises:

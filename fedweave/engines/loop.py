@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,7 +93,7 @@ class Loop:
         self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
         return map_leaves(lambda leaf: as_row(own.copy(leaf)), reply)
 
-    def _replace(self, client: str, made: Any, step: str) -> None:
+    def _replace(self, client: str, made: object, step: str) -> None:
         where = f"the graph that {step} made for {client!r}"
         graph = None if made is None else accepted(made, self.data.graphs[client], self.data.classes, where)
         self.data.replace(client, graph)

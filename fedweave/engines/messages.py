@@ -111,7 +111,7 @@ def peer_messages(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) 
     return {RECEIVED: {str(at): _tensors(tree, device) for at, tree in enumerate(found)}, PRESENT: present}
 
 
-def _zero(leaf: Any) -> Any:
+def _zero(leaf: object) -> Any:
     return torch.zeros_like(leaf) if isinstance(leaf, Tensor) else type(leaf)()
 
 
@@ -119,11 +119,11 @@ def _tensors(tree: Tree, device: torch.device | str) -> Tree:
     return nest({path: leaf if isinstance(leaf, str) else _tensor(leaf, device) for path, leaf in leaves(tree)})
 
 
-def _tensor(leaf: Any, device: torch.device | str) -> Tensor:
+def _tensor(leaf: object, device: torch.device | str) -> Tensor:
     if isinstance(leaf, float):
         return torch.tensor(leaf, dtype=torch.float64, device=device)
     return torch.as_tensor(materialize(leaf), device=device)
 
 
-def _shape(leaf: Any) -> Any:
+def _shape(leaf: object) -> Any:
     return str if isinstance(leaf, str) else (*getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf)))

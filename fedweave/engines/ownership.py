@@ -10,10 +10,10 @@ from torch import Tensor
 class MemoryIsolation:
     """Copies what shares memory with anything returned before, so that replies and states are independent."""
 
-    def __init__(self, others: Sequence[Any]) -> None:
+    def __init__(self, others: Sequence[object]) -> None:
         self._taken = {tensor.untyped_storage().data_ptr() for tensor in others if isinstance(tensor, Tensor)}
 
-    def copy(self, leaf: Any) -> Any:
+    def copy(self, leaf: object) -> Any:
         """`leaf` if nothing else holds its memory, else a copy; what all clients share is repeated for each."""
         if not isinstance(leaf, Tensor):
             return leaf

@@ -102,7 +102,7 @@ class RayWorkers:
             actor = kind.options(name=f"fedweave-{uuid4().hex}").remote(make, text, list(clients))
             _received(ray, actor.ready.remote(), gone, self._seconds)
 
-            def channel(method: str, *blobs: Any) -> Pending:
+            def channel(method: str, *blobs: object) -> Pending:
                 asked = actor.answer.remote(method, *blobs)
                 return lambda: _received(ray, asked, gone)
 

@@ -7,7 +7,6 @@ saved states and the same calls in the same order ends with the same states and 
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fedweave.engines.sharded import Channel, Pending
 from fedweave.errors import WorkerLost
@@ -28,11 +27,11 @@ class Recovering:
 
     def __init__(self, name: str, start: Callable[[], Channel], spool: Path) -> None:
         self._name, self._start, self._spool = name, start, spool
-        self._log: list[tuple[str, tuple[Any, ...]]] = []
+        self._log: list[tuple[str, tuple[object, ...]]] = []
         self._generation = 0
         self._channel = start()
 
-    def __call__(self, method: str, *blobs: Any) -> Pending:
+    def __call__(self, method: str, *blobs: object) -> Pending:
         """See `sharded.Channel`."""
         if method == "run" and len(self._log) >= _CALLS:
             self._save(blobs[0])
@@ -56,7 +55,7 @@ class Recovering:
 
         return wait
 
-    def _save(self, request: Any) -> None:
+    def _save(self, request: object) -> None:
         """Save the worker before a request."""
         try:
             saved = self._channel("save", request)()

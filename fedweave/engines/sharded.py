@@ -36,7 +36,7 @@ class Shard:
         """Have the worker carry out a method, and wait for it."""
         return unpack(self.begin(method, tree or {})())
 
-    def start(self, work: Work, clients: Sequence[str], shared: Any) -> Pending:
+    def start(self, work: Work, clients: Sequence[str], shared: object) -> Pending:
         """Have it run a step on some of its clients."""
         done, self._done = self._done, []
         return self._channel("run", request(work, clients, done), shared)

@@ -68,14 +68,14 @@ class States:
 
         They differ when only some clients have been called before.
         """
-        parts: dict[Any, list[str]] = {}
+        parts: dict[object, list[str]] = {}
         if len({self._home.get(client, (None, 0))[0] for client in group}) == 1:
             return [group]
         for client in group:
             parts.setdefault(self._kind(client), []).append(client)
         return [tuple(part) for part in parts.values()]
 
-    def _kind(self, client: str) -> tuple[Any, ...]:
+    def _kind(self, client: str) -> tuple[object, ...]:
         if client not in self._home:
             return ()
         stack, row = self._home[client]
@@ -94,12 +94,12 @@ class Readers:
     that fails leaves the states unchanged."""
 
     def __init__(self) -> None:
-        self._steps: dict[Any, Any] = {}
+        self._steps: dict[object, Any] = {}
 
-    def __contains__(self, step: Any) -> bool:
+    def __contains__(self, step: object) -> bool:
         return self._name(step) in self._steps
 
-    def note(self, step: Any, states: Tree, before: list[int]) -> None:
+    def note(self, step: object, states: Tree, before: list[int]) -> None:
         """Check whether the states that a step was given still have the versions that they had `before`."""
         if self.versions(states) == before:
             self._steps[self._name(step)] = step  # kept alive, for the name holds addresses
@@ -112,7 +112,7 @@ class Readers:
         return [leaf._version for _, leaf in leaves(states) if isinstance(leaf, Tensor)]
 
     @staticmethod
-    def _name(step: Any) -> tuple[int, int]:
+    def _name(step: object) -> tuple[int, int]:
         return id(getattr(step, "__self__", None)), id(getattr(step, "__func__", step))
 
 

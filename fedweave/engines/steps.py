@@ -3,13 +3,12 @@
 import dataclasses
 import sys
 from collections.abc import Iterator
-from typing import Any
 
-from fedweave.core.federation import Step
+from fedweave.core.federation import Step, is_step
 from fedweave.errors import CallRefused
 
 
-def find_step(algorithm: Any, name: str) -> Step:
+def find_step(algorithm: object, name: str) -> Step:
     """The step that `core.federation.step_name` calls `name`.
 
     Raises:
@@ -21,7 +20,7 @@ def find_step(algorithm: Any, name: str) -> Step:
         places = [sys.modules[kind.__module__] for kind in type(algorithm).__mro__ if kind is not object]
     for place in places:
         step: Step | None = getattr(place, method, None)
-        if step is not None and isinstance(getattr(step, "on_client", None), tuple):
+        if step is not None and is_step(step):
             return step
     raise CallRefused(
         f"{type(algorithm).__name__} has no step {name!r} marked @on_client. "
@@ -29,7 +28,7 @@ def find_step(algorithm: Any, name: str) -> Step:
     )
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def _parts(value: object) -> Iterator[object]:
     """`value` and the dataclasses that it is made of."""
     if isinstance(value, tuple):
         for item in value:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
@@ -21,7 +20,7 @@ class Worker:
     executor: of its share of the clients. algorithm: rebuilt from the run's configuration.
     """
 
-    def __init__(self, executor: Executor, algorithm: Any) -> None:
+    def __init__(self, executor: Executor, algorithm: object) -> None:
         self._executor, self._algorithm = executor, algorithm
         self._kept: dict[int, Portion] = {}
         self._number = 0

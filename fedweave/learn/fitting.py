@@ -87,7 +87,7 @@ class _Fit(Operation):
     """`fit` on tensors alone, and its batching rule."""
 
     @staticmethod
-    def forward(plan: TrainSpec, *operands: Any) -> tuple[Tensor, ...]:
+    def forward(plan: TrainSpec, *operands: object) -> tuple[Tensor, ...]:
         w, anchor, graph, key, args, batches, state = pytree.tree_unflatten(operands, plan.spec)
         own = _own(w, w)
         moments = {name: _own(state[name], w) if state else own.zeros() for name in plan.optimiser.moments}

@@ -77,7 +77,7 @@ class Touched:
             return None
         return whole(_apart(found)), nest(rest)
 
-    def _own(self, leaf: Any, dim: Any) -> Tensor:
+    def _own(self, leaf: object, dim: object) -> Tensor:
         """The clients' rows of a stacked tensor: [P, m, …], zero at padding."""
         leaf, _ = _whole(leaf, dim)
         padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
@@ -174,7 +174,7 @@ def _apart(found: dict[str, tuple[Any, Any]]) -> Given:
     )
 
 
-def _stacked(leaf: Any, dim: Any, clients: int) -> Tensor:
+def _stacked(leaf: object, dim: object, clients: int) -> Tensor:
     leaf, dim = _whole(leaf, dim)
     result: Tensor = (leaf.expand(clients, *leaf.shape) if dim is None else leaf).clone()
     return result

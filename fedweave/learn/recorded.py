@@ -30,7 +30,7 @@ class _Part:
         self.function, self.form = function, Form()
         self.spec: Any = None
 
-    def __call__(self, *operands: Any) -> Any:
+    def __call__(self, *operands: object) -> Any:
         return self.function(*pytree.tree_unflatten(operands, self.spec))
 
 
@@ -38,7 +38,7 @@ class _Recorded(Operation):
     """`recorded` on tensors alone, and its batching rule."""
 
     @staticmethod
-    def forward(part: _Part, *operands: Any) -> tuple[Tensor, ...]:
+    def forward(part: _Part, *operands: object) -> tuple[Tensor, ...]:
         return part.form.flat(part(*operands))
 
     @staticmethod
@@ -50,7 +50,7 @@ class _Recorded(Operation):
         raise NotImplementedError("recorded parts of a step cannot be differentiated through")
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, part: _Part, *operands: Any) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, part: _Part, *operands: object) -> tuple[Any, Any]:
         dims = in_dims[1:]
         graph, given = pytree.tree_unflatten(operands, part.spec)
         names = (*(path for path, _ in leaves(given)), *dims)

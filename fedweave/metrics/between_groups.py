@@ -5,7 +5,6 @@ All of it follows from the counts of `group_fairness`, `noise_floor` included, s
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ SELECTION = ("gaps", "accuracy", "constant")
 _TRUE_POSITIVES = 0  # twice these, of each class, in the pairs called "f1"
 
 
-def measures(pairs: Values, accuracy: Any, auc: Any) -> dict[str, np.ndarray]:
+def measures(pairs: Values, accuracy: object, auc: object) -> dict[str, np.ndarray]:
     """{"groups/…": values of the pairs' leading axes}: `group_fairness.values`, a "…_floor" beside each gap, and
     "tradeoff_accuracy" and "tradeoff_auc" of the accuracy and AUC; {} where nothing was counted by group."""
     if "groups" not in pairs:

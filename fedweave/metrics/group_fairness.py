@@ -110,7 +110,7 @@ def _gap(share: np.ndarray) -> np.ndarray:
     return result
 
 
-def tradeoff(score: Any, sp: Any, eo: Any) -> Any:
+def tradeoff(score: object, sp: object, eo: object) -> Any:
     """score / (eo + sp), the trade-offs of F²GNN (section VI-A) where `score` is an accuracy or AUC; any equal shapes.
 
     NaN where a gap is undefined, and where both are 0, as those of a constant classifier are.

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import SPLITS, TEST, TRAIN
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, told_diverged
 from fedweave.metrics import between_groups, reference
@@ -120,7 +120,7 @@ def _warned(everyone: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray])
     return found
 
 
-def _pairs(replies: Any, key: str) -> dict[str, np.ndarray]:
+def _pairs(replies: Replies, key: str) -> dict[str, np.ndarray]:
     names = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(f"{key}/")]
     return {name.removeprefix(f"{key}/"): replies.stack(name).cpu().numpy() for name in names}
 

@@ -33,7 +33,7 @@ def noise_floor(pairs: Values) -> Record:
     return {name: value if np.ndim(value) else float(value) for name, value in out.items()}
 
 
-def expected_gap(n0: Any, n1: Any, positive: Any) -> Any:
+def expected_gap(n0: object, n1: object, positive: object) -> Any:
     """E|X / n1 - (K - X) / n0| for K = `positive` nodes placed at random among n0 + n1; whole numbers of any shapes.
 
     By the closed form of the hypergeometric mean deviation (Diaconis and Zabell 1991, "Closed form summation for

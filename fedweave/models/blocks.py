@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.ops import affine as ops
@@ -42,7 +41,7 @@ def affine(fan_in: int, fan_out: int) -> Layer:
             "bias": lecun(random.fold(key, "bias"), (fan_out,), fan_in),
         }
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         return ops.affine(h, w["weight"], w["bias"])
 
     return Layer(init, apply, ("weight",))
@@ -52,7 +51,7 @@ def pooling(how: str) -> Layer:
     """The "sum" or "mean" over the nodes of each small graph: [n, k] -> [e, k]."""
     kind = f"pool_{how}"
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         result: Tensor = graph.edges.operator(kind) @ h
         return result
 
@@ -135,7 +134,7 @@ def kaiming(layer: Layer) -> Layer:
 def activated(layer: Layer, rate: float, relu: bool = True) -> Layer:
     """`layer` followed by ReLU (or not) and dropout."""
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         out = layer.apply(w, graph, h, key)
         out = torch.relu(out) if relu else out
         return out if key is None or rate == 0 else random.dropout(key, out, rate)

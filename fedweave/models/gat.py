@@ -1,7 +1,6 @@
 """Graph attention network (Velickovic et al. 2018, "Graph Attention Networks")."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +9,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -78,7 +77,7 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
         weight = blocks.glorot(random.fold(key, "weight"), fan_in, wide)
         return {"weight": weight, **halves, "bias": torch.zeros(wide if concat else fan_out, device=key.device)}
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         values = linear(h, w["weight"])
         # one product with the heads' vectors on a block diagonal: as `linear` sums, bits do not depend on batching
         own = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(fan_out, 0)
@@ -94,7 +93,7 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
 
 
 def _elu(layer: Layer) -> Layer:
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         return F.elu(layer.apply(w, graph, h, key))
 
     return layer._replace(apply=apply)

@@ -2,7 +2,7 @@
 Networks")."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -59,7 +59,7 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
         weight = blocks.glorot(random.fold(key, "weight"), fan_in, fan_out)
         return {"weight": weight, "bias": torch.zeros(fan_out, device=key.device)}
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         result: Tensor = graph.edges.operator("gcn") @ linear(h, w["weight"]) + w["bias"]
         return result
 

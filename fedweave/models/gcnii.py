@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -79,7 +78,7 @@ def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Lay
 def _initial(layer: Layer) -> Layer:
     """`layer`, whose output is also what the convolutions return to."""
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tree:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
         out = layer.apply(w, graph, h, key)
         return {"h": out, "first": out}
 

@@ -1,7 +1,7 @@
 """Graph isomorphism network (Xu et al. 2019, "How powerful are graph neural networks?")."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -9,7 +9,7 @@ from fedweave.core import random
 from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import KINDS_SPREAD, KINDS_SUM
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
@@ -68,7 +68,7 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
         weights = {f"weight{i}": blocks.lecun(random.fold(key, "weight", i), s, s[0]) for i, s in sizes.items()}
         return weights | {f"bias{i}": blocks.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         alike = opens and graph.graph_of is not None and isinstance(graph.edges, Edges)
         if alike:
             z = graph.edges.operator(KINDS_SUM) @ h

@@ -1,12 +1,10 @@
 """Layers whose weights are multiplied by trained masks."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fedweave.core.graph import Graph
-from fedweave.core.model import Layer
+from fedweave.core.model import Hidden, Layer
 from fedweave.core.tree import Tree
 
 SUFFIX = "_mask"
@@ -23,7 +21,7 @@ def masked(layer: Layer, threshold: float) -> Layer:
         w = layer.init(key)
         return w | {name + SUFFIX: torch.ones_like(leaf) for name, leaf in w.items() if leaf.dim() > 1}
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         masks = {name: leaf for name, leaf in w.items() if name.endswith(SUFFIX)}
         if key is None:
             masks = {name: pruned(mask, threshold) for name, mask in masks.items()}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedweave.core.graph import Graph
 from fedweave.core.maker import Maker, note, noted
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.records import Values
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, raised_at
@@ -33,7 +33,7 @@ class ModuleKind:
 
     module: type[nn.Module]
 
-    def __call__(self, **values: Any) -> "OwnModule":
+    def __call__(self, **values: object) -> "OwnModule":
         """The plug-in with these settings."""
         return OwnModule(self.module, values)
 
@@ -104,7 +104,7 @@ class OwnModule:
                 fresh = self.module(features, classes, **self.values)
             return {name: value.detach().to(key.device) for name, value in fresh.named_parameters()}
 
-        def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+        def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
             return _applied(module, w, graph, h, key)
 
         return (Layer(init, apply, runs_alone=True, reads="graph"),)

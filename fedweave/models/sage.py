@@ -3,14 +3,14 @@ Graphs")."""
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
@@ -61,7 +61,7 @@ def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, oper
         weights = {name: blocks.lecun(random.fold(key, name), (fan_in, fan_out), fan_in) for name in names}
         return weights | {"bias": blocks.lecun(random.fold(key, "bias"), (fan_out,), fan_in)}
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         if graph.edges.shrinks and not isinstance(h, Sparse):  # fewer rows are left to multiply after the mean
             own, means = graph.edges.with_means(h, operator)
             if share_root_weight:

@@ -2,14 +2,14 @@
 sharing")."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import DEGREES, RETURNS
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
@@ -63,7 +63,7 @@ class Star:
 def _opened(layer: Layer) -> Layer:
     """`layer` whose result opens the channel of features."""
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         return {"h": layer.apply(w, graph, h, key)}
 
     return layer._replace(apply=apply)
@@ -73,7 +73,7 @@ def _codes(width: int) -> Layer:
     """Opens the channel of structure."""
     layer = blocks.affine(RETURNS + DEGREES, width)
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         return h | {"s": graph.edges.operator("structure") @ w["weight"] + w["bias"]}
 
     return _named(layer._replace(apply=apply, by_feature=()))
@@ -83,7 +83,7 @@ def _mixing(width: int, dropout: float) -> Layer:
     """h ← GIN([h‖s])."""
     layer = blocks.activated(gin.convolution(2 * width, width), dropout)
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         return h | {"h": layer.apply(w, graph, torch.cat([h["h"], h["s"]], 1), key)}
 
     return layer._replace(apply=apply)
@@ -93,7 +93,7 @@ def _structural(width: int) -> Layer:
     """s ← tanh(GCN(s))."""
     layer = gcn.convolution(width, width)
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         return h | {"s": torch.tanh(layer.apply(w, graph, h["s"], key))}
 
     return _named(layer._replace(apply=apply, by_feature=()))
@@ -103,7 +103,7 @@ def _joined(width: int) -> Layer:
     """A linear layer on [h‖s]."""
     layer = blocks.affine(2 * width, width)
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         return layer.apply(w, graph, torch.cat([h["h"], h["s"]], 1), key)
 
     return layer._replace(apply=apply, by_feature=())
@@ -115,7 +115,7 @@ def _named(layer: Layer) -> Layer:
     def init(key: Tensor) -> Tree:
         return {STRUCTURE + name: leaf for name, leaf in layer.init(key).items()}
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Any:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         return layer.apply({name.removeprefix(STRUCTURE): leaf for name, leaf in w.items()}, graph, h, key)
 
     return layer._replace(init=init, apply=apply)

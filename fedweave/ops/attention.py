@@ -18,7 +18,7 @@ from fedweave.ops.tape import derived, kernel
 
 
 def attend(
-    operator: Any,
+    operator: object,
     source: Tensor,
     target: Tensor,
     values: Tensor,
@@ -159,7 +159,7 @@ class _Attend(Operation):
         return None, None, *_AttendBack.apply(client_index, key, grad, *given, *ctx.rest), None, None, None
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, client_index: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, client_index: Tensor, *rest: object) -> tuple[Tensor, int]:
         return _over_all(_Attend, info.batch_size, in_dims, client_index, *rest)
 
 
@@ -180,7 +180,7 @@ class _AttendBack(Operation):
         raise NotImplementedError("attention can be differentiated only once")
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, client_index: Tensor, *rest: Any) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, client_index: Tensor, *rest: object) -> tuple[Any, Any]:
         return _over_all(_AttendBack, info.batch_size, in_dims, client_index, *rest)
 
 

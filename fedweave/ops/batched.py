@@ -29,14 +29,14 @@ class Operation(torch.autograd.Function):
     """An autograd function whose arguments' names are looked up once: PyTorch asks for them at each call, which takes
     as long as a small kernel."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         cls.forward.__signature__ = inspect.signature(cls.forward)  # type: ignore[attr-defined]
 
     if TYPE_CHECKING:  # PyTorch's has no types
 
         @classmethod
-        def apply(cls, *operands: Any) -> Tensor:
+        def apply(cls, *operands: object) -> Tensor:
             """Its result on these operands."""
             ...
 

@@ -29,7 +29,7 @@ class Place(NamedTuple):
     """Where a value lies when it is made: `memory` is equal for values that share it. Of what is no plain tensor only
     that is known."""
 
-    memory: Any
+    memory: object
     size: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     offset: int = 0
@@ -56,7 +56,7 @@ class Call(NamedTuple):
         return f"{self.target} = {self.text}"
 
 
-def quickest(function: Any, plain: bool) -> Any:
+def quickest(function: object, plain: bool) -> Any:
     """The shortest way to a kernel of torch; plain: it is called without keywords. Other functions are as they are."""
     if not isinstance(function, torch._ops.OpOverload):
         return function
@@ -73,11 +73,11 @@ def simplified(calls: Iterable[Call], places: list[Place], results: Iterable[int
     memory = {places[number].memory for number in alone}
     roots: dict[int, int] = {}  # of every view
     same: dict[int, int] = {}  # what stands for a value
-    first: dict[Any, tuple[int, ...]] = {}  # what the first call of a kind gives
+    first: dict[object, tuple[int, ...]] = {}  # what the first call of a kind gives
     kept = []
     for call in calls:
         gives = tuple(sorted(call.gives))
-        key: Any = None
+        key: object = None
         if call.view_of is not None and gives:
             root = roots[gives[0]] = roots.get(call.view_of, same.get(call.view_of, call.view_of))
             call = _view(call, root, places[gives[0]], places[root])

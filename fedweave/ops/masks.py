@@ -54,6 +54,6 @@ class _Mask(Operation):
         return (None,) * 5
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, source: Tensor, *fixed: Any) -> tuple[Tensor, int]:
+    def vmap(info: Batch, in_dims: Dims, source: Tensor, *fixed: object) -> tuple[Tensor, int]:
         (keys,) = over_clients(info.batch_size, in_dims, source)
         return _Mask.apply(keys.flatten(0, 1), *fixed).unflatten(0, (info.batch_size, -1)), 0

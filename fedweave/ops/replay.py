@@ -15,11 +15,11 @@ class Derivation(NamedTuple):
     """How values are made of what a batch holds: `get(owner, *names)`, where `owner` is a value's number; the numbers
     of its parts, and their sizes."""
 
-    get: Callable[..., Any]
+    get: Callable[..., object]
     owner: int
-    names: tuple[Any, ...]
+    names: tuple[object, ...]
     gives: tuple[int, ...]
-    sizes: tuple[Any, ...]
+    sizes: tuple[object, ...]
 
 
 class Recording:
@@ -40,7 +40,7 @@ class Recording:
         self._replay, self._derivations, self.bytes = replay, derivations, bytes
         self.changes_inputs, self.pure = changes_inputs, pure
 
-    def derive(self, roots: Sequence[Any]) -> tuple[list[Any], Any]:
+    def derive(self, roots: Sequence[object]) -> tuple[list[object], Any]:
         """The roots with what is derived from them, and None; or nothing, and its sizes if they are not as recorded."""
         values, found = dict(enumerate(roots)), []
         for get, owner, names, gives, recorded in self._derivations:
@@ -51,12 +51,12 @@ class Recording:
                 return [], tuple(found)
         return list(values.values()), None
 
-    def play(self, values: Sequence[Any], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def play(self, values: Sequence[object], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The results, for `values` from `derive`."""
         with torch.no_grad():
             return self._replay(*values, *tensors)
 
-    def __call__(self, roots: Sequence[Any], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def __call__(self, roots: Sequence[object], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The results, as a part of another recording."""
         values, other = self.derive(roots)
         if other is not None:
@@ -89,14 +89,14 @@ def compiled(
     return Recording(named["replay"], derivations, held + _BYTES_PER_CALL * len(needed), changes, pure)
 
 
-def sizes(value: Any) -> Any:
+def sizes(value: object) -> Any:
     """What must be alike, of a tensor, a root or something derived, wherever a recording is played."""
     if isinstance(value, Tensor):
         return value.shape, value.stride() if value.layout == torch.strided else value.layout, value.dtype, value.device
     return type(value), getattr(value, "sizes", None)
 
 
-def parts(value: Any) -> tuple[Any, ...]:
+def parts(value: object) -> tuple[object, ...]:
     """What a call gives, as a tuple."""
     return tuple(value) if isinstance(value, tuple) else (value,)
 

@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fedweave.ops.calls import Call, Place, quickest
 from fedweave.ops.replay import Derivation, Recording, compiled, parts, sizes
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 _ATEN = torch.ops.aten
 _BY_VALUE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -30,7 +30,7 @@ def kernel(function: F) -> F:
     """
 
     @wraps(function)
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         tape = running()
         return function(*args) if tape is None else tape.run(function, args)
 
@@ -44,7 +44,7 @@ def derived(make: F) -> F:
     """
 
     @wraps(make)
-    def get(owner: Any, *names: Any) -> Any:
+    def get(owner: object, *names: object) -> Any:
         kept, key = owner.__dict__.setdefault("_derived", {}), (make, *names)
         if key not in kept:
             with deriving():
@@ -121,7 +121,9 @@ class Tape(TorchDispatchMode):
         self._note(self._note_call, function, args, {}, out, written, getattr(function, "pure", True))
         return out
 
-    def note_derived(self, get: Callable[..., Any], owner: Any, names: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+    def note_derived(
+        self, get: Callable[..., Any], owner: object, names: tuple[Any, ...], given: tuple[Any, ...]
+    ) -> None:
         """Note that `get(owner, *names)`, which is `derived`, has the parts `given`."""
         self._note(self._note_derivation, get, owner, names, given)
 
@@ -135,7 +137,7 @@ class Tape(TorchDispatchMode):
         known = (self._named, self._places, self._roots, self._derivations, self._inputs)
         return compiled(self._calls, *known, results)
 
-    def _note(self, how: Callable[..., None], *what: Any) -> None:
+    def _note(self, how: Callable[..., None], *what: object) -> None:
         if self.flaw is None:
             try:
                 with _untaped():
@@ -177,7 +179,7 @@ class Tape(TorchDispatchMode):
             gives = tuple(self._new(part) for part in given)
             self._derivations.append(Derivation(get, self._number(owner), names, gives, tuple(map(sizes, given))))
 
-    def _text(self, value: Any, reads: set[int]) -> str:
+    def _text(self, value: object, reads: set[int]) -> str:
         """A value as an argument; the numbers in it are added to `reads`."""
         if isinstance(value, list | tuple):
             items = "".join(f"{self._text(item, reads)}, " for item in value)
@@ -190,7 +192,7 @@ class Tape(TorchDispatchMode):
         reads.add(number)
         return f"v{number}"
 
-    def _target(self, out: Any, gives: set[int]) -> str:
+    def _target(self, out: object, gives: set[int]) -> str:
         """What a call's result is assigned to; the numbers of new values in it are added to `gives`."""
         if isinstance(out, bool | int | float | str):
             raise Unrecordable("a kernel gives a number", expected=True)
@@ -202,14 +204,14 @@ class Tape(TorchDispatchMode):
         gives.add(number)
         return f"v{number}"
 
-    def _name(self, thing: Any) -> str:
+    def _name(self, thing: object) -> str:
         """What the compiled function calls a thing that is always the same."""
         if id(thing) not in self._names:
             self._names[id(thing)] = name = f"c{len(self._names)}"
             self._named[name] = thing
         return self._names[id(thing)]
 
-    def _new(self, value: Any) -> int:
+    def _new(self, value: object) -> int:
         number = len(self._places)
         if isinstance(value, Tensor):
             self._tensors[value] = number
@@ -218,10 +220,10 @@ class Tape(TorchDispatchMode):
         self._places.append(_place(value))
         return number
 
-    def _knows(self, value: Any) -> bool:
+    def _knows(self, value: object) -> bool:
         return value in self._tensors if isinstance(value, Tensor) else id(value) in self._objects
 
-    def _number(self, value: Any) -> int:
+    def _number(self, value: object) -> int:
         number = self._tensors.get(value) if isinstance(value, Tensor) else self._objects.get(id(value), (None,))[0]
         if number is None:
             what = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
@@ -229,13 +231,13 @@ class Tape(TorchDispatchMode):
         return number
 
 
-def _place(value: Any) -> Place:
+def _place(value: object) -> Place:
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         return Place(object())
     return Place(value.untyped_storage()._cdata, tuple(value.shape), value.stride(), int(value.storage_offset()))
 
 
-def _looks_at(value: Tensor, out: Any) -> bool:
+def _looks_at(value: Tensor, out: object) -> bool:
     """Whether a kernel's result is numbers of its argument, in that one's memory."""
     alike = isinstance(out, Tensor) and out.dtype == value.dtype and not out.is_complex()
     return alike and _place(out).memory == _place(value).memory

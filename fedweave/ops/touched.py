@@ -22,7 +22,7 @@ class TouchedRows:
         that is not known.
     """
 
-    def __init__(self, rest: Tensor, rows: Tensor, values: Tensor, matrix: Any = None) -> None:
+    def __init__(self, rest: Tensor, rows: Tensor, values: Tensor, matrix: object = None) -> None:
         self.rest, self.rows, self.values, self.matrix = rest, rows, values, matrix
 
     @property
@@ -61,7 +61,7 @@ class TouchedRows:
 
 
 # The batch dimensions of a stacked leaf, as `vmap` wants them.
-STACKED: Any = TouchedRows(None, 0, 0)  # type: ignore[arg-type]
+STACKED: object = TouchedRows(None, 0, 0)  # type: ignore[arg-type]
 
 
 def _operator(name: str) -> Any:
@@ -75,12 +75,12 @@ for _name in ("neg", "abs", "len", "getitem", "lt", "le", "gt", "ge", "float", "
     setattr(TouchedRows, f"__{_name}__", _operator(f"__{_name}__"))
 
 
-def materialize(leaf: Any) -> Any:
+def materialize(leaf: object) -> Any:
     """The leaf itself, or the whole tensor of one that is stored or sent in another form."""
     return leaf.materialize() if isinstance(leaf, TouchedRows | Sparsified) else leaf
 
 
-def moved(leaf: Any, device: torch.device | str) -> Any:
+def moved(leaf: object, device: torch.device | str) -> Any:
     """A leaf on a device, stored as it was; of other kinds than tensors the leaf itself. A partly stored one that moves
     no longer refers to a batch's matrix."""
     if isinstance(leaf, TouchedRows):
@@ -128,7 +128,7 @@ def total(leaf: Any) -> Tensor:
     return untouched.sum() + (own * (leaf.rows < len(rest))).sum()
 
 
-def materialize_stacked(leaf: Any) -> Any:
+def materialize_stacked(leaf: object) -> Any:
     """The leaf itself, or the whole tensors [P, F, ...] of a partly stored one of P clients: `rest` [F, ...], `rows`
     [P, m], `values` [P, m, ...]."""
     if not isinstance(leaf, TouchedRows):
@@ -141,7 +141,7 @@ def materialize_stacked(leaf: Any) -> Any:
     return whole[:, :-1].contiguous()
 
 
-def _rebuilt(children: Iterable[Any], matrix: Any) -> TouchedRows:
+def _rebuilt(children: Iterable[Any], matrix: object) -> TouchedRows:
     rest, rows, values = children
     return TouchedRows(rest, rows, values, matrix)
 

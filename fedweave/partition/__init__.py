@@ -88,14 +88,14 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
     return note(found, Maker(partition, (data, seed)))
 
 
-def unused(partition: Any, data: Dataset, found: Partition) -> list[str]:
+def unused(partition: object, data: Dataset, found: Partition) -> list[str]:
     """What to say of what came with the data and is not used: what its reader notes, and a split and owners that the
     cut `found`, which `partition` made (None where that is not known), does not go by."""
     owners = [] if data.owner is None or found.names == data.owners else [OWNERS]
     return [*data.notes, *_unused_split(partition, data, found), *owners]
 
 
-def _unused_split(partition: Any, data: Dataset, found: Partition) -> list[str]:
+def _unused_split(partition: object, data: Dataset, found: Partition) -> list[str]:
     public = data.public
     if public is None or getattr(partition, "public_split", False) or _goes_by(public, found):
         return []

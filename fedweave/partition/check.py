@@ -1,7 +1,5 @@
 """What `Partition` promises, looked at where a partition comes from outside the package."""
 
-from typing import Any
-
 import numpy as np
 
 from fedweave.core.graph import SPLITS, TRAIN
@@ -10,7 +8,7 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 
 
-def check(found: Any, data: Dataset, name: str) -> Partition:
+def check(found: object, data: Dataset, name: str) -> Partition:
     """Return `found` if the parts' examples and masks and the global test are as `Partition` has them; `name` is the
     plug-in's.
 
@@ -31,7 +29,7 @@ def check(found: Any, data: Dataset, name: str) -> Partition:
     return found
 
 
-def _fault(part: Any, data: Dataset) -> str:
+def _fault(part: object, data: Dataset) -> str:
     if not isinstance(part, Part):
         return f"it is {type(part).__name__}, not a Part"
     for what, numbers, most in (("nodes", part.nodes, data.nodes), ("graphs", part.graphs, data.examples)):
@@ -45,7 +43,7 @@ def _fault(part: Any, data: Dataset) -> str:
     return "an example without a label is in a split" if masks[:, data.y[part.examples] < 0].any() else ""
 
 
-def _of_numbers(numbers: Any, most: int) -> str:
+def _of_numbers(numbers: object, most: int) -> str:
     """What is wrong with sorted, distinct numbers below `most`; "" if nothing is."""
     if not isinstance(numbers, np.ndarray) or numbers.dtype != np.int64 or numbers.ndim != 1:
         return "are not int64 [n]"

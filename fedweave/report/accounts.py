@@ -103,7 +103,7 @@ def terms_of(config: Document, directory: Path) -> Terms:
     raise UserError(f"the algorithm {name!r} of {directory} pays nobody, so that there is nothing to state; {remedy}.")
 
 
-def _amount(budget: Any) -> str:
+def _amount(budget: object) -> str:
     return repr(budget) if isinstance(budget, float) else str(budget)
 
 

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -191,7 +190,7 @@ def _declared(sent: list[Record]) -> list[str]:
     return []
 
 
-def _between(low: Any, high: Any, form: str) -> str:
+def _between(low: object, high: object, form: str) -> str:
     return form.format(low) if low == high else f"{form.format(low)} to {form.format(high)}"
 
 

@@ -31,7 +31,7 @@ def show_list(console: Console, kinds: Iterable[Row], verbose: bool) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def one_line(kind: Any) -> str:
+def one_line(kind: object) -> str:
     """The first sentence of a plug-in's docstring."""
     paragraph = " ".join((inspect.cleandoc(kind.__doc__ or "")).partition("\n\n")[0].split())
     return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]  # "et al. 2017" does not end a sentence
@@ -73,7 +73,7 @@ def type_name(parameter: Parameter) -> str:
     return _hint_name(parameter.hint)
 
 
-def _hint_name(hint: Any) -> str:
+def _hint_name(hint: object) -> str:
     if get_origin(hint) is Annotated:
         return _hint_name(get_args(hint)[0])
     if get_origin(hint) is Literal:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -140,7 +140,7 @@ class Group:
         """One entry of every run's summary, or of its metrics; None where it is absent."""
         return [run.summary.get(name, run.summary["metrics"].get(name)) for run in self.runs]
 
-    def by_seed(self, name: str) -> dict[Any, float]:
+    def by_seed(self, name: str) -> dict[object, float]:
         """{seed: the entry} of the runs that have it."""
         found = zip(self.runs, self.values(name), strict=True)
         return {run.config.get("seed"): value for run, value in found if value is not None and math.isfinite(value)}
@@ -203,8 +203,8 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
 
     An unfinished run is only grouped with runs that reached the same round.
     """
-    together: dict[tuple[Any, ...], list[Run]] = {}
-    seen: Counter[tuple[Any, ...]] = Counter()
+    together: dict[tuple[object, ...], list[Run]] = {}
+    seen: Counter[tuple[object, ...]] = Counter()
     for run in runs:
         alike = {key: value for key, value in run.config.items() if key != "seed"}
         same = (json.dumps(alike, sort_keys=True, default=str), run.finished, run.done)

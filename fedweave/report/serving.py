@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from fedweave.core.records import Record
 from fedweave.errors import UserError
@@ -118,5 +117,5 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Print nothing: the terminal is the run's."""

@@ -21,6 +21,7 @@ from fedweave.runs.files import METRICS, read_table
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     from fedweave.build import Built
+    from fedweave.runs.checkpoint import Checkpoint
     from fedweave.runs.saving import Ready
 
 # Where the output is not a terminal:
@@ -106,7 +107,7 @@ class Terminal:
             return counted(built.fed.executor.shards, "worker")
         return str(engine.get("mode") or f"workers: {engine['workers']}")
 
-    def step(self, reached: Any) -> None:
+    def step(self, reached: "Checkpoint") -> None:
         """One more round."""
         note = f"{reached.seconds / reached.round:.3g} s/round"
         if known := headline(reached.summary):

@@ -66,7 +66,7 @@ VARIANCE = summarised("fairness/train_loss_variance", "variance", digits=5, earl
 ENTROPY = summarised("fairness/train_loss_entropy", "entropy", digits=5, earlier="fairness/loss_entropy")
 
 
-def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes: Any) -> Document:
+def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes: object) -> Document:
     """The document of `method` on `dataset` at 𝐍 = `overlap`; `changes` are settings of the algorithm."""
     return {
         "rounds": ROUNDS,

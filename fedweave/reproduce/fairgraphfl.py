@@ -61,7 +61,7 @@ ACCURACY = {
 }
 
 
-def experiment(dataset: str, method: str = OWN, partition: Document | None = None, **changes: Any) -> Document:
+def experiment(dataset: str, method: str = OWN, partition: Document | None = None, **changes: object) -> Document:
     """The document of `method` on the paper's `dataset`; `partition` changes who holds what, `changes` are of the
     algorithm."""
     split = {"name": "graphs_iid", "clients": 10, "split_seed": 0} | (partition or {})

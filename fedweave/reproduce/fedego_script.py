@@ -6,7 +6,6 @@ clients' sizes, dropped isolated nodes, the width, dropout and gamma.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from fedweave.config import Document
 from fedweave.reproduce.fedego import FEDEGO
@@ -22,7 +21,7 @@ DELTA = 20  # nodes by which clients made of communities may differ from an equa
 UNDER_SKEW: dict[str, Document] = {DATA[name]: partition for name, partition in SKEW.items()}
 
 
-def _only(names: tuple[str, ...], **changes: Any) -> Callable[[PaperCell], PaperCell]:
+def _only(names: tuple[str, ...], **changes: object) -> Callable[[PaperCell], PaperCell]:
     """The change, of cells whose algorithm is one of `names`."""
     return lambda cell: changed(cell, **changes) if _algorithm(cell) in names else cell
 
@@ -31,7 +30,7 @@ def _algorithm(cell: PaperCell) -> str:
     return str(cell.document["algorithm"]["name"])
 
 
-def _on_data(names: tuple[str, ...], **changes: Any) -> Callable[[PaperCell], PaperCell]:
+def _on_data(names: tuple[str, ...], **changes: object) -> Callable[[PaperCell], PaperCell]:
     return lambda cell: changed(cell, **changes) if cell.document["data"]["name"] in names else cell
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -77,7 +76,12 @@ class Session:
 
 
 def watched(
-    console: Console, runs: Sequence[PlannedRun], jobs: int, total: int, left: Callable[[], Sequence[Any]], of: str = ""
+    console: Console,
+    runs: Sequence[PlannedRun],
+    jobs: int,
+    total: int,
+    left: Callable[[], Sequence[object]],
+    of: str = "",
 ) -> dict[str, str]:
     """Do `runs`, those to be done of `total`, under a progress bar; {name: why} of those that failed.
 

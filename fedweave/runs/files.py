@@ -206,7 +206,7 @@ def read_summary(path: Path, *needed: str) -> Record:
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Whether it is a number that a float can hold, or null."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST)
 

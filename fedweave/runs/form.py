@@ -40,7 +40,7 @@ class Form:
     scaling: Record
 
 
-def form_of(data: Dataset, how: str, raw: Any = None) -> Form:
+def form_of(data: Dataset, how: str, raw: object = None) -> Form:
     """The form of `data`, which is scaled as `how` says; raw: its features [n, d] as they were before, where that
     depends on the nodes."""
     names = described.names(data)
@@ -48,7 +48,7 @@ def form_of(data: Dataset, how: str, raw: Any = None) -> Form:
     return Form(data.features, data.classes, known, data.labels, data.example, numbers(raw, how))
 
 
-def numbers(x: Any, how: str) -> Record:
+def numbers(x: object, how: str) -> Record:
     """`Form.scaling` of features x [n, d], as they are."""
     if how not in OVER_NODES:
         return {"how": how}

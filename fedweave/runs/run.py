@@ -280,5 +280,5 @@ def _summary(config: Config, built: Ready, last: Checkpoint) -> Record:
     }
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value

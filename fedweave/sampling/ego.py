@@ -74,7 +74,7 @@ class _Rings(Operation):
         return h[..., :inner, :, :].clone(), h[..., 1:, :, :].unflatten(-3, (inner, fan_out)).mean(-3)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: object) -> None:
         _, ctx.inner, ctx.fan_out = inputs
 
     @staticmethod
@@ -98,7 +98,7 @@ class _SpreadRings(Operation):
         return out
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: object) -> None:
         _, _, ctx.inner, ctx.fan_out = inputs
 
     @staticmethod
@@ -157,7 +157,7 @@ class _Compact(Operation):
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def backward(ctx: Context, *grads: Any) -> tuple[None, None]:
+    def backward(ctx: Context, *grads: object) -> tuple[None, None]:
         return None, None
 
     @staticmethod

@@ -191,7 +191,7 @@ class _Layout(Operation):
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def backward(ctx: Context, *grads: Any) -> tuple[None, ...]:
+    def backward(ctx: Context, *grads: object) -> tuple[None, ...]:
         return (None,) * 8
 
     @staticmethod

@@ -167,7 +167,7 @@ class _Grow(Operation):
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def backward(ctx: Context, *grads: Any) -> tuple[None, ...]:
+    def backward(ctx: Context, *grads: object) -> tuple[None, ...]:
         return (None,) * 10
 
     @staticmethod

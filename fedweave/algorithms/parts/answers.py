@@ -11,7 +11,7 @@ from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows
 
 
-def tree_of(where: str, what: str, found: Any) -> Tree:
+def tree_of(where: str, what: str, found: object) -> Tree:
     """`found`, which the hook `where` gives as `what`.
 
     Raises:
@@ -23,12 +23,12 @@ def tree_of(where: str, what: str, found: Any) -> Tree:
         raise ConfigError(str(refused)) from refused
 
 
-def state_of(where: str, found: Any) -> Tree:
+def state_of(where: str, found: object) -> Tree:
     """A part's state (see `tree_of`)."""
     return tree_of(where, "the part's state", found)
 
 
-def alike(where: str, what: str, found: Any, like: Tree, dtypes: bool = True) -> Tree:
+def alike(where: str, what: str, found: object, like: Tree, dtypes: bool = True) -> Tree:
     """A tree with the leaves and shapes of another, and its dtypes unless these may differ.
 
     Raises:
@@ -48,7 +48,7 @@ def alike(where: str, what: str, found: Any, like: Tree, dtypes: bool = True) ->
     return tree
 
 
-def numbers(where: str, found: Any, count: int, whose: str) -> Tensor:
+def numbers(where: str, found: object, count: int, whose: str) -> Tensor:
     """A tensor [count].
 
     Raises:
@@ -60,7 +60,7 @@ def numbers(where: str, found: Any, count: int, whose: str) -> Tensor:
     return found
 
 
-def term(where: str, found: Any) -> Any:
+def term(where: str, found: object) -> Any:
     """A term of what a client trains for: a scalar, or a plain number.
 
     Raises:
@@ -76,7 +76,7 @@ def term(where: str, found: Any) -> Any:
     raise ConfigError(f"{where}: is to give a term of the training loss, a scalar; it gives {_form(found)}{remedy}")
 
 
-def rows(where: str, found: Any, count: int) -> Tree:
+def rows(where: str, found: object, count: int) -> Tree:
     """A tree for `count` clients, of which each gets its row.
 
     Raises:
@@ -92,7 +92,7 @@ def rows(where: str, found: Any, count: int) -> Tree:
     return tree
 
 
-def download(where: str, found: Any, count: int, weights: bool) -> tuple[Tree, ...]:
+def download(where: str, found: object, count: int, weights: bool) -> tuple[Tree, ...]:
     """What all called clients get, and what each of them does; and what each gets in the place of the global weights,
     if that (`weights`) is the part's to say (`Part.download`).
 
@@ -108,7 +108,7 @@ def download(where: str, found: Any, count: int, weights: bool) -> tuple[Tree, .
     return tree_of(where, "what all clients get", found[0]), *(rows(where, each, count) for each in found[1:])
 
 
-def of_clients(where: str, found: Any, count: int) -> dict[str, Tensor]:
+def of_clients(where: str, found: object, count: int) -> dict[str, Tensor]:
     """{name: a number of each client} of what a part measures (`Part.measures`), not what is of every two or all.
 
     Raises:
@@ -122,7 +122,7 @@ def of_clients(where: str, found: Any, count: int) -> dict[str, Tensor]:
     return {name: numbers(where, known, count, f"client as {name!r}") for name, known in own.items()}
 
 
-def _form(found: Any) -> str:
+def _form(found: object) -> str:
     if found is None:
         return "None"
     if not isinstance(found, Tensor | TouchedRows | Sparsified):
@@ -130,5 +130,5 @@ def _form(found: Any) -> str:
     return f"a tensor of shape {list(found.shape)}"
 
 
-def _named(dtype: Any) -> str:
+def _named(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")

@@ -84,7 +84,7 @@ class Part:
         """The server's factor for each update before aggregation, float64 [P]. Parts' factors multiply."""
         raise NotImplementedError
 
-    def weigh(self, state: Tree, round: Round) -> Tensor:
+    def weigh(self, state: Tree, round: Round) -> Tensor | None:
         """The updates' weights: float64 [P], or [P, P] where row i mixes all clients' weights for client i (then the
         part needs `personal` weights). They need not sum to 1. Only one part may decide this."""
         raise NotImplementedError

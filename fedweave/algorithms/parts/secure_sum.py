@@ -3,7 +3,7 @@ learning"."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -120,7 +120,7 @@ class SecureSum(Part):
             counted["n"] = (_share(ctx) * _told(ctx)).round().clamp(max=_MOST).to(torch.int64)
         return counted | {BEYOND: ctx.said[BEYOND]}
 
-    def weigh(self, state: Tree, round: Round) -> Any:
+    def weigh(self, state: Tree, round: Round) -> None:
         """Nobody knows: it is in the sum."""
         return None
 

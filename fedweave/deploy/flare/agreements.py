@@ -1,7 +1,6 @@
 """What all sites of a federation have to say alike when they join."""
 
 from collections import Counter
-from typing import Any
 
 from fedweave.core.graph import SPLITS
 from fedweave.core.records import Values
@@ -13,7 +12,7 @@ from fedweave.errors import UserError
 _NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")}  # of an experiment's [data]
 
 
-def agreed(replies: Any, key: str) -> int:
+def agreed(replies: Replies, key: str) -> int:
     """The number that all sites say.
 
     Raises:
@@ -33,7 +32,7 @@ def agreed(replies: Any, key: str) -> int:
     return int(next(iter(found.values())))
 
 
-def check_names(replies: Any) -> None:
+def check_names(replies: Replies) -> None:
     """Refuse sites whose classes, features, or nodes' and edges' kinds, have names, but not the same in the same order:
     class 0 would be another at each."""
     for key, what, remedy in (
@@ -51,7 +50,7 @@ def check_names(replies: Any) -> None:
             )
 
 
-def confirmed(replies: Any, told: Values) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+def confirmed(replies: Replies, told: Values) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """{"labels", "groups": the names that an experiment's [data], `told`, gives to classes and groups}, () where a site
     has none or others; and notes on those that are not the sites'.
 

@@ -133,7 +133,7 @@ def _blinded(lists: dict[str, Tensor], told: Mapping[str, Tree], ask: Ask) -> di
     return lists
 
 
-def _points(site: str, ids: Any) -> Tensor:
+def _points(site: str, ids: object) -> Tensor:
     if not isinstance(ids, Tensor) or ids.dtype != torch.uint8 or ids.shape[1:] != (POINT,):
         raise FedweaveError(f"{site}: what came from there are no blinded ids; install the same fedweave everywhere.")
     return ids

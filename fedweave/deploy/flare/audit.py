@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -135,12 +134,12 @@ def _in_rounds(ledger: pa.Table, names: set[str]) -> list[Record]:
     return [row for row in asked if row["purpose"] in (SETUP, TRAINING, EVALUATION)]
 
 
-def _message(row: Record) -> tuple[Any, ...]:
+def _message(row: Record) -> tuple[object, ...]:
     words = row["mechanism"], row["reveals"]
     return row["round"], row["step"], row["key"], row["shape"], row["bytes"], row["to"], *words
 
 
-def _worded(message: tuple[Any, ...]) -> str:
+def _worded(message: tuple[object, ...]) -> str:
     round, step, key, _, size, to, mechanism, reveals = message
     told = f" ({reveals}; protection: {mechanism})" if reveals else ""
     return f"round {round}: {step}: {key}, {size:,} bytes{f' to {to}' if to else ''}{told}"

@@ -42,7 +42,7 @@ class Doorkeeper(FedAdminAgent):
         if NEEDED.issuperset(processor.get_topics()):
             super().register_processor(processor)
 
-    def _dispatch_request(self, request: Any) -> Any:
+    def _dispatch_request(self, request: object) -> Any:
         if (why := refused(request)) is not None:
             return new_cell_message({}, error_reply(why))
         return super()._dispatch_request(request)
@@ -59,7 +59,7 @@ def refused(request: Any) -> str | None:
     return None
 
 
-def _is_id(job: Any) -> bool:
+def _is_id(job: object) -> bool:
     try:
         return isinstance(job, str) and str(uuid.UUID(job)) == job
     except ValueError:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class Flare(Engine):
         held: Mapping[str, Graph] | None = None,
         quorum: float | None = None,
         limit: int = 512_000_000,
-        root: Any = None,
+        root: object = None,
         resend: bool = True,
         heads: Heads | None = None,
     ) -> None:

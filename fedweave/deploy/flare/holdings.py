@@ -11,6 +11,7 @@ import torch
 
 from fedweave.build import graph_of
 from fedweave.config import Config
+from fedweave.core.arrays import DTYPES
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.records import Record
 from fedweave.core.text import counted
@@ -73,7 +74,7 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
     Raises:
         DataError: a file is absent or refused, has no split, or the two graphs do not fit together.
     """
-    dtype = getattr(torch, config.engine.values["dtype"])
+    dtype = DTYPES[config.engine.values["dtype"]]
     data = own_graph(site, folder)
     test = None if site.test is None else global_test(folder / site.test, site, dtype)
     if test is not None and test.x.shape[1] != data.features:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from statistics import median_low
-from typing import Any
 
 from torch import Tensor
 
@@ -146,7 +145,7 @@ def _structure(tree: Tree, info: StepInfo) -> Structure:
     return tuple((path, _form(leaf, info.ragged, path in nodes)) for path, leaf in leaves(tree))
 
 
-def _form(leaf: Any, ragged: bool = False, per_node: bool = False) -> str:
+def _form(leaf: object, ragged: bool = False, per_node: bool = False) -> str:
     if not isinstance(leaf, Tensor | Sparsified):
         return type(leaf).__name__
     shape = f"{len(leaf.shape)}-d" if ragged else str(list(leaf.shape))

@@ -73,7 +73,7 @@ def as_kept_back(sends: Declaration, deny: Sequence[str]) -> Declaration:
     return {key: replace(own, reveals="nothing: kept back") if key in deny else own for key, own in whole.items()}
 
 
-def _hidden(leaf: Any) -> Any:
+def _hidden(leaf: object) -> Any:
     if isinstance(leaf, dict):
         return {key: _hidden(below) for key, below in leaf.items()}
     return leaf[:0] if isinstance(leaf, torch.Tensor) else -1

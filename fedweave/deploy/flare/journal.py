@@ -64,7 +64,7 @@ class Journal(Ledger):
         with plain_errors(self.path):
             os.fsync(self._file.fileno())
 
-    def note(self, kind: str, **fields: Any) -> None:
+    def note(self, kind: str, **fields: object) -> None:
         """Write down what is no entry, with the time; it outlasts the process and, once an entry follows, power."""
         self._write({"note": kind, "at": now(), **fields})
 
@@ -111,7 +111,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def append_note(path: Path, kind: str, **fields: Any) -> None:
+def append_note(path: Path, kind: str, **fields: object) -> None:
     """As `Journal.note`, in a file that nobody has open; on the disk when this returns."""
     _end_last_line(path)
     with open(path, "a", encoding="utf-8", opener=private_file) as file:

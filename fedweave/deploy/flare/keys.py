@@ -8,7 +8,7 @@ from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.config import registry
 from fedweave.config.names import check_name, nearest
-from fedweave.core.federation import StepInfo, step_info, step_name
+from fedweave.core.federation import StepInfo, is_step, step_info, step_name
 from fedweave.deploy.flare.alignment import MEETING
 from fedweave.deploy.flare.joining import JOINING
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_site_file
@@ -116,11 +116,11 @@ def _made(kind: Any) -> Any:
     raise ConfigError(f"{kind.__name__} takes no model with its default settings, so that what it sends is not known")
 
 
-def _steps(algorithm: object) -> list[Any]:
+def _steps(algorithm: object) -> list[object]:
     places = [algorithm, *(algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ())]
-    marked = [(place, name) for place in places for name, own in _members(place) if hasattr(own, "on_client")]
+    marked = [(place, name) for place in places for name, own in _members(place) if is_step(own)]
     return [getattr(place, name) for place, name in marked]
 
 
-def _members(place: Any) -> list[tuple[str, Any]]:
+def _members(place: object) -> list[tuple[str, object]]:
     return [item for kind in type(place).__mro__ for item in vars(kind).items()]

@@ -1,7 +1,5 @@
 """How a site's job process is started, such that its death is this site's alone."""
 
-from typing import Any
-
 from nvflare.apis.job_launcher_spec import JobReturnCode
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
@@ -13,7 +11,7 @@ class SiteLauncher(ClientProcessJobLauncher):
     """NVFlare's launcher of processes, without its report of a killed one: on such a report the server would end the
     job for all sites, whereas a round goes on if its quorum holds."""
 
-    def launch_job(self, job_meta: Record, fl_ctx: Any) -> ProcessHandle:
+    def launch_job(self, job_meta: Record, fl_ctx: object) -> ProcessHandle:
         """Start the job's process."""
         return _Handle(process_adapter=super().launch_job(job_meta, fl_ctx).adapter)
 

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
@@ -136,7 +135,7 @@ def tensor(blob: bytes) -> Tensor:
     return torch.frombuffer(bytearray(blob), dtype=torch.uint8)
 
 
-def data(leaf: Any) -> bytes:
+def data(leaf: object) -> bytes:
     """Undo `tensor`."""
     if not isinstance(leaf, Tensor) or leaf.dtype != torch.uint8:
         raise CallRefused("secure sum: what is to be bytes is none")

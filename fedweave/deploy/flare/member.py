@@ -12,6 +12,7 @@ import torch
 
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
+from fedweave.core.arrays import DTYPES
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
 from fedweave.core.records import Record
@@ -198,7 +199,7 @@ class Member:
             raise CallRefused("a party of a vertical federation aligns its nodes once, right after it has joined")
         if job.found.meeting is not None:
             check_aligned(job.rules, len(told["common"]))
-        holdings = job.found.align(told, getattr(torch, job.config.engine.values["dtype"]))
+        holdings = job.found.align(told, DTYPES[job.config.engine.values["dtype"]])
         if job.found.data.ids:
             self._log.info("%s", job.aligned(job.found, holdings))
         job.check_marks(job.found.marks(holdings.data))

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave.build import graph_of
 from fedweave.config import Config
-from fedweave.core.algorithm import Calls, calls_of, capabilities, check_rounds
+from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities, check_rounds
+from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
@@ -59,7 +59,7 @@ class Participation:
     carry (`requests.pin`). limit: bytes that a message's sparse leaves may take, and a peer's parcel.
     """
 
-    algorithm: Any = None
+    algorithm: Algorithm | None = None
     ready = False  # for steps
     target: Mapping[str, int] = MappingProxyType({})  # see `targets.targeted`
 
@@ -237,7 +237,7 @@ class Participation:
         if self._waiting is None:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
         found, motifs = self._waiting
-        sizes, dtype = checked(told, self.needed), getattr(torch, self.config.engine.values["dtype"])
+        sizes, dtype = checked(told, self.needed), DTYPES[self.config.engine.values["dtype"]]
         graph = graph_of(found.data, found.features, dtype, motifs=padded(motifs, sizes[LIST]))
         self._waiting = None
         self._take_up(replace(found, graph=graph))
@@ -300,7 +300,7 @@ class Participation:
         """The site's data now."""
         return self._data.graphs[self.draws_as]
 
-    def replace(self, made: Any, call: Call) -> dict[str, int]:
+    def replace(self, made: object, call: Call) -> dict[str, int]:
         """Keep the data that a step made, if it made any; what the server hears of it."""
         graph = (
             None if made is None else accepted(made, self.graph, self._data.classes, f"the graph that {call.step} made")
@@ -311,7 +311,7 @@ class Participation:
         return {VERSION: self._data.versions[self.draws_as]}
 
 
-def suited(config: Config, data: Dataset, width: int, scaling: str) -> Any:
+def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm:
     """The algorithm with a model for a site's `data`, whose features are `width` columns and scaled so.
 
     Raises:
@@ -320,7 +320,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Any:
     model = config.model.make().build(width, data.classes)
     check_examples(config, data)
     check_pooling(config, data, model)
-    algorithm = config.algorithm.make(model)
+    algorithm: Algorithm = config.algorithm.make(model)
     check_rounds(algorithm, config.general.rounds)
     check_scaling(scaling, algorithm, ("example", "node"))
     return algorithm

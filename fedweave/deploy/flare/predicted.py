@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from fedweave.algorithms.deployment import deployable
 from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
@@ -32,7 +32,7 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger) -> bo
     predicted into the run's folder; whether there was anything."""
     found: Tensor | None = state.pop("prediction", None)
     if (model := state.pop("model", None)) is not None:
-        found = probabilities(job.algorithm.net, model, job.graph)
+        found = probabilities(deployable(job.algorithm).net, model, job.graph)
     if found is None:
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
@@ -42,7 +42,7 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger) -> bo
     return True
 
 
-def predicting(algorithm: Any, state: Tree, sites: Sequence[str]) -> list[str]:
+def predicting(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:
     """Those of the `sites` that predict with a finished run: all, or of a vertical run's parties those with labels."""
     return [site for site in sites if not capabilities(algorithm).predicts or state["holders"][site]]
 

@@ -157,7 +157,7 @@ class _Certificates(CertBuilder):
     """NVFlare's, which are valid from when they are made, so that no slower clock takes them."""
 
     @staticmethod
-    def _generate_cert(*about: Any, not_valid_before: datetime | None = None, **more: Any) -> Any:
+    def _generate_cert(*about: object, not_valid_before: datetime | None = None, **more: object) -> Any:
         first = (not_valid_before or datetime.now(UTC)) - BEFORE
         return CertBuilder._generate_cert(*about, not_valid_before=first, **more)
 
@@ -246,5 +246,5 @@ def _component_paths(components: Sequence[Record]) -> list[str]:
     return [component["path"] for component in components]
 
 
-def _write(path: Path, content: Any) -> None:
+def _write(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")

@@ -18,6 +18,7 @@ from nvflare.collab import collab
 from fedweave.algorithms.deployment import deployable
 from fedweave.config import Config, resolve
 from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
+from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
@@ -175,7 +176,7 @@ class Server:
         values = config.engine.values
         if values["threads"]:
             torch.set_num_threads(values["threads"])
-        kind, dtype = config.algorithm.kind, getattr(torch, values["dtype"])
+        kind, dtype = config.algorithm.kind, DTYPES[values["dtype"]]
         needs = capabilities(kind)
         check_of_sites(config.algorithm)
         fed = Flare(
@@ -241,7 +242,7 @@ def mistaken(error: FedweaveError) -> bool:
     return isinstance(error, UserError) or mendable(error.missing.values() if isinstance(error, ClientsMissing) else ())
 
 
-def _command(topic: str, data: Any, fl_ctx: Any, progress: Progress, stop: Stop) -> Record:
+def _command(topic: str, data: object, fl_ctx: object, progress: Progress, stop: Stop) -> Record:
     """What a watcher may ask of a running job: how far it is, and to stop after the round."""
     if isinstance(data, dict) and data.get("stop"):
         stop.signal = signal.SIGTERM

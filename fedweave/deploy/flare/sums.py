@@ -174,5 +174,5 @@ def _alike(step: str, heard: Mapping[str, str]) -> str:
     return heard[first]
 
 
-def _is_bytes(leaf: Any, form: tuple[int, ...]) -> bool:
+def _is_bytes(leaf: object, form: tuple[int, ...]) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.dtype == torch.uint8 and leaf.shape == form

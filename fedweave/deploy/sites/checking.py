@@ -11,6 +11,7 @@ from pathlib import Path
 from fedweave.config import Config
 from fedweave.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.core.algorithm import calls_of, capabilities
+from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.text import counted
 from fedweave.deploy.flare.admission import check_of_sites
@@ -97,9 +98,8 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
     Raises:
         FedweaveError: a file is refused, or the algorithm refuses to begin.
     """
-    import torch
 
-    dtype, seed = getattr(torch, config.engine.values["dtype"]), config.general.seed
+    dtype, seed = DTYPES[config.engine.values["dtype"]], config.general.seed
     test, held = server_test(folder, dtype), server_graphs(folder, dtype)
     form = next((form for form in told.forms.values() if form.get("features") and form.get("classes")), {})
     features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)

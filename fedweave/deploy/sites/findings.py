@@ -21,7 +21,7 @@ class Found:
     facts: list[tuple[str, str]] = field(default_factory=list)
     forms: dict[str, Record] = field(default_factory=dict)
 
-    def attempt(self, whose: str, look: Callable[[], Any], file: Path | None = None) -> Any:
+    def attempt(self, whose: str, look: Callable[[], object], file: Path | None = None) -> Any:
         """What `look` returns; None where it finds faults, which are noted each, with the `file` that they are in."""
         try:
             return look()

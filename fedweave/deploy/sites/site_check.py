@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedweave.build import graph_of
 from fedweave.config import Config
-from fedweave.core.algorithm import calls_of, capabilities
+from fedweave.core.algorithm import Algorithm, calls_of, capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.core.text import counted
 from fedweave.datasets.alike import not_composed
@@ -143,7 +142,7 @@ def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: F
 
 def _rehearse(
     folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], told: Found
-) -> Any:
+) -> Algorithm | None:
     """Make the algorithm as the site does, and see what the policy says of all that it declares to send. Returns it.
 
     Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedweave.privacy.secure_sum import SLOTS
 
@@ -74,7 +74,7 @@ class Answers:
     shares: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
 
-def told(*what: Any) -> bytes:
+def told(*what: object) -> bytes:
     """The one byte string of a list of words, numbers, bytes and lists; no two lists have the same."""
     return json.dumps(what, default=bytes.hex, ensure_ascii=False, separators=(",", ":")).encode()
 
