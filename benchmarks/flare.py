@@ -86,6 +86,7 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
         graph=None,
         limit=1 << 30,
         asked=SimpleNamespace(predict=False),
+        target={},
         memory=memory,
         heard=lambda asked, info, message: memory.heard(asked.step, message, info),
         keys=Keys(0),

@@ -312,6 +312,7 @@ def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
             edges=edges,
             y=y if part.labels else np.full_like(y, -1),
             sens=None if data.sens is None else data.sens[part.examples],
+            owner=None if data.owner is None else data.owner[part.examples],
             public=part.masks & (y >= 0),
             parties=None,
             ids=tuple(data.ids[i] for i in part.examples) if data.ids and part.columns is None else (),
