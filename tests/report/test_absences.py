@@ -83,7 +83,7 @@ def test_the_page_names_them(tmp_path: Path) -> None:
 
 def test_the_page_says_what_could_not_be_compared_between_sites(tmp_path: Path) -> None:
     def noted(config: Config) -> SimpleNamespace:
-        return SimpleNamespace(**vars(build(config)), note="the columns of bank-c could not be compared")
+        return SimpleNamespace(**vars(build(config)) | {"note": "the columns of bank-c could not be compared"})
 
     summary = run(resolve(DOCUMENT), tmp_path / "run", Terminal(screen(quiet=True)), here=RunBackend(noted))
     assert summary["note"] == "the columns of bank-c could not be compared"

@@ -188,4 +188,5 @@ class BoundsExamples(Protocol):
 def has(part: Part | type[Part], hook: str) -> bool:
     """Whether a part, or its class, has a hook of its own."""
     kind = part if isinstance(part, type) else type(part)
-    return any(hook in vars(base) for base in kind.__mro__[: kind.__mro__.index(Part)])
+    found = next((vars(base)[hook] for base in kind.__mro__ if hook in vars(base)), None)
+    return found is not vars(Part).get(hook)
