@@ -33,7 +33,7 @@ def test_the_number_of_executors_changes_no_number(what: str, shards: int) -> No
     assert distance(subject.sharded(shards).left, everywhere(subject.together().left)) == 0
 
 
-@pytest.mark.parametrize("name", ["fedavg", "dfedgnn", "fedego"])
+@pytest.mark.parametrize("name", ["fedavg", "dfedgnn", pytest.param("fedego", marks=pytest.mark.slow)])
 def test_a_run_is_resumed_with_another_number_of_executors(name: str) -> None:
     subject = Subject(ALGORITHMS[name])
     before = subject.sharded(3)

@@ -66,6 +66,7 @@ def test_other_algorithms_too(algorithm: str) -> None:
     assert distance(run(config), everywhere(run(config.in_process()))) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_worker_that_is_killed_costs_no_number() -> None:
     def kill(built: Any) -> None:
@@ -76,6 +77,7 @@ def test_a_worker_that_is_killed_costs_no_number() -> None:
     assert distance(run(config, kill), everywhere(run(config.in_process()))) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_more_workers_than_cores_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"engine\.workers"):
