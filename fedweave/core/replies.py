@@ -94,7 +94,7 @@ class Replies:
         Accumulated in float64, where the replies lie, and then rounded, so that the result depends neither on the order
         or grouping of clients nor on whether rows that a client never touched are stored (`TouchedRows`).
         """
-        weights = weights.to(self._all.device, torch.float64).to(self.device)
+        weights = weights.to(self.device, torch.float64)
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
         found = self._all.weighted(self._paths(key), weights[self._at])()
