@@ -22,6 +22,7 @@ from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
+from fedweave.algorithms.fedgta import FedGTA, TopologyMix
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
 from fedweave.algorithms.fedproto import ClassPrototypes, FedProto, NearestPrototype
 from fedweave.algorithms.fedprox import FedProx, Proximal
@@ -69,6 +70,7 @@ ALGORITHMS: Record = {
     "fcfl": FCFL,
     "fedpub": FedPUB,
     "fedgcn": FedGCN,
+    "fedgta": FedGTA,
     "graphfl": GraphFL,
     "fedsage": FedSage,
     "fedsage_plus": FedSagePlus,
@@ -137,6 +139,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "series_clusters": SeriesClusters,
     "missing_neighbours": MissingNeighbours,
     "overlap_weights": OverlapWeights,
+    "topology_mix": TopologyMix,
 }
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
@@ -169,6 +172,7 @@ __all__ = [
     "FedAvgM",
     "FedEgo",
     "FedGCN",
+    "FedGTA",
     "FedPUB",
     "FedProto",
     "FedProx",
