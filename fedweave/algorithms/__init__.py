@@ -30,6 +30,8 @@ from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
 from fedweave.algorithms.fedsage import FedSage
 from fedweave.algorithms.fedsage_plus import FedSagePlus, MissingNeighbours
 from fedweave.algorithms.fedstar import FedStar
+from fedweave.algorithms.fedtad import Distilled, FedTAD
+from fedweave.algorithms.fedtgp import FedTGP, NearestTrained, TrainedPrototypes
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
@@ -75,6 +77,8 @@ ALGORITHMS: Record = {
     "fedsage": FedSage,
     "fedsage_plus": FedSagePlus,
     "fedstar": FedStar,
+    "fedtad": FedTAD,
+    "fedtgp": FedTGP,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
     "glasu": GLASU,
@@ -140,6 +144,9 @@ PARTS: dict[str, type[parts.Part]] = {
     "missing_neighbours": MissingNeighbours,
     "overlap_weights": OverlapWeights,
     "topology_mix": TopologyMix,
+    "distilled": Distilled,
+    "trained_prototypes": TrainedPrototypes,
+    "nearest_trained": NearestTrained,
 }
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
@@ -179,6 +186,8 @@ __all__ = [
     "FedSage",
     "FedSagePlus",
     "FedStar",
+    "FedTAD",
+    "FedTGP",
     "GCFLPlus",
     "GraphFL",
     "Local",

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Needs, Part, Round, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
-from fedweave.core.federation import Federation, Sends
+from fedweave.core.federation import Sends
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
@@ -87,15 +87,16 @@ class TopologyMix(Part):
 
 def degrees(graph: Graph) -> Tensor:
     """float64 [n], how many neighbours each node has."""
-    return (graph.edges.operator("sum") @ torch.ones_like(graph.real, dtype=_dtype(graph))[:, None])[:, 0].double()
+    degree: Tensor = graph.edges.operator("sum") @ torch.ones_like(graph.real, dtype=graph.x.dtype)[:, None]
+    return degree[:, 0].double()
 
 
 def propagated(graph: Graph, start: Tensor, train: Tensor, hops: int, alpha: float) -> Tensor:
     """F after `hops` steps F ← α Â F + (1 − α) F_0 that add F_0 to the training nodes' rows each: start, F_0, float64
     [n, C], train bool [n, 1]. Entries may exceed 1."""
-    dtype, a, f = _dtype(graph), graph.edges.operator("gcn"), start
+    a, f = graph.edges.operator("gcn"), start
     for _ in range(hops):
-        f = alpha * (a @ f.to(dtype)).double() + (1 - alpha) * start + torch.where(train, start, 0.0)
+        f = alpha * (a @ f.to(graph.x.dtype)).double() + (1 - alpha) * start + torch.where(train, start, 0.0)
     return f
 
 
@@ -121,10 +122,6 @@ def shares(moments: Tensor, certainty: Tensor, epsilon: float) -> Tensor:
     weight = near * certainty.double()
     weight = torch.where(weight.sum(1, keepdim=True) > 0, weight, near.double())
     return weight / weight.sum(1, keepdim=True)
-
-
-def _dtype(graph: Graph) -> torch.dtype:
-    return graph.x.dtype
 
 
 @preset_of(TopologyMix)

@@ -78,7 +78,9 @@ def test_below_minus_1_all_share_one_model() -> None:
 
 def test_certainty_by_hand() -> None:
     """Of a path of three nodes: C/e a degree where classes are sure, C/e − ln C where they are uniform."""
-    graph = make_graph(np.ones((3, 1)), np.array([[0, 1, 1, 2], [1, 0, 2, 1]]), np.zeros(3, int), np.zeros((3, 3), bool))
+    graph = make_graph(
+        np.ones((3, 1)), np.array([[0, 1, 1, 2], [1, 0, 2, 1]]), np.zeros(3, int), np.zeros((3, 3), bool)
+    )
     degree = degrees(graph)
     assert degree[:3].tolist() == [1, 2, 1]
     assert not degree[3:].any()
