@@ -5,6 +5,7 @@ names. `PARTS` are what the FedAvg family is made of: name in `[algorithm] parts
 """
 
 from fedweave.algorithms import parts
+from fedweave.algorithms.adafgl import AdaFGL
 from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
@@ -64,6 +65,7 @@ ALGORITHMS: Record = {
     "f2gnn": F2GNN,
     "fairfed": FairFed,
     "fairaug": FairAug,
+    "adafgl": AdaFGL,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "eu": EU,
@@ -166,6 +168,7 @@ __all__ = [
     "RFFL",
     "VFGNN",
     "VFL",
+    "AdaFGL",
     "Centralized",
     "DFedGNN",
     "DPFedAvg",

@@ -24,6 +24,7 @@ from fedweave.core.federation import Sends
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
+from fedweave.models.propagation import propagated
 
 TEMPERATURE = 20.0  # of the certainty, in the authors' code
 
@@ -89,15 +90,6 @@ def degrees(graph: Graph) -> Tensor:
     """float64 [n], how many neighbours each node has."""
     degree: Tensor = graph.edges.operator("sum") @ torch.ones_like(graph.real, dtype=graph.x.dtype)[:, None]
     return degree[:, 0].double()
-
-
-def propagated(graph: Graph, start: Tensor, train: Tensor, hops: int, alpha: float) -> Tensor:
-    """F after `hops` steps F ← α Â F + (1 − α) F_0 that add F_0 to the training nodes' rows each: start, F_0, float64
-    [n, C], train bool [n, 1]. Entries may exceed 1."""
-    a, f = graph.edges.operator("gcn"), start
-    for _ in range(hops):
-        f = alpha * (a @ f.to(graph.x.dtype)).double() + (1 - alpha) * start + torch.where(train, start, 0.0)
-    return f
 
 
 def moments(p: Tensor, real: Tensor, orders: int, kind: str) -> Tensor:

@@ -174,8 +174,8 @@ class _Task:
         told = self.answers(args["teachers"], graph)
         own = models.apply(self.model, args["w"], graph)[: len(x)]
         plain = F.cross_entropy(told.transpose(1, 2), self.label.expand(len(told), -1), reduction="none")
-        spread = torch.cdist(args["z"], args["z"]).square() * torch.cdist(x, x, p=1.0) / (NOISE * x.shape[1])
-        semantic, diversity = (args["share"] * plain).sum(), len(told) * torch.exp(-spread.mean())
+        spread = F.pdist(args["z"]).square() * F.pdist(x, p=1.0) / (NOISE * x.shape[1])  # of each pair once
+        semantic, diversity = (args["share"] * plain).sum(), len(told) * torch.exp(-2 * spread.sum() / len(x) ** 2)
         return self.part.semantic * semantic - divergence(own, told, args["share"]) + self.part.diversity * diversity
 
     def apart(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fedgta import TopologyMix, certainty, degrees, moments, propagated, shares
+from fedweave.algorithms.fedgta import TopologyMix, certainty, degrees, moments, shares
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, make_graph
+from fedweave.models.propagation import propagated
 from fedweave.rounds import train
 from tests.contract.federations import CLASSES, distance, federation, gin, graphs, model
 

@@ -1,4 +1,4 @@
-"""FedTAD's reliability, pseudo graph and divergence against arithmetic that was written apart from them, and its laws."""
+"""FedTAD's reliability, pseudo graph and divergence against arithmetic that was written apart, and its laws."""
 
 from typing import Any
 
