@@ -125,7 +125,9 @@ def svg(title: str, plane: tuple[str, str], lines: Lines) -> str:
         parts += _line([(across.place(marker.x), up.place(marker.y)) for marker in line], colour)
         for marker in line:
             parts += _marker(marker, across, up, colour)
-        parts += _labels([(across.place(marker.x), up.place(marker.y), marker.label) for marker in line if marker.label])
+        parts += _labels(
+            [(across.place(marker.x), up.place(marker.y), marker.label) for marker in line if marker.label]
+        )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -140,7 +142,9 @@ def _marker(marker: Marker, across: Axis, up: Axis, colour: str) -> Iterator[str
         left = across.place(max(marker.x - marker.dx, 0))
         yield stroke(f"M{left:.1f},{y:.1f} H{across.place(marker.x + marker.dx):.1f}", colour, width=1)
     if marker.dy:
-        yield stroke(f"M{x:.1f},{up.place(marker.y - marker.dy):.1f} V{up.place(marker.y + marker.dy):.1f}", colour, width=1)
+        yield stroke(
+            f"M{x:.1f},{up.place(marker.y - marker.dy):.1f} V{up.place(marker.y + marker.dy):.1f}", colour, width=1
+        )
     yield _dot(x, y, colour)
 
 
