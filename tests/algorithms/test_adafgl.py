@@ -11,10 +11,10 @@ from fedweave.algorithms.adafgl import AdaFGL
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, make_graph
+from fedweave.experiment.rounds import train
 from fedweave.models import propagation
 from fedweave.models.propagation import Propagation
 from fedweave.ops.sparse import dense
-from fedweave.rounds import train
 from tests.contract.federations import CLASSES, FEATURES, distance, federation, gin, graphs, model
 
 MODULES = Propagation(0.05, 0.2, 0.999, 8, 0.5)

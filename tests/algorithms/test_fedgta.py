@@ -13,8 +13,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, make_graph
+from fedweave.experiment.rounds import train
 from fedweave.models.propagation import propagated
-from fedweave.rounds import train
 from tests.contract.federations import CLASSES, distance, federation, gin, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.3, "weight_decay": 0.0, "local_steps": 2}

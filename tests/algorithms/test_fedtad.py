@@ -9,8 +9,8 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fedtad import divergence, labels, pseudo_graph, reliability, shares
 from fedweave.core.graph import TRAIN, make_graph
+from fedweave.experiment.rounds import train
 from fedweave.ops.sparse import dense
-from fedweave.rounds import train
 from tests.contract.federations import CLASSES, distance, federation, gin, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.3, "weight_decay": 0.0, "local_steps": 2}

@@ -9,7 +9,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fedtgp import NearestTrained, TrainedPrototypes, contrast, first, made, margin
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import CLASSES, HIDDEN, distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.3, "weight_decay": 0.0, "local_steps": 2}
