@@ -10,7 +10,7 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedopt import ServerAdam
 from fedweave.algorithms.fedproto import ClassPrototypes
 from fedweave.algorithms.parts import Clip, Part
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "local_steps": 2}
