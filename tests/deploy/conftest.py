@@ -1,30 +1,15 @@
 """One project for all tests here; imported late, so that tests are skipped with a reason where there is no NVFlare."""
 
 from collections.abc import Iterator
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.keys import keys as keys
+
 if TYPE_CHECKING:
     from tests.deploy.projects import Ran, Refused
-
-
-@pytest.fixture(scope="session", autouse=True)
-def keys() -> Iterator[None]:
-    """A private key is checked whenever it is read, which takes longer than most tests; the same bytes once will do."""
-    if find_spec("nvflare") is None:
-        yield
-        return
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    once = cache(load_pem_private_key)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedweave.deploy.sites.processes.load_pem_private_key", once)
-        patch.setattr("fedweave.privacy.aggregation.identity.load_pem_private_key", once)
-        yield
 
 
 @pytest.fixture(scope="session")
