@@ -290,6 +290,10 @@ def test_what_the_server_holds_is_seen_where_its_folder_is(project: Path) -> Non
     assert (whose, "needs a public sample" in fault) == ("server", True)
 
 
+@pytest.mark.often(
+    "columns-it has 63 features, but the sites' data 64-public",
+    "classes-it has the label 12, but the sites' classes-test",
+)
 @pytest.mark.parametrize("role", ["public", "test"])
 @pytest.mark.parametrize(
     ("fault", "said"),

@@ -199,6 +199,7 @@ def test_a_policy_that_asks_for_it_refuses_plain_updates(project: Path) -> None:
         joined(project, agreed())
 
 
+@pytest.mark.often("revealing")
 @pytest.mark.parametrize(
     ("lost", "away"),
     [

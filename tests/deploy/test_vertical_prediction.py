@@ -54,6 +54,7 @@ def told(project: Path, site: str = "bank-a") -> dict[str, np.ndarray]:
     return {name: np.array(table[name].to_pylist()) for name in table.column_names}
 
 
+@pytest.mark.often("settings0")
 @pytest.mark.parametrize("settings", [{}, {"secure_sum": True}, {"exchanges": 1}])
 def test_sites_predict_what_the_simulation_predicts_and_keep_it(
     project: Path, tmp_path: Path, settings: dict[str, Any]

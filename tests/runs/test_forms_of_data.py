@@ -68,6 +68,7 @@ def as_tables(data: datasets.Dataset, root: Path, names: tuple[str, ...]) -> Pat
     return root
 
 
+@pytest.mark.often("label")
 @pytest.mark.parametrize("kind", ["label", "degree"])
 def test_small_graphs_are_predicted_alike_in_every_form(tmp_path: Path, kind: str) -> None:
     source = MOLECULES if kind == "label" else unlabelled(tmp_path / "tu")
@@ -146,6 +147,7 @@ def archived(data: datasets.Dataset, path: Path) -> Path:
     return path
 
 
+@pytest.mark.often("standard", "scale")
 @pytest.mark.parametrize("how", ["none", "standard", "minmax", "scale"])
 def test_nodes_are_predicted_alike_in_every_form(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     members = in_members(bank(tmp_path / "bank"), tmp_path / "members")

@@ -73,7 +73,7 @@ class Config:
         try:
             self.algorithm.make(self.model.make().build(ANY_FEATURES, ANY_CLASSES))
         except ConfigError as error:
-            raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args)) from error
+            raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args), code=error.code) from error
 
 
 @runtime_checkable
@@ -137,7 +137,9 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         return config, exchanged.told(config.algorithm.label, config.algorithm.values)
     except ConfigError as error:
         remedies = _replacing([str(fault) for fault in error.args], overrides)
-        raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args), *remedies) from error
+        raise ConfigError(
+            *(_flagged(str(fault), overrides) for fault in error.args), *remedies, code=error.code
+        ) from error
 
 
 def read_saved(path: Path) -> Config:
@@ -179,7 +181,8 @@ def _of_a_run(path: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{path} is not the configuration of a run of this version:", *error.args) from error
+        told = f"{path} is not the configuration of a run of this version:"
+        raise ConfigError(told, *error.args, code=error.code) from error
 
 
 def _flagged(fault: str, overrides: Sequence[str]) -> str:
@@ -249,7 +252,8 @@ def resolve(document: Document) -> Config:
             sections[name] = _chosen(name, table)
     with faults:
         for key in section(document, "privacy"):
-            raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
+            told = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"
+            raise ConfigError(told, code="config.unknown-key")
     faults.refuse()
     return Config(General(**top), **sections, folder=folder)
 
@@ -284,7 +288,7 @@ def _located(table: Document) -> tuple[Document, str | None]:
     if folder is None:
         return data, None
     if not isinstance(folder, str) or not folder:
-        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}")
+        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}", code="config.value")
     return {"name": "npz" if folder.endswith(".npz") else "folder", **data}, folder
 
 
@@ -294,7 +298,8 @@ def _chosen(path: str, table: Document) -> Choice:
     if name is None:
         raise ConfigError(
             f"{path}.name: is missing; choose one of {', '.join(registry(path))}, or give your own folder as "
-            f"{path}.path"
+            f"{path}.path",
+            code="config.missing",
         )
     name, kind = lookup(f"{path}.name", path, name)
     more = ["path"] if path == "data" else []
