@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fedweave.config.choice import Choice, accepts, checked_values, choose, taken
 from fedweave.config.names import Faults, check_keys
@@ -27,6 +27,9 @@ from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError
 from fedweave.outside import check_trusted
 
+if TYPE_CHECKING:
+    from fedweave.partition.noise import Noise
+
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
 _PACES = (("lr", "optimizer"), ("server_lr",))  # what tells how far steps go, which belongs together
 MOST_OTHERS = 9  # plug-ins that a hint names
@@ -36,7 +39,8 @@ _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as it
 
 @dataclass(frozen=True)
 class Config:
-    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None."""
+    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
+    the document has no [noise]."""
 
     general: General
     data: Choice
@@ -45,6 +49,7 @@ class Config:
     algorithm: Choice
     engine: Choice
     folder: str | None = None
+    noise: "Noise | None" = None
 
     @property
     def between_sites(self) -> bool:
@@ -62,7 +67,8 @@ class Config:
         sections = {name: getattr(self, name).plain() for name in REGISTRIES}
         if self.folder is not None:
             sections["data"]["path"] = self.folder
-        return {**dataclasses.asdict(self.general), **sections, "privacy": {}}
+        noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
+        return {**dataclasses.asdict(self.general), **sections, **noise, "privacy": {}}
 
     def check_made(self) -> None:
         """Refuse settings that the model or the algorithm refuses whatever the data.
@@ -236,7 +242,7 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults()
     top, sections = Record(), dict[str, Choice]()
     with faults:
-        check_keys("", document, [*general, *REGISTRIES, "privacy"], hint=partial(_in_sections, document))
+        check_keys("", document, [*general, *REGISTRIES, "noise", "privacy"], hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
     folder = None
@@ -249,8 +255,25 @@ def resolve(document: Document) -> Config:
     with faults:
         for key in section(document, "privacy"):
             raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
+    noise = None
+    with faults:
+        noise = _noise(document)
     faults.refuse()
-    return Config(General(**top), **sections, folder=folder)
+    config = Config(General(**top), **sections, folder=folder, noise=noise)
+    if noise is not None and config.between_sites:
+        raise ConfigError("noise: simulations alone make it; between sites everybody reads data of their own")
+    return config
+
+
+def _noise(document: Document) -> "Noise | None":
+    """[noise], if there is one."""
+    if "noise" not in document:
+        return None
+    from fedweave.partition.noise import Noise  # as plug-ins, imported only when needed
+
+    own, table = own_parameters(Noise), section(document, "noise")
+    check_keys("noise", table, [*own])
+    return Noise(**checked_values("noise.", table, own))
 
 
 def _in_sections(document: Document, key: str) -> str:

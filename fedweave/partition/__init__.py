@@ -25,6 +25,7 @@ from fedweave.partition.iid import Random
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
 from fedweave.partition.metis import Metis
+from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
 from fedweave.partition.owners import Column, Folders
 from fedweave.partition.statistics import statistics, totals
@@ -64,6 +65,7 @@ __all__ = [
     "LouvainPlus",
     "Metis",
     "MetisPlus",
+    "Noise",
     "Overlap",
     "Part",
     "Parties",
