@@ -1,7 +1,17 @@
 """Configuration: from a TOML file and the command line's overrides to checked, resolved settings."""
 
 from fedweave.config.choice import Choice
-from fedweave.config.experiment import Config, Exchanged, load_saved, read, read_saved, resolve, with_algorithm, written
+from fedweave.config.experiment import (
+    Config,
+    Exchanged,
+    load_saved,
+    read,
+    read_saved,
+    resolve,
+    tuned,
+    with_algorithm,
+    written,
+)
 from fedweave.config.names import check_name, nearest
 from fedweave.config.plugins import Parameter, lookup, own_parameters, parameters, registry
 from fedweave.config.settings import ENGINES, General, SimulationEngine
@@ -31,6 +41,7 @@ __all__ = [
     "read_saved",
     "registry",
     "resolve",
+    "tuned",
     "with_algorithm",
     "written",
 ]

@@ -34,6 +34,8 @@ ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked a
 _PACES = (("lr", "optimizer"), ("server_lr",))  # what tells how far steps go, which belongs together
 MOST_OTHERS = 9  # plug-ins that a hint names
 _DEVICES, _ON_CPUS = ("device", "gpu", "gpus", "cuda"), " fedweave computes on CPUs; it does not use GPUs."
+TUNE = "tune"  # the key of [algorithm] that lists values for `fedweave sweep` to try
+_FOR_SWEEPS = "algorithm.tune: values that `fedweave sweep` tries"
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
 
 
@@ -127,12 +129,14 @@ def written(document: Document) -> str:
 def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None) -> tuple[Config, list[str]]:
     """Resolve the TOML file at `path`, with `algorithm` in place of its own and then `overrides` ("section.key=value").
 
-    Returns the config and, with another algorithm, sentences on what it keeps of [algorithm] and what not.
+    Returns the config and sentences on what of [algorithm] it does not take: `tune` and, with another algorithm, what
+    that does not have.
 
     Raises:
         ConfigError: the file cannot be read, or a key, name or value is not valid; names it and what is.
     """
     document = load(path)
+    notes = [f"{_FOR_SWEEPS}; one run takes the settings beside them"] if tuned(document) else []
     exchanged = Exchanged()
     if algorithm is not None:
         document, exchanged = with_algorithm(document, algorithm)
@@ -140,10 +144,24 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         override(document, text)
     try:
         config = resolve(document)
-        return config, exchanged.told(config.algorithm.label, config.algorithm.values)
+        return config, [*notes, *exchanged.told(config.algorithm.label, config.algorithm.values)]
     except ConfigError as error:
         remedies = _replacing([str(fault) for fault in error.args], overrides)
         raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args), *remedies) from error
+
+
+def tuned(document: Document) -> dict[str, list[Any]]:
+    """Take the values to try of each key out of [algorithm].
+
+    Raises:
+        ConfigError: they are no table of lists.
+    """
+    found = section(document, "algorithm").pop(TUNE, {})
+    if not isinstance(found, dict) or not all(isinstance(values, list) and values for values in found.values()):
+        raise ConfigError(
+            f"algorithm.{TUNE}: lists of values to try, such as {TUNE} = {{lr = [0.01, 0.1]}}, got {found!r}"
+        )
+    return found
 
 
 def read_saved(path: Path) -> Config:
@@ -320,6 +338,8 @@ def _chosen(path: str, table: Document) -> Choice:
         )
     name, kind = lookup(f"{path}.name", path, name)
     more = ["path"] if path == "data" else []
+    if path == "algorithm" and TUNE in table:
+        raise ConfigError(f"{_FOR_SWEEPS}; leave it out here")
     choice = choose(path, name, kind, parameters(path, kind), table, more, hint=partial(_of_others, path))
     if path != "algorithm":  # an algorithm is given its model, so `build` checks it
         choice.make()

@@ -68,7 +68,7 @@ class Noise:
             raise ConfigError("noise.features: clients with columns of their own keep these; leave it out")
         nodes = _held(data, partition)
         if self.features_by == "gauss":
-            x = data.x.toarray() if sp.issparse(data.x) else data.x.copy()
+            x: np.ndarray = sp.csr_matrix(data.x).toarray() if sp.issparse(data.x) else np.array(data.x)
             x[nodes] += self.features * x.std(0) * rng.standard_normal((len(nodes), data.features), dtype=x.dtype)
             return x
         x = sp.csr_matrix(data.x, copy=True)
