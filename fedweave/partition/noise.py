@@ -68,16 +68,16 @@ class Noise:
             raise ConfigError("noise.features: clients with columns of their own keep these; leave it out")
         nodes = _held(data, partition)
         if self.features_by == "gauss":
-            x: np.ndarray = sp.csr_matrix(data.x).toarray() if sp.issparse(data.x) else np.array(data.x)
+            x: np.ndarray = sp.csr_matrix(data.x).toarray()
             x[nodes] += self.features * x.std(0) * rng.standard_normal((len(nodes), data.features), dtype=x.dtype)
             return x
-        x = sp.csr_matrix(data.x, copy=True)
+        kept = sp.csr_matrix(data.x, copy=True)
         of_held = np.zeros(data.nodes, bool)
         of_held[nodes] = True
-        entries = np.flatnonzero(np.repeat(of_held, np.diff(x.indptr)))
-        x.data[_chosen(entries, self.features, rng)] = 0
-        x.eliminate_zeros()
-        return x if sp.issparse(data.x) else x.toarray()
+        entries = np.flatnonzero(np.repeat(of_held, np.diff(kept.indptr)))
+        kept.data[_chosen(entries, self.features, rng)] = 0
+        kept.eliminate_zeros()
+        return kept if sp.issparse(data.x) else kept.toarray()
 
     def _edges(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> Dataset:
         if any(part.edges is not None for part in partition.parts):
