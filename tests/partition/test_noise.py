@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedweave.build import ingredients
-from fedweave.config import resolve
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
+from fedweave.experiment.build import ingredients
+from fedweave.experiment.config import resolve
 from fedweave.partition import Dirichlet, GraphsIID, LabelSkew, Noise, Partition, Perturbed
 from tests.partition.test_field_partitions import rings
 

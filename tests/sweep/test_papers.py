@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.config import read, resolve
 from fedweave.errors import ConfigError
+from fedweave.experiment.config import read, resolve
+from fedweave.papers import session
 from fedweave.report.reading import Group
-from fedweave.reproduce import session
 from fedweave.sweep import charts, choosing, paper
 from fedweave.sweep.plan import keys_of, planned, share
 from fedweave.sweep.slurm import afterwards, script

@@ -1,0 +1,108 @@
+"""The command `fedweave sweep`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedweave.cli.options import Experiment, Settings
+from fedweave.core.text import counted
+from fedweave.errors import FedweaveError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from fedweave.papers.grid import PlannedRun
+
+
+def sweep(
+    config: Experiment,
+    seeds: Annotated[str, typer.Option(metavar="0-4", help="Seeds, as a range or with commas between.")] = "0-4",
+    algorithms: Annotated[str, typer.Option(metavar="A,B", help="Algorithms (the configuration's own).")] = "",
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="section.key=a,b", help="Values to try, all with all; repeatable."),
+    ] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="section.key",
+            help="A key of the grid to compare algorithms over, not to choose by validation; repeatable. Keys of "
+            "[algorithm] and [model] alone are chosen.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where it is kept (sweeps/<experiment>).")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Do anew what was run with other code or data; keep the rest.")
+    ] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Also sweep.tex, the table for a paper.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Also sweep.csv, a line per run.")] = False,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also figures with captions, as SVG and PDF, by matplotlib.")
+    ] = None,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Do the I-th of N shares of the runs; the table is made without it.")
+    ] = "",
+    slurm: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Run nothing, but write the script of an array of N jobs.")
+    ] = 0,
+) -> None:
+    """Run an experiment with several seeds, algorithms and settings; finished runs are used again.
+
+    At the end one table, with each algorithm's setting chosen by validation, and one page with all runs and paired
+    tests.
+    """
+    from fedweave.report.terminal import screen
+    from fedweave.sweep import slurm as scripts
+    from fedweave.sweep.plan import check_over, keys_of, planned, share, up_to_date
+    from fedweave.sweep.results import Asked, finish
+    from fedweave.sweep.table import lost
+
+    folder, console = out or Path("sweeps") / config.stem, screen()
+    runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
+    asked = Asked(keys_of(config, grid or []), tuple(over or ()), latex, csv, figures)
+    check_over(asked.over, asked.keys)
+    asked.check()
+    for note in about:
+        console.print(f"note: {note}", highlight=False, markup=False)
+    if slurm:
+        _say(console, *scripts.save(sys.argv[1:], slurm, jobs, folder))
+        return
+    runs = up_to_date(share(runs, shard) if shard else runs, overwrite)
+    failed = _execute(console, runs, jobs)
+    if shard and not failed:
+        _say(console, f"shard {shard} is done; once all are: {scripts.afterwards(sys.argv[1:])}")
+    elif not shard:
+        finish(console, folder, runs, failed, asked)
+    if failed:
+        raise FedweaveError("; ".join(lost(runs, failed, asked.keys)))
+
+
+def _say(console: "Console", *lines: str) -> None:
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dict[str, str]:
+    """Do what is not done yet; {name: why} of what failed."""
+    from fedweave.papers.session import watched
+    from fedweave.papers.workers import Stopped
+
+    def unfinished() -> list["PlannedRun"]:
+        return [run for run in runs if not run.finished()]
+
+    todo = unfinished()
+    console.print(f"{counted(len(runs), 'run')}, {len(runs) - len(todo)} of them done already", highlight=False)
+    try:
+        return watched(console, todo, jobs, len(runs), unfinished)
+    except Stopped as error:
+        typer.echo(f"{error} Continue with: {shlex.join(['fedweave', *sys.argv[1:]])}", err=True)
+        raise typer.Exit(128 + error.signal) from error
