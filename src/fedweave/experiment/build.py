@@ -90,6 +90,8 @@ def ingredients(config: Config) -> Ingredients:
     seed = config.general.seed
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
     partition = cut(config.partition.make(), data, seed)
+    if config.noise is not None:
+        data, partition = config.noise.applied(data, partition, seed)
     seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
     check_labels_and_nodes(config, data, seen)
     model = config.model.make().build(width(data, seen), data.classes)

@@ -79,7 +79,9 @@ class Minibatches:
             ValueError: the model needs the whole graph, or a matrix of it of which samples give no estimate.
         """
         if models.needs_graph(model):
-            raise ValueError("a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn or gat")
+            raise ValueError(
+                "h2gcn and a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn or gat"
+            )
         passing = [i for i, layer in reversed([*enumerate(model)]) if layer.operator is not None]
         if odd := [model[i].operator for i in passing if model[i].operator not in Sampled.KINDS]:
             raise ValueError(

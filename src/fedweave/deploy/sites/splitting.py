@@ -24,9 +24,12 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     """The configuration's data and its cut into one part per site.
 
     Raises:
-        UserError: the partition has another number of clients, or a site has the name of another part's party.
+        UserError: the partition has another number of clients, a site has the name of another part's party, or the
+            data is to be noised.
     """
     seed = config.general.seed
+    if config.noise is not None:
+        raise UserError("[noise] is of simulations, and sites are handed what the data says; leave it out.")
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
     partition = cut(config.partition.make(), data, seed)
     if len(partition.parts) != len(sites):
