@@ -26,7 +26,7 @@ from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.requests import pin, versions
 from fedweave.deploy.flare.session import administer
-from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.sites.ports import free_port, wait_until_open
 from fedweave.deploy.sites.processes import members
 from fedweave.deploy.sites.project import Project, read_project
@@ -105,7 +105,7 @@ def bring(project: Path, root: Path) -> Path:
     for site in SITES:
         shutil.copytree(root / site, project / site / "data", dirs_exist_ok=True)
         about = {"path": "data", "labels": ["c0", "c1", "c2"], "normalise": "standard"}
-        write_site_file(project / site / SITE_FILE, about)
+        write_site_file(project / site / SITE_FILE, about, measures=list(FINE))
     return project
 
 

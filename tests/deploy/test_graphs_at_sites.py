@@ -17,7 +17,7 @@ from fedweave.core.tree import encode
 from fedweave.deploy.flare.agreements import check_names
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.requests import pin
-from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.splitting import split
 from fedweave.errors import ClientsMissing, UserError
@@ -89,7 +89,7 @@ def bring_tables(project: Path, config: Config, **about: Any) -> None:
         given, _ = read_site_file(project / site / SITE_FILE)
         write_tables(project / site / "tables", arrays(COUNT, 5), part.examples.tolist(), part.masks)
         named = {"path": "tables", "test": "test.npz", "classes": 2, "node_labels": KINDS, "draws_as": given.draws_as}
-        write_site_file(project / site / SITE_FILE, named | about)
+        write_site_file(project / site / SITE_FILE, named | about, measures=list(FINE))
 
 
 def pad_request(config: Config) -> str:
@@ -116,7 +116,7 @@ def test_sites_with_small_graphs_give_the_numbers_of_the_simulation(
     made = cut_again(project, config)
     for site in SITES if settings is BATCHES else ():  # an epoch's last mini-batch is of one graph
         path = made / site / SITE_FILE
-        path.write_text(path.read_text().partition("[policy]")[0] + "[policy]\nmin_nodes = 1\n")
+        path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\nmeasures = {[*FINE]}\nmin_nodes = 1\n")
     check_equal(made, config)
 
 

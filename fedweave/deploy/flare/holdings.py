@@ -38,12 +38,17 @@ class LabelVersion(NamedTuple):
 
     @classmethod
     def of(cls, data: Dataset, rows: np.ndarray) -> "LabelVersion":
-        """Of `data`, of whose nodes a run has the `rows` int64 [m]; whatever the order in which a file lists nodes that
-        have ids."""
-        order = sorted(range(data.nodes), key=lambda row: data.ids[row]) if data.ids else [*range(data.nodes)]
+        """Of `data`, of whose examples a run has the `rows` int64 [m]; whatever the order in which a file lists
+        examples that have ids."""
+        order = sorted(range(data.examples), key=lambda row: data.ids[row]) if data.ids else [*range(data.examples)]
         told = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
         digest = hashlib.blake2b(json.dumps(told).encode()).digest()
-        return cls(digest, np.argsort(order)[rows], data.nodes)
+        return cls(digest, np.argsort(order)[rows], data.examples)
+
+    @classmethod
+    def of_rows(cls, y: np.ndarray) -> "LabelVersion":
+        """Of the labels y int64 [n] of a run's examples, which have changed since they were loaded."""
+        return cls(hashlib.blake2b(y.tobytes()).digest(), np.arange(len(y)), len(y))
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,8 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
             f"it has {counted(test.x.shape[1], 'feature')}, not {data.features}",
             "Use the same columns.",
         )
-    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site))
+    version = LabelVersion.of(data, np.arange(data.examples))
+    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version)
 
 
 def own_graph(site: SiteData, folder: Path) -> Dataset:

@@ -15,7 +15,6 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree, check, decode, encode, leaves
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.admission import admitted, check_sites
@@ -30,8 +29,8 @@ from fedweave.deploy.flare.keys import read_checked
 from fedweave.deploy.flare.lengths import said
 from fedweave.deploy.flare.participation import Participation
 from fedweave.deploy.flare.party import PartyData, read_own
-from fedweave.deploy.flare.peers import HEARD, ROUNDED, WRITTEN, Post, Receipt
-from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_reply
+from fedweave.deploy.flare.peers import HEARD, WRITTEN, Post, Receipt
+from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_evaluations, check_reply
 from fedweave.deploy.flare.predicted import leave, set_aside
 from fedweave.deploy.flare.received import read_received
 from fedweave.deploy.flare.releases import with_fingerprints
@@ -48,7 +47,7 @@ from fedweave.deploy.flare.requests import (
     described,
     read_request,
 )
-from fedweave.deploy.flare.scores import declared, rounded
+from fedweave.deploy.flare.scores import is_scoring
 from fedweave.deploy.flare.secret import lasting, noise_key
 from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules
 from fedweave.deploy.flare.steps import carry_out
@@ -246,9 +245,11 @@ class Member:
         call = job.keys.step(asked.step, asked.again)
         key = of_client(call, "client", torch.tensor(random.word(job.draws_as), device="cpu"))
         secret, own = self._folder / SECRET, job.memory.begun(info)
-        drawn = lasting(secret, job.found.version)
+        drawn = lasting(secret, job.labels)
         client = Client(job.graph, own, key, noise_key(secret), job.found.test, lasting=drawn)
         received, faults = read_received(job, asked, self._name, self._log)
+        scoring = job.scoring_of(step)
+        draws = scoring.show(client, job.classes)
         with torch.no_grad():
             reply = carry_out(asked.step, step, client, message | received)
             made = taken(reply, info)
@@ -256,11 +257,8 @@ class Member:
             check(client.state, f"the state that {asked.step} keeps")
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
-        noted: Record = {}
-        if step.__name__ in job.scores and job.rules.round_scores > 1:
-            reply = rounded(reply, job.rules.round_scores)
-            info, noted = declared(info, reply, job.rules.round_scores), {ROUNDED: job.rules.round_scores}
-        info = with_fingerprints(asked.step, info, reply, client.state)
+        reply, info, noted = scoring.left(reply, info, job.classes)
+        info = with_fingerprints(asked.step, info, reply, client.state | draws)
         heard = job.heard(asked, info, message)
         noted |= faults | (job.replace(made, asked) if info.replaces_data else {})
         if info.sums:
@@ -308,6 +306,8 @@ class Member:
         copies, way = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
             check_calls(job.rules, job.accounts.spent, name)
+            if is_scoring(info):
+                check_evaluations(job.rules, job.accounts.spent)
             if name in job.target:
                 check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)

@@ -4,6 +4,7 @@ from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, step_name
 from fedweave.core.purposes import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.errors import CallRefused
+from fedweave.rounds import evaluated
 
 
 class Order:
@@ -13,15 +14,16 @@ class Order:
     after what follows it. A site may be left out of some. Set-up is round 0, evaluation the end of a round.
 
     calls: those of the site's own algorithm. after: the round whose state the job continues from, -1 for none. rounds:
-    how many there are. predict: the job has a finished run's models predict, which are those after that round.
+    how many there are. every: in which of them there are evaluations (`rounds.evaluated`). predict: the job has a
+    finished run's models predict, which are those after that round.
     """
 
-    def __init__(self, calls: Calls, after: int, rounds: int, predict: bool = False) -> None:
+    def __init__(self, calls: Calls, after: int, rounds: int, predict: bool = False, every: int = 1) -> None:
         self._setup, self._round = _names(calls.setup), _names((*calls.round, *calls.evaluation))
         self._training = len(calls.round)
         self._predicted = _names(calls.prediction) if predict else None
         self._first, self._last = (after, after) if predict else (after + 1, rounds)
-        self._reached = (self._first, -1)
+        self._every, self._reached = every, (self._first, -1)
 
     def admit(self, step: str, round: int, again: int) -> None:
         """Note that the `again`-th further call of `step` in `round` has come.
@@ -49,7 +51,9 @@ class Order:
     def _due(self, round: int) -> tuple[str, ...]:
         if self._predicted is not None:
             return self._predicted
-        return self._round if round else self._setup
+        if not round:
+            return self._setup
+        return self._round if evaluated(round, self._last, self._every) else self._round[: self._training]
 
     def _expected(self) -> str:
         round, place = self._reached

@@ -14,7 +14,7 @@ from fedweave.config import Config
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities, check_rounds
 from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
-from fedweave.core.federation import StepInfo, step_info, step_name
+from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
@@ -23,8 +23,8 @@ from fedweave.demands import check_examples, check_people, check_pooling, check_
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.alignment import read_openings
 from fedweave.deploy.flare.downloads import Downloads
-from fedweave.deploy.flare.foretold import check_declared, needs_all, overspent
-from fedweave.deploy.flare.holdings import Holdings
+from fedweave.deploy.flare.foretold import check_declared, needs_all, overspent, unjudged
+from fedweave.deploy.flare.holdings import Holdings, LabelVersion
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.lengths import checked
 from fedweave.deploy.flare.masking import Masking, data, tensor
@@ -35,6 +35,7 @@ from fedweave.deploy.flare.peers import VERSION, Inbox
 from fedweave.deploy.flare.policy import PolicyViolation, check_batches, check_crowd, check_lists
 from fedweave.deploy.flare.private import private_folder
 from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
+from fedweave.deploy.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.deploy.flare.store import Store
 from fedweave.deploy.flare.targets import check_target, targeted
@@ -197,10 +198,12 @@ class Participation:
         if not self.asked.predict:
             check_people(self.config, found.data, self.algorithm)
             self._foresee(calls, bool((found.data.y >= 0).any()))
-        self.scores = {step.__name__ for step in calls.evaluation}
+        self._scores = {step.__name__ for step in scoring_steps(calls)}
+        self._scoring = scoring_of(self.rules, calls, bool((found.data.y >= 0).any()))
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
-        self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
+        general = self.config.general
+        self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every)
         self.found = found
         known = vocabulary_of(self.algorithm)
         if known is None or self.asked.predict:
@@ -216,6 +219,7 @@ class Participation:
         """
         check_declared(self.rules, calls, labels, len(self.asked.sites))
         self.target, general, done = targeted(self.algorithm, calls), self.config.general, self.asked.round
+        unjudged(self.rules, self.accounts.spent, calls, general, done)
         left = general.rounds - max(done, 0)
         check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
         why = overspent(self.rules, self.accounts.spent, calls, general, done, labels)
@@ -294,6 +298,21 @@ class Participation:
         info = step_info(find_step(self.algorithm, asked.step))
         with self.accounts.open(self.ledger):
             return self.masking.agree(asked, info, told)
+
+    def scoring_of(self, step: Step) -> Scoring:
+        """How what a step replies leaves as scores; as it is of a step that makes none."""
+        return self._scoring if step.__name__ in self._scores else AS_THEY_ARE
+
+    @property
+    def labels(self) -> LabelVersion | None:
+        """Of its labels as they are now, which a step may have changed."""
+        found = self.found.version if isinstance(self.found, Holdings) else None
+        return LabelVersion.of_rows(self.graph.y.numpy()) if self._replaced.tree else found
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the whole federation."""
+        return self.found.data.classes
 
     @property
     def graph(self) -> Graph:

@@ -19,7 +19,7 @@ from fedweave.datasets.odd_features import odd_features
 from fedweave.demands import check_people
 from fedweave.deploy.flare.admission import check_algorithm, check_files, check_members
 from fedweave.deploy.flare.chain import Chain
-from fedweave.deploy.flare.foretold import needs_all, refusals
+from fedweave.deploy.flare.foretold import needs_all, refusals, unjudged
 from fedweave.deploy.flare.holdings import global_test, own_graph
 from fedweave.deploy.flare.joining import fingerprint, withheld
 from fedweave.deploy.flare.journal import journals, read
@@ -165,6 +165,8 @@ def _rehearse(
         (told.faults if certain else told.notes).append((name, said))
     spent, done = _so_far(folder, pin(config.plain(), list(sites)))
     told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
+    judged = partial(unjudged, rules, spent, calls, config.general)
+    told.noted(name, judged, "a run that begins now would be refused: ")
     again = partial(check_target, rules, targeted(algorithm, calls), done, config.general.rounds)
     told.noted(name, again, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
