@@ -25,7 +25,7 @@ from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.sitefile import SiteData
-from fedweave.errors import ConfigError, DataError
+from fedweave.errors import ConfigError, DataError, FedweaveError
 
 
 class LabelVersion(NamedTuple):
@@ -213,3 +213,37 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
     return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of)
+
+
+def fitting(marks: Record) -> Record:
+    """Of the `marks` (`holdings.marks`) those that a run's models need to be as they were in training."""
+    return {what: mark for what, mark in marks.items() if what != "data"}
+
+
+def check_as_before(path: Path, run: str, marks: Record) -> None:
+    """Compare the `marks` of a site's data with those in the file `path`, of when the `run` began.
+
+    Raises:
+        FedweaveError: one is another; says what to bring back. Or the file is damaged.
+    """
+    before = _marks_before(path)
+    if odd := [what for what in marks if what in before and marks[what] != before[what]]:
+        was = before[odd[0]]
+        remedy = {
+            "data": "Bring back the data that the run began with, or start a new run.",
+            "features": f"Give the columns {was}, in this order.",
+            "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
+            "scaling": f"Say normalise = {was!r} in site.toml.",
+            "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
+        }
+        raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
+
+
+def _marks_before(path: Path) -> Record:
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise TypeError("it holds no table")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FedweaveError(f"{path} is damaged ({error}). Bring it back, or start a new run.") from error
+    return found

@@ -126,6 +126,7 @@ class Member:
             raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
         if asked.pin != self._job.pin:
             raise CallRefused(f"{described(asked)} carries another configuration than the one that the site has joined")
+        self._job.renew()
         told = decode(blob, self._job.limit)
         if isinstance(asked, Agree | Open):
             return self._prepare(self._job, asked, told), ""

@@ -21,10 +21,11 @@ from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.demands import check_examples, check_people, check_pooling, check_scaling
 from fedweave.deploy.flare.accounts import Accounts
+from fedweave.deploy.flare.admission import admitted, check_sites
 from fedweave.deploy.flare.alignment import read_openings
 from fedweave.deploy.flare.downloads import Downloads
 from fedweave.deploy.flare.foretold import check_declared, needs_all, overspent, unjudged
-from fedweave.deploy.flare.holdings import Holdings, LabelVersion
+from fedweave.deploy.flare.holdings import Holdings, LabelVersion, check_as_before, fitting
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.lengths import checked
 from fedweave.deploy.flare.masking import Masking, data, tensor
@@ -39,6 +40,7 @@ from fedweave.deploy.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scori
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.deploy.flare.store import Store
 from fedweave.deploy.flare.targets import check_target, targeted
+from fedweave.deploy.flare.tightening import PolicyFile, changed, stricter
 from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.resending import LastReceived
@@ -62,6 +64,7 @@ class Participation:
 
     algorithm: Algorithm | None = None
     ready = False  # for steps
+    _calls: Calls | None = None
     target: Mapping[str, int] = MappingProxyType({})  # see `targets.targeted`
 
     def __init__(
@@ -82,6 +85,7 @@ class Participation:
         self.config, self.found, self.rules, self.draws_as = config, found, rules, draws_as
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
+        self._policy, self._name = PolicyFile(folder), name
         self._waiting: tuple[Holdings, MotifTable] | None = None
         with self.accounts.open():
             self.accounts.chain.check(asked.heads.get(name, ""))
@@ -98,6 +102,29 @@ class Participation:
         self.memory, self._replaced = Memory(own, lasting), Store(own, "data", "data-before-", lasting)
         apart = capabilities(config.algorithm.kind).vertical
         self.downloads, self.last = Downloads(own, rules.max_change, apart, lasting), LastReceived(engine["resend"])
+
+    def renew(self) -> None:
+        """Take up what the owner has tightened in the policy since the last call; what is loosened waits for a job.
+
+        Raises:
+            PolicyViolation: the job may not go on under it. ConfigError: the site's file is not valid any more.
+        """
+        now = self._policy.news()
+        if now is None:
+            return
+        tightened, loosened = changed(self.rules, now)
+        self.rules = stricter(self.rules, now)
+        with self.accounts.open(self.ledger):
+            self.ledger.note("policy", tightened=tightened, loosened=loosened)
+        admitted(now, self.asked.document)
+        check_sites(now, self._name, self.asked.sites)
+        self.downloads.tighten(self.rules.max_change)
+        self.masking.members = now.members or self.masking.members
+        if self._calls is not None:
+            labels = bool((self.found.data.y >= 0).any())
+            self._scoring = scoring_of(self.rules, self._calls, labels)
+            if not self.asked.predict:
+                check_declared(self.rules, self._calls, labels, len(self.asked.sites))
 
     def _check_history(self) -> int:
         """The round of the server's last checkpoint, as far as it told the site.
@@ -198,6 +225,7 @@ class Participation:
         if not self.asked.predict:
             check_people(self.config, found.data, self.algorithm)
             self._foresee(calls, bool((found.data.y >= 0).any()))
+        self._calls = calls
         self._scores = {step.__name__ for step in scoring_steps(calls)}
         self._scoring = scoring_of(self.rules, calls, bool((found.data.y >= 0).any()))
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
@@ -343,37 +371,3 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     check_rounds(algorithm, config.general.rounds)
     check_scaling(scaling, algorithm, ("example", "node"))
     return algorithm
-
-
-def fitting(marks: Record) -> Record:
-    """Of the `marks` (`holdings.marks`) those that a run's models need to be as they were in training."""
-    return {what: mark for what, mark in marks.items() if what != "data"}
-
-
-def check_as_before(path: Path, run: str, marks: Record) -> None:
-    """Compare the `marks` of a site's data with those in the file `path`, of when the `run` began.
-
-    Raises:
-        FedweaveError: one is another; says what to bring back. Or the file is damaged.
-    """
-    before = _marks_before(path)
-    if odd := [what for what in marks if what in before and marks[what] != before[what]]:
-        was = before[odd[0]]
-        remedy = {
-            "data": "Bring back the data that the run began with, or start a new run.",
-            "features": f"Give the columns {was}, in this order.",
-            "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
-            "scaling": f"Say normalise = {was!r} in site.toml.",
-            "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
-        }
-        raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
-
-
-def _marks_before(path: Path) -> Record:
-    try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise TypeError("it holds no table")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FedweaveError(f"{path} is damaged ({error}). Bring it back, or start a new run.") from error
-    return found
