@@ -19,7 +19,7 @@ from fedweave.deploy.flare.agreements import uncompared
 from fedweave.deploy.flare.answers import Answer
 from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.requests import ADMIN
+from fedweave.deploy.flare.requests import ADMIN, release
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.sites.certificates import certificate
 from fedweave.deploy.sites.findings import Found, compare, compare_splits
@@ -33,7 +33,7 @@ from fedweave.engines.calls import with_test
 from fedweave.errors import ConfigError
 
 SOON = 30  # days that a certificate should still last
-PACKAGES = ("fedweave", "torch", "nvflare", "numpy", "pyarrow")
+PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
 
 
 def examine(directory: Path, project: Project, config: Config | None = None) -> Found:
@@ -73,7 +73,7 @@ def check_experiment(config: Config) -> None:
 
 def versions() -> str:
     """What is installed here, to be compared with the other machines."""
-    return ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return ", ".join((f"fedweave {release()}", *(f"{name} {version(name)}" for name in PACKAGES)))
 
 
 def _member(member: SiteProcess, project: Project, config: Config | None, told: Found) -> None:
