@@ -12,32 +12,32 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 import torch
+from fedweave.deploy.flare.parties.alignment import widest
+from fedweave.deploy.flare.server.data import server_graphs
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.site.audit import compare
+from fedweave.deploy.flare.site.holdings import global_test
+from fedweave.deploy.flare.site.sitefile import SiteData
+from fedweave.deploy.flare.wire.journal import Journal, entries
+from fedweave.deploy.flare.wire.scores import NOTHING, Scoring, as_arrived, read_scoring
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 
 from fedweave.algorithms import ALGORITHMS, parts
-from fedweave.build import build
-from fedweave.config import resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
 from fedweave.core.purposes import HELD
 from fedweave.core.tree import Tree, decode, encode
-from fedweave.deploy.flare import member as members
-from fedweave.deploy.flare import secret
-from fedweave.deploy.flare.alignment import widest
-from fedweave.deploy.flare.at_server import server_graphs
-from fedweave.deploy.flare.audit import compare
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import global_test
-from fedweave.deploy.flare.journal import Journal, entries
-from fedweave.deploy.flare.scores import NOTHING, Scoring, as_arrived, read_scoring
-from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.deploy.flare.site import member as members
+from fedweave.deploy.flare.site import steps as secret
 from fedweave.deploy.sites.exporting import form_of
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
 from fedweave.metrics.measured import COARSE
 from fedweave.report.notes import notes
-from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.config import Document
 from fedweave.core.ledger import Ledger
+from fedweave.core.plugins import files_in, label
 from fedweave.core.purposes import EVALUATION, SETUP, TRAINING
 from fedweave.core.records import Record
-from fedweave.deploy.flare.accounts import NO_RUN
-from fedweave.deploy.flare.journal import Records, journal_path, journals, read
-from fedweave.deploy.flare.policy import Spent
-from fedweave.deploy.flare.requests import pin, versions
-from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, read_site_file
+from fedweave.deploy.flare.policy.policy import Spent
+from fedweave.deploy.flare.site.accounts import NO_RUN
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, read_site_file
+from fedweave.deploy.flare.wire.journal import Records, journal_path, journals, read
+from fedweave.deploy.flare.wire.requests import pin, versions
 from fedweave.errors import UserError
-from fedweave.outside import files_in, label
+from fedweave.experiment.config import Document
 from fedweave.report.flows import Flow, flows
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedweave.core.tree import Tree, leaves, not_finite
-from fedweave.deploy.flare.policy import PolicyViolation
-from fedweave.deploy.flare.store import Store
+from fedweave.deploy.flare.policy.policy import PolicyViolation
+from fedweave.deploy.flare.site.memory import Store
 from fedweave.errors import NOT_FINITE, CallRefused
 from fedweave.ops.touched import materialize
 

@@ -7,7 +7,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fedweave.config import Document
 from fedweave.core.engine import Engine
 from fedweave.core.federation import Call, Declaration, Sent, StepInfo
 from fedweave.core.graph import Graph
@@ -17,24 +16,24 @@ from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.deploy.flare.agreements import misshapen, unlike
-from fedweave.deploy.flare.alignment import BLINDING, MEETING, TOLD, meet
-from fedweave.deploy.flare.answers import Link, encoded
-from fedweave.deploy.flare.chain import Heads, behind, heads_in
-from fedweave.deploy.flare.faults import Faults
-from fedweave.deploy.flare.inspection import Inspector
-from fedweave.deploy.flare.joining import JOINING
-from fedweave.deploy.flare.lengths import longest, without
-from fedweave.deploy.flare.peers import Receipt, Relayed, read_faults, read_written
-from fedweave.deploy.flare.requests import pin, versions
-from fedweave.deploy.flare.scores import as_arrived, read_scoring
-from fedweave.deploy.flare.sums import NO_KEYS, Sums
-from fedweave.deploy.flare.versions import DataVersions
+from fedweave.deploy.flare.parties.agreements import misshapen, unlike
+from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING, TOLD, meet
+from fedweave.deploy.flare.parties.lengths import longest, without
+from fedweave.deploy.flare.server.data import DataVersions
+from fedweave.deploy.flare.server.inspection import Faults, Inspector
+from fedweave.deploy.flare.site.joining import JOINING
+from fedweave.deploy.flare.sums.sums import NO_KEYS, Sums
+from fedweave.deploy.flare.wire.answers import Link, encoded
+from fedweave.deploy.flare.wire.chain import Heads, behind, heads_in
+from fedweave.deploy.flare.wire.peers import Receipt, Relayed, read_faults, read_written
+from fedweave.deploy.flare.wire.requests import pin, versions
+from fedweave.deploy.flare.wire.scores import as_arrived, read_scoring
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
 from fedweave.engines.summing import check_alike
 from fedweave.errors import FedweaveError
+from fedweave.experiment.config import Document
 
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
 _NOTHING: Tree = {}

@@ -7,15 +7,22 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from fedweave.config import Config, General
 from fedweave.core.algorithm import Calls, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
 from fedweave.core.tree import nest
-from fedweave.deploy.flare.policy import SCORES, PolicyViolation, Spent, check_evaluations, check_reply, check_summed
-from fedweave.deploy.flare.scores import scoring_of, scoring_steps
-from fedweave.deploy.flare.sitefile import Rules
-from fedweave.rounds import evaluated
+from fedweave.deploy.flare.policy.policy import (
+    SCORES,
+    PolicyViolation,
+    Spent,
+    check_evaluations,
+    check_reply,
+    check_summed,
+)
+from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare.wire.scores import scoring_of, scoring_steps
+from fedweave.experiment.config import Config, General
+from fedweave.experiment.rounds import evaluated
 
 
 def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None:

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedweave.build import graph_of
-from fedweave.config import Config
 from fedweave.core.arrays import DTYPES
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.records import Record
@@ -24,8 +22,10 @@ from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.datasets.sensitive import without_sens
-from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError, FedweaveError
+from fedweave.experiment.build import graph_of
+from fedweave.experiment.config import Config
 
 
 class LabelVersion(NamedTuple):

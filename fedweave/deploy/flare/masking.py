@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.deploy.flare.journal import Journal, last_epoch
-from fedweave.deploy.flare.requests import Agree, Call, Open
+from fedweave.deploy.flare.wire.journal import Journal, last_epoch
+from fedweave.deploy.flare.wire.requests import Agree, Call, Open
 from fedweave.engines.summing import SEED, SHARE
 from fedweave.errors import CallRefused, FedweaveError, told_diverged
 from fedweave.privacy.aggregation import Advert, Answers, Group, Participant, Use, read_identity

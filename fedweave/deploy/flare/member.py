@@ -16,25 +16,32 @@ from fedweave.core.arrays import DTYPES
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
 from fedweave.core.tree import Tree, check, decode, encode, leaves
-from fedweave.deploy.flare.accounts import note_refusal
-from fedweave.deploy.flare.admission import admitted, check_sites
-from fedweave.deploy.flare.alignment import BLINDING, MEETING
-from fedweave.deploy.flare.answers import FORBIDDEN, MISTAKEN, Answer
-from fedweave.deploy.flare.chain import told_heads
-from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN, PAD
-from fedweave.deploy.flare.forms import note_form
-from fedweave.deploy.flare.holdings import Holdings, hold, marks
-from fedweave.deploy.flare.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
-from fedweave.deploy.flare.keys import read_checked
-from fedweave.deploy.flare.lengths import said
-from fedweave.deploy.flare.participation import Participation
-from fedweave.deploy.flare.party import PartyData, read_own
-from fedweave.deploy.flare.peers import HEARD, WRITTEN, Post, Receipt
-from fedweave.deploy.flare.policy import PolicyViolation, check_aligned, check_calls, check_evaluations, check_reply
-from fedweave.deploy.flare.predicted import leave, set_aside
-from fedweave.deploy.flare.received import read_received
-from fedweave.deploy.flare.releases import with_fingerprints
-from fedweave.deploy.flare.requests import (
+from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING
+from fedweave.deploy.flare.parties.lengths import said
+from fedweave.deploy.flare.parties.party import PartyData, read_own
+from fedweave.deploy.flare.policy.admission import admitted, check_sites
+from fedweave.deploy.flare.policy.keys import read_checked
+from fedweave.deploy.flare.policy.policy import (
+    PolicyViolation,
+    check_aligned,
+    check_calls,
+    check_evaluations,
+    check_reply,
+)
+from fedweave.deploy.flare.policy.precheck import check_target
+from fedweave.deploy.flare.server.federation import ALIGN, BLIND, JOIN, PAD
+from fedweave.deploy.flare.site.accounts import note_refusal
+from fedweave.deploy.flare.site.forms import note_form
+from fedweave.deploy.flare.site.holdings import Holdings, hold, marks
+from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
+from fedweave.deploy.flare.site.participation import Participation
+from fedweave.deploy.flare.site.predicted import leave, set_aside
+from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules
+from fedweave.deploy.flare.site.steps import carry_out, lasting, noise_key, read_received, with_fingerprints
+from fedweave.deploy.flare.wire.answers import FORBIDDEN, MISTAKEN, Answer
+from fedweave.deploy.flare.wire.chain import told_heads
+from fedweave.deploy.flare.wire.peers import HEARD, WRITTEN, Post, Receipt
+from fedweave.deploy.flare.wire.requests import (
     Agree,
     Align,
     Blind,
@@ -47,11 +54,7 @@ from fedweave.deploy.flare.requests import (
     described,
     read_request,
 )
-from fedweave.deploy.flare.scores import is_scoring
-from fedweave.deploy.flare.secret import lasting, noise_key
-from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules
-from fedweave.deploy.flare.steps import carry_out
-from fedweave.deploy.flare.targets import check_target
+from fedweave.deploy.flare.wire.scores import is_scoring
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.steps import find_step

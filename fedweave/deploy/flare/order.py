@@ -4,7 +4,7 @@ from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, step_name
 from fedweave.core.purposes import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.errors import CallRefused
-from fedweave.rounds import evaluated
+from fedweave.experiment.rounds import evaluated
 
 
 class Order:

@@ -9,8 +9,6 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from fedweave.build import graph_of
-from fedweave.config import Config
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities, check_rounds
 from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
@@ -19,36 +17,35 @@ from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
-from fedweave.demands import check_examples, check_people, check_pooling, check_scaling
-from fedweave.deploy.flare.accounts import Accounts
-from fedweave.deploy.flare.admission import admitted, check_sites
-from fedweave.deploy.flare.alignment import read_openings
-from fedweave.deploy.flare.downloads import Downloads
-from fedweave.deploy.flare.foretold import check_declared, needs_all, overspent, unjudged
-from fedweave.deploy.flare.holdings import Holdings, LabelVersion, check_as_before, fitting
-from fedweave.deploy.flare.journal import Journal, journal_path
-from fedweave.deploy.flare.lengths import checked
-from fedweave.deploy.flare.masking import Masking, data, tensor
-from fedweave.deploy.flare.memory import Memory
-from fedweave.deploy.flare.order import Order
-from fedweave.deploy.flare.party import PartyData
-from fedweave.deploy.flare.peers import VERSION, Inbox
-from fedweave.deploy.flare.policy import PolicyViolation, check_batches, check_crowd, check_lists
-from fedweave.deploy.flare.private import private_folder
-from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
-from fedweave.deploy.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps
-from fedweave.deploy.flare.sitefile import Rules
-from fedweave.deploy.flare.store import Store
-from fedweave.deploy.flare.targets import check_target, targeted
+from fedweave.deploy.flare.parties.alignment import read_openings
+from fedweave.deploy.flare.parties.lengths import checked
+from fedweave.deploy.flare.parties.party import PartyData
+from fedweave.deploy.flare.policy.admission import admitted, check_sites
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd, check_lists
+from fedweave.deploy.flare.policy.precheck import check_declared, check_target, needs_all, overspent, targeted, unjudged
+from fedweave.deploy.flare.site.accounts import Accounts
+from fedweave.deploy.flare.site.downloads import Downloads
+from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion, check_as_before, fitting
+from fedweave.deploy.flare.site.memory import Memory, Order, Store
+from fedweave.deploy.flare.site.private import private_folder
+from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare.sums.masking import Masking, data, tensor
 from fedweave.deploy.flare.tightening import PolicyFile, changed, stricter
+from fedweave.deploy.flare.wire.journal import Journal, journal_path
+from fedweave.deploy.flare.wire.peers import VERSION, Inbox
+from fedweave.deploy.flare.wire.requests import Agree, Call, Join, Open, pin, versions
+from fedweave.deploy.flare.wire.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps
 from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.resending import LastReceived
 from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
+from fedweave.experiment.build import graph_of
+from fedweave.experiment.config import Config
+from fedweave.experiment.demands import check_examples, check_people, check_pooling, check_scaling
+from fedweave.experiment.runs.files import write
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of
-from fedweave.runs.files import write
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
 # Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.

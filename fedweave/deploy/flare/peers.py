@@ -10,7 +10,7 @@ from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.ledger import Entry
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
-from fedweave.deploy.flare.inspection import Inspector
+from fedweave.deploy.flare.server.inspection import Inspector
 from fedweave.engines.messages import peer_messages
 from fedweave.errors import FedweaveError
 

@@ -10,7 +10,7 @@ from fedweave.core.ledger import Entry
 from fedweave.core.mechanism import Account, Applied, Cost, Gaussian, Mechanism, Mixup, SecureSum, read_applied
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves
-from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.errors import CallRefused
 from fedweave.privacy.gaussian import total_epsilon
 

@@ -12,13 +12,13 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 import fedweave
-from fedweave.config import Document, flat
 from fedweave.core.names import TAKEN
+from fedweave.core.plugins import digests
 from fedweave.core.records import Record
-from fedweave.deploy.flare.sitefile import HEAD
+from fedweave.deploy.flare.site.sitefile import HEAD
 from fedweave.errors import CallRefused
-from fedweave.outside import digests
-from fedweave.runs.resuming import may_change
+from fedweave.experiment.config import Document, flat
+from fedweave.experiment.runs.resuming import may_change
 
 ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
 RESERVED = TAKEN | {ADMIN, SERVER, AUTHORITY}  # the last are whom provisioning gives folders or certificates, too

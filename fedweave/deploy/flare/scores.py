@@ -13,8 +13,8 @@ from fedweave.core.federation import Client, Step, StepInfo, step_info
 from fedweave.core.mechanism import LDP, Derived
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.deploy.flare.peers import SCORED, read_scored
-from fedweave.deploy.flare.sitefile import FINE, Rules
+from fedweave.deploy.flare.site.sitefile import FINE, Rules
+from fedweave.deploy.flare.wire.peers import SCORED, read_scored
 from fedweave.privacy.ldp import kept_probability
 
 COUNTED = ("own", "trained", "global_test")  # what holds pairs of `metrics.classification`

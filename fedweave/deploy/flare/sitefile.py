@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from fedweave.config import dumps, load, own_parameters
-from fedweave.config.choice import checked_values
-from fedweave.config.names import check_keys
 from fedweave.core.records import Record
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
 from fedweave.errors import ConfigError
+from fedweave.experiment.config import dumps, load, own_parameters
+from fedweave.experiment.config.choice import checked_values
+from fedweave.experiment.config.names import check_keys
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
 

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedweave.deploy.flare.keys import read_checked
-from fedweave.deploy.flare.policy import covers
-from fedweave.deploy.flare.sitefile import SITE_FILE, Rules
+from fedweave.deploy.flare.policy.keys import read_checked
+from fedweave.deploy.flare.policy.policy import covers
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules
 
 
 class PolicyFile:

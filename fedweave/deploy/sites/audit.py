@@ -10,7 +10,7 @@ from fedweave.errors import UserError
 from fedweave.report.markup import unmarked
 
 if TYPE_CHECKING:
-    from fedweave.deploy.flare.audit import Audit, Run
+    from fedweave.deploy.flare.site.audit import Audit, Run
 
 _SHOWN = 20  # messages that are named one by one
 
@@ -31,7 +31,7 @@ def audit(
     With --against, only whether the site's own journal and a run agree on what left the site and on the configuration;
     exit code 1 if they do not.
     """
-    from fedweave.deploy.flare.audit import audit as read
+    from fedweave.deploy.flare.site.audit import audit as read
 
     if against is not None:
         if out is not None:
@@ -65,8 +65,8 @@ def _show(found: "Audit") -> None:
 
 
 def _write(directory: Path, found: "Audit", out: Path) -> None:
+    from fedweave.experiment.runs.files import write_page
     from fedweave.report.audit_page import Section, page
-    from fedweave.runs.files import write_page
 
     sections = [Section(run.heading, _told(run), _warnings(run), run.flows) for run in found.runs]
     whole = [_in_all(found), *_caps(found)]
@@ -76,10 +76,10 @@ def _write(directory: Path, found: "Audit", out: Path) -> None:
 
 def _compare(directory: Path, run: Path) -> None:
     """Say where a site's journal and a run's ledger differ."""
-    from fedweave.deploy.flare.audit import compare
-    from fedweave.deploy.flare.journal import journal_path, read
+    from fedweave.deploy.flare.site.audit import compare
+    from fedweave.deploy.flare.wire.journal import journal_path, read
     from fedweave.deploy.sites.running import number_of
-    from fedweave.runs.files import LEDGER, RUN, read_table
+    from fedweave.experiment.runs.files import LEDGER, RUN, read_table
 
     if not (run / RUN).exists():
         raise UserError(
@@ -108,10 +108,10 @@ def _compare(directory: Path, run: Path) -> None:
 
 def _same_configuration(directory: Path, run: Path, number: str) -> bool | None:
     """Whether the run's configuration is the one that the site joined with, None if that cannot be told; say so."""
-    from fedweave.config import load_saved
-    from fedweave.deploy.flare.audit import joined_with
+    from fedweave.deploy.flare.site.audit import joined_with
     from fedweave.deploy.sites.running import sites_of
-    from fedweave.runs.files import CONFIG
+    from fedweave.experiment.config import load_saved
+    from fedweave.experiment.runs.files import CONFIG
 
     sites = sites_of(run)
     same = joined_with(directory, number, load_saved(run / CONFIG), sites) if sites else None
@@ -152,7 +152,7 @@ def _caps(found: "Audit") -> list[str]:
 def _bare(found: "Audit") -> list[str]:
     """What has left, mostly before there was a cap, that no ε bounds and that the policy would not let leave now."""
     from fedweave.core.purposes import FRAMING
-    from fedweave.deploy.flare.policy import covers
+    from fedweave.deploy.flare.policy.policy import covers
     from fedweave.report.ledger import called
 
     sent = [one for run in found.runs for one in run.flows if one.direction != "down" and one.key != FRAMING]

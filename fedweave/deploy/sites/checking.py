@@ -8,29 +8,28 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from fedweave.config import Config
-from fedweave.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.text import counted
-from fedweave.deploy.flare.admission import check_of_sites
-from fedweave.deploy.flare.agreements import uncompared
-from fedweave.deploy.flare.answers import Answer
-from fedweave.deploy.flare.at_server import check_alike, server_graphs, server_test
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.requests import ADMIN, release
-from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET, read_secret
+from fedweave.deploy.flare.parties.agreements import uncompared
+from fedweave.deploy.flare.policy.admission import check_of_sites
+from fedweave.deploy.flare.server.data import check_alike, server_graphs, server_test
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.requests import ADMIN, release
 from fedweave.deploy.sites.certificates import certificate
 from fedweave.deploy.sites.findings import Found, compare, compare_splits
 from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
 from fedweave.deploy.sites.ports import check_port
-from fedweave.deploy.sites.processes import SiteProcess, found
+from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_startup, found
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.site_check import check_site
-from fedweave.deploy.sites.startup import ROOT, check_startup
 from fedweave.engines.calls import with_test
 from fedweave.errors import ConfigError
+from fedweave.experiment.config import Config
+from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
 
 SOON = 30  # days that a certificate should still last
 PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")

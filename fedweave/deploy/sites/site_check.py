@@ -7,31 +7,29 @@ from pathlib import Path
 
 import numpy as np
 
-from fedweave.build import graph_of
-from fedweave.config import Config
 from fedweave.core.algorithm import Algorithm, calls_of, capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.core.text import counted
 from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.odd_data import odd_data
-from fedweave.datasets.odd_features import odd_features
-from fedweave.demands import check_people
-from fedweave.deploy.flare.admission import check_algorithm, check_files, check_members
-from fedweave.deploy.flare.chain import Chain
-from fedweave.deploy.flare.foretold import needs_all, refusals, unjudged
-from fedweave.deploy.flare.holdings import global_test, own_graph
-from fedweave.deploy.flare.joining import fingerprint, withheld
-from fedweave.deploy.flare.journal import journals, read
-from fedweave.deploy.flare.keys import read_checked
-from fedweave.deploy.flare.participation import suited
-from fedweave.deploy.flare.party import read_own
-from fedweave.deploy.flare.policy import Spent, check_batches
-from fedweave.deploy.flare.requests import pin
-from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, SiteData
-from fedweave.deploy.flare.targets import check_target, targeted
-from fedweave.deploy.sites.caps import ending
+from fedweave.datasets.odd_data import odd_data, odd_features
+from fedweave.deploy.flare.parties.party import read_own
+from fedweave.deploy.flare.policy.admission import check_algorithm, check_files, check_members
+from fedweave.deploy.flare.policy.keys import read_checked
+from fedweave.deploy.flare.policy.policy import Spent, check_batches
+from fedweave.deploy.flare.policy.precheck import check_target, needs_all, refusals, targeted, unjudged
+from fedweave.deploy.flare.site.holdings import global_test, own_graph
+from fedweave.deploy.flare.site.joining import fingerprint, withheld
+from fedweave.deploy.flare.site.participation import suited
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, SiteData
+from fedweave.deploy.flare.wire.chain import Chain
+from fedweave.deploy.flare.wire.journal import journals, read
+from fedweave.deploy.flare.wire.requests import pin
 from fedweave.deploy.sites.findings import Found
+from fedweave.deploy.sites.site_check import ending
+from fedweave.experiment.build import graph_of
+from fedweave.experiment.config import Config
+from fedweave.experiment.demands import check_people
 
 
 def check_site(folder: Path, config: Config | None, sites: Sequence[str], told: Found) -> None:

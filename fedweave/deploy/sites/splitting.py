@@ -4,16 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedweave import datasets
-from fedweave.build import global_test_part, shares
-from fedweave.config import Config
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.sensitive import has_sens
-from fedweave.deploy.flare.requests import SERVER
-from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, write_site_file
+from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
+from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.errors import UserError
+from fedweave.experiment.build import global_test_part, shares
+from fedweave.experiment.config import Config
 from fedweave.partition import cut
 from fedweave.partition.base import Partition, client_ids
 
