@@ -8,11 +8,10 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.site.sitefile import Rules
-
 from fedweave.cli import app
-from fedweave.deploy.flare import tightening
-from fedweave.deploy.flare.tightening import changed, stricter
+from fedweave.deploy.flare.policy import tightening
+from fedweave.deploy.flare.policy.tightening import changed, stricter
+from fedweave.deploy.flare.site.sitefile import Rules
 from tests.security.cheating import SITE, Cheat, reply, set_policy
 
 

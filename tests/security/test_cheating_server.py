@@ -12,15 +12,6 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.parties.alignment import opening_tree, read_openings
-from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches
-from fedweave.deploy.flare.site.memory import Order
-from fedweave.deploy.flare.site.sitefile import Rules
-from fedweave.deploy.flare.sums.masking import tensor
-from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.requests import pin, versions
-from fedweave.experiment.config import resolve
-
 from fedweave.algorithms import parts
 from fedweave.cli import app
 from fedweave.core import model as models
@@ -28,7 +19,15 @@ from fedweave.core import random
 from fedweave.core.mechanism import LDP
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.npz import SPLIT
+from fedweave.deploy.flare.parties.alignment import opening_tree, read_openings
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches
+from fedweave.deploy.flare.site.memory import Order
+from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare.sums.masking import tensor
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.requests import pin, versions
 from fedweave.errors import CallRefused
+from fedweave.experiment.config import resolve
 from fedweave.ops.sparsified import Sparsified
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import Party, digest

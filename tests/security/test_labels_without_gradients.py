@@ -12,12 +12,11 @@ from torch import Tensor
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.policy.policy import Spent
-from fedweave.deploy.flare.wire.journal import entries, journals
-
 from fedweave.core import random
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, encode
+from fedweave.deploy.flare.policy.policy import Spent
+from fedweave.deploy.flare.wire.journal import entries, journals
 from fedweave.privacy.attacks import labels_from_gradient
 from fedweave.privacy.ldp import kept_probability
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request

@@ -10,13 +10,12 @@ from torch import Tensor
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.scores import Scoring
-from fedweave.experiment.config import resolve
-
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.scores import Scoring
+from fedweave.experiment.config import resolve
 from fedweave.privacy.ldp import kept_probability
 from tests.security.cheating import Cheat, agreed, make_sites, reply, set_policy
 from tests.security.test_labels_without_gradients import Server
