@@ -18,7 +18,7 @@ from fedweave.deploy.flare.parties.party import read_own
 from fedweave.deploy.flare.policy.admission import check_algorithm, check_files, check_members
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.policy.policy import Spent, check_batches, is_of, replies_of
-from fedweave.deploy.flare.policy.precheck import check_target, needs_all, overspent, refusals, targeted
+from fedweave.deploy.flare.policy.precheck import check_target, needs_all, overspent, refusals, targeted, unjudged
 from fedweave.deploy.flare.site.holdings import global_test, own_graph
 from fedweave.deploy.flare.site.joining import fingerprint, withheld
 from fedweave.deploy.flare.site.participation import suited
@@ -197,6 +197,8 @@ def _rehearse(
         (told.faults if certain else told.notes).append((name, said))
     spent, done = _so_far(folder, pin(config.plain(), list(sites)))
     told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
+    judged = partial(unjudged, rules, spent, calls, config.general)
+    told.noted(name, judged, "a run that begins now would be refused: ")
     again = partial(check_target, rules, targeted(algorithm, calls), done, config.general.rounds)
     told.noted(name, again, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
