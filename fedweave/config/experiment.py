@@ -21,7 +21,7 @@ from fedweave.config.plugins import (
     parameters,
     registry,
 )
-from fedweave.config.settings import General, SimulationEngine
+from fedweave.config.settings import Evaluation, General, SimulationEngine
 from fedweave.config.toml import Document, dumps, load, override, section
 from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError
@@ -45,6 +45,7 @@ class Config:
     algorithm: Choice
     engine: Choice
     folder: str | None = None
+    evaluation: Evaluation = field(default_factory=Evaluation)
 
     @property
     def between_sites(self) -> bool:
@@ -62,7 +63,7 @@ class Config:
         sections = {name: getattr(self, name).plain() for name in REGISTRIES}
         if self.folder is not None:
             sections["data"]["path"] = self.folder
-        return {**dataclasses.asdict(self.general), **sections, "privacy": {}}
+        return {**dataclasses.asdict(self.general), **sections, "evaluation": self.evaluation.plain(), "privacy": {}}
 
     def check_made(self) -> None:
         """Refuse settings that the model or the algorithm refuses whatever the data.
@@ -236,7 +237,7 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults()
     top, sections = Record(), dict[str, Choice]()
     with faults:
-        check_keys("", document, [*general, *REGISTRIES, "privacy"], hint=partial(_in_sections, document))
+        check_keys("", document, [*general, *REGISTRIES, "evaluation", "privacy"], hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
     folder = None
@@ -246,11 +247,16 @@ def resolve(document: Document) -> Config:
             if name == "data":
                 table, folder = _located(table)
             sections[name] = _chosen(name, table)
+    evaluation = Evaluation()
+    with faults:
+        own, table = own_parameters(Evaluation), section(document, "evaluation")
+        check_keys("evaluation", table, list(own))
+        evaluation = Evaluation(**checked_values("evaluation.", table, own))
     with faults:
         for key in section(document, "privacy"):
             raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
     faults.refuse()
-    return Config(General(**top), **sections, folder=folder)
+    return Config(General(**top), **sections, folder=folder, evaluation=evaluation)
 
 
 def _in_sections(document: Document, key: str) -> str:
