@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave import datasets
-from fedweave.config import Config, Document, resolve
+from fedweave.config import Choice, Config, Document, resolve
 from fedweave.core.algorithm import Algorithm, capabilities, needs
 from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
@@ -30,6 +30,7 @@ from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
+from fedweave.learn.losses import by_number
 from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
@@ -88,7 +89,20 @@ def ingredients(config: Config) -> Ingredients:
     check_labels_and_nodes(config, data, seen)
     model = config.model.make().build(width(data, seen), data.classes)
     check_pooling(config, data, model)
-    return Ingredients(data, partition, seen, model, config.algorithm.make(model))
+    algorithm = weighted(config.algorithm, data.labels, data.classes)
+    return Ingredients(data, partition, seen, model, algorithm.make(model))
+
+
+def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
+    """The algorithm with weights of classes in their order, where its class_weight names them.
+
+    Raises:
+        ConfigError: it names a class that there is not.
+    """
+    given = algorithm.values.get("class_weight")
+    if not isinstance(given, Mapping):
+        return algorithm
+    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(given, labels, classes)})
 
 
 def build(config: Config) -> Built:
