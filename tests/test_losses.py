@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch.func import grad, vmap
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.build import weighted
-from fedweave.config import resolve
 from fedweave.contract.subject import Subject, distance
 from fedweave.errors import ConfigError
+from fedweave.experiment.build import weighted
+from fedweave.experiment.config import resolve
 from fedweave.learn import ClassLoss, cross_entropy
 
 LOGITS = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 3)))

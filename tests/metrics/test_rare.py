@@ -17,9 +17,9 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from fedweave.config import resolve
 from fedweave.core.graph import make_graph
 from fedweave.errors import ConfigError
+from fedweave.experiment.config import resolve
 from fedweave.metrics import reference
 from fedweave.metrics.classification import counts, merge, values
 from fedweave.metrics.flagging import calibration_error, hits_of_alerts, probabilities, scores, threshold
