@@ -26,7 +26,7 @@ from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.simulation import Simulation
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
-from fedweave.experiment.config import Config, Document, resolve
+from fedweave.experiment.config import Choice, Config, Document, resolve
 from fedweave.experiment.demands import (
     check_columns,
     check_labels_and_nodes,
@@ -36,6 +36,7 @@ from fedweave.experiment.demands import (
 )
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
+from fedweave.learn.losses import by_number
 from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
@@ -96,7 +97,20 @@ def ingredients(config: Config) -> Ingredients:
     check_labels_and_nodes(config, data, seen)
     model = config.model.make().build(width(data, seen), data.classes)
     check_pooling(config, data, model)
-    return Ingredients(data, partition, seen, model, config.algorithm.make(model))
+    algorithm = weighted(config.algorithm, data.labels, data.classes)
+    return Ingredients(data, partition, seen, model, algorithm.make(model))
+
+
+def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
+    """The algorithm with weights of classes in their order, where its class_weight names them.
+
+    Raises:
+        ConfigError: it names a class that there is not.
+    """
+    given = algorithm.values.get("class_weight")
+    if not isinstance(given, Mapping):
+        return algorithm
+    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(given, labels, classes)})
 
 
 def build(config: Config) -> Built:

@@ -14,6 +14,13 @@ from fedweave.report.notes import notes
 from fedweave.report.reading import Run
 
 _SHOWN = (
+    ("pooled/average_precision", "average precision, all members' test examples together"),
+    ("pooled/recall_at_1", "share of the positive test examples among the hundredth with the highest scores"),
+    ("pooled/recall", "share of the positive test examples that are flagged from the threshold on"),
+    ("pooled/precision", "share of positives among the test examples that are flagged"),
+    ("pooled/brier", "Brier score of the probabilities"),
+    ("pooled/calibration_error", "expected calibration error of the probabilities, 15 bins"),
+    ("global/macro_f1", "macro F1"),
     ("global/accuracy", "test accuracy of the global model, or of all clients' test examples together"),
     ("local/accuracy", "mean over clients of the accuracy on their own test examples, of the models that they use"),
     ("trained/accuracy", "the same of the models right after their own training"),

@@ -24,7 +24,7 @@ from fedweave.experiment.config.plugins import (
     parameters,
     registry,
 )
-from fedweave.experiment.config.settings import General, SimulationEngine
+from fedweave.experiment.config.settings import Evaluation, General, SimulationEngine
 from fedweave.experiment.config.toml import Document, dumps, load, override, section
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Config:
     algorithm: Choice
     engine: Choice
     folder: str | None = None
+    evaluation: Evaluation = field(default_factory=Evaluation)
     noise: "Noise | None" = None
 
     @property
@@ -70,7 +71,8 @@ class Config:
         if self.folder is not None:
             sections["data"]["path"] = self.folder
         noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
-        return {**dataclasses.asdict(self.general), **sections, **noise, "privacy": {}}
+        more = {"evaluation": self.evaluation.plain(), **noise, "privacy": {}}
+        return {**dataclasses.asdict(self.general), **sections, **more}
 
     def check_made(self) -> None:
         """Refuse settings that the model or the algorithm refuses whatever the data.
@@ -264,7 +266,8 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults()
     top, sections = Record(), dict[str, Choice]()
     with faults:
-        check_keys("", document, [*general, *REGISTRIES, "noise", "privacy"], hint=partial(_in_sections, document))
+        known = [*general, *REGISTRIES, "evaluation", "noise", "privacy"]
+        check_keys("", document, known, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
     folder = None
@@ -274,6 +277,11 @@ def resolve(document: Document) -> Config:
             if name == "data":
                 table, folder = _located(table)
             sections[name] = _chosen(name, table)
+    evaluation = Evaluation()
+    with faults:
+        own, table = own_parameters(Evaluation), section(document, "evaluation")
+        check_keys("evaluation", table, list(own))
+        evaluation = Evaluation(**checked_values("evaluation.", table, own))
     with faults:
         for key in section(document, "privacy"):
             told = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"
@@ -282,7 +290,7 @@ def resolve(document: Document) -> Config:
     with faults:
         noise = _noise(document)
     faults.refuse()
-    config = Config(General(**top), **sections, folder=folder, noise=noise)
+    config = Config(General(**top), **sections, folder=folder, evaluation=evaluation, noise=noise)
     if noise is not None and config.between_sites:
         raise ConfigError("noise: simulations alone make it; between sites everybody reads data of their own")
     return config
