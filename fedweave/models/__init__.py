@@ -5,12 +5,14 @@ from fedweave.models.gat import GAT
 from fedweave.models.gcn import GCN
 from fedweave.models.gcnii import GCNII
 from fedweave.models.gin import GIN
+from fedweave.models.gine import GINE
 from fedweave.models.mlp import MLP
 from fedweave.models.module import ModuleKind
+from fedweave.models.pna import PNA
 from fedweave.models.sage import SAGE
 from fedweave.models.star import Star
 
-__all__ = ["GAT", "GCN", "GCNII", "GIN", "MLP", "MODELS", "SAGE", "Ego", "ModuleKind", "Star"]
+__all__ = ["GAT", "GCN", "GCNII", "GIN", "GINE", "MLP", "MODELS", "PNA", "SAGE", "Ego", "ModuleKind", "Star"]
 
 MODELS: dict[str, type] = {
     "gcn": GCN,
@@ -19,6 +21,8 @@ MODELS: dict[str, type] = {
     "gcnii": GCNII,
     "gat": GAT,
     "gin": GIN,
+    "gine": GINE,
+    "pna": PNA,
     "ego": Ego,
     "star": Star,
 }

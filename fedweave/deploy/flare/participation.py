@@ -45,6 +45,7 @@ from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of
+from fedweave.models import directed
 from fedweave.runs.files import write
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
@@ -317,7 +318,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     Raises:
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
-    model = config.model.make().build(width, data.classes)
+    model = directed.at_site(config.model.make(), data.carried).build(width, data.classes)
     check_examples(config, data)
     check_pooling(config, data, model)
     algorithm: Algorithm = config.algorithm.make(model)

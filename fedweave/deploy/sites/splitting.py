@@ -53,6 +53,7 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
         npz.write(own, project / site / DATA)
         named = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         about: Record = {"path": DATA, **named, "draws_as": client}
+        about |= {} if data.carried is None else {"loops": "keep"}
         if any(map(has_sens, (own, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
             about["sens_feature"] = True
         write_site_file(project / site / SITE_FILE, about | ({} if partition.test is None else {"test": TEST}))
