@@ -26,7 +26,6 @@ from fedweave.demands import (
     check_labels_and_nodes,
     check_people,
     check_pooling,
-    check_rewired,
     check_scaling,
 )
 from fedweave.engines.engine import LocalEngine
@@ -124,7 +123,6 @@ def build(config: Config) -> Built:
     check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
     check_columns(config, seen, algorithm)
     check_people(config, data, algorithm)
-    check_rewired(config, algorithm, made.model)
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
     fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedweave.config import Config, parameters, registry
-from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core.algorithm import DeclaresCalls, capabilities, needs
 from fedweave.core.federation import step_info
@@ -56,19 +55,6 @@ def check_columns(config: Config, partition: Partition, algorithm: object) -> No
             f"algorithm {config.algorithm.name!r} would take each client's first column for the same, and so on, but "
             f"partition {config.partition.name!r} gives clients different ones; choose an algorithm for vertically "
             "split data, such as glasu or standalone, or local, which adds nothing up."
-        )
-
-
-def check_rewired(config: Config, algorithm: object, model: Model) -> None:
-    """Refuse a model of single edges with an algorithm that adds edges, of which nobody knows what they carry."""
-    reads = [layer.operator for layer in model if layer.operator in carrying.kinds()]
-    if not reads or not isinstance(algorithm, DeclaresCalls):
-        return
-    if any(step_info(step).replaces_data for step in algorithm.calls(2).setup):
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} adds nodes and edges to the clients' graphs, of which nobody knows "
-            f"what they carry, but model {config.model.name!r} reads that; choose model gcn with weighted = false, or "
-            "sage, or another algorithm."
         )
 
 

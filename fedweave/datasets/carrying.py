@@ -54,10 +54,14 @@ class Carrying(Classified):
         return self.directed or self.parallel != "keep" or any(name is not None for name in named)
 
     @property
+    def listed(self) -> tuple[str, ...]:
+        """`edge_features` as a tuple."""
+        return (self.edge_features,) if isinstance(self.edge_features, str) else tuple(self.edge_features or ())
+
+    @property
     def chosen(self) -> tuple[str, ...]:
         """The columns of edges that are named."""
-        features = self.edge_features if isinstance(self.edge_features, tuple) else (self.edge_features,)
-        every = (*(name for name in features if name != ALL), self.edge_weight, self.edge_time)
+        every = (*(name for name in self.listed if name != ALL), self.edge_weight, self.edge_time)
         return tuple(dict.fromkeys(name for name in every if name is not None))
 
 
@@ -239,8 +243,7 @@ def _weights(table: Table, column: str) -> np.ndarray:
 def _features(edges: Table, kind: Carrying) -> Table:
     """The table's columns that are features of edges."""
     if kind.edge_features != ALL:
-        own = (kind.edge_features,) if isinstance(kind.edge_features, str) else kind.edge_features or ()
-        return _of_numbers(edges, kind.edge_time, list(own))
+        return _of_numbers(edges, kind.edge_time, list(kind.listed))
     taken = (*EDGES, kind.edge_weight, kind.edge_time)
     return _of_numbers(edges, None, [name for name in edges.columns if name not in taken])
 
