@@ -135,5 +135,5 @@ def test_from_python_a_model_is_as_it_was_built(tmp_path: Path, caplog: pytest.L
         model = GINE(hidden=8, edge_features=width).build(data.features, data.classes)
         algorithm = FedAvg(model)
         with caplog.at_level(logging.WARNING):
-            train(algorithm, federation(data, cut, algorithm), rounds=1, out=tmp_path / f"run{width}")
+            list(train(algorithm, federation(data, cut, algorithm), 1, out=tmp_path / f"run{width}"))
         assert len(columns(predictions(tmp_path / f"run{width}"))["id"]) == data.nodes
