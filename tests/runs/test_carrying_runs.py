@@ -11,7 +11,8 @@ from fedweave import datasets
 from fedweave.algorithms import FedAvg
 from fedweave.build import build, federation
 from fedweave.config import resolve
-from fedweave.errors import ConfigError, DataError
+from fedweave.errors import ConfigError, DataError, UserError
+from fedweave.export.source import source
 from fedweave.models import GINE
 from fedweave.models.directed import fitted, unused
 from fedweave.partition import Random
@@ -103,6 +104,15 @@ def test_the_same_nodes_as_new_ones_are_predicted_alike(tmp_path: Path) -> None:
     pd.read_csv(few / "edges.csv").drop(columns="amount").to_csv(few / "edges.csv", index=False)
     with pytest.raises(DataError, match="amount"):
         predictions(tmp_path / "run", few)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gine"])
+def test_models_of_edges_are_not_exported_without_them(tmp_path: Path, name: str) -> None:
+    """A GCN with weights has the arrays of one without."""
+    data = {"name": "folder", "path": str(bank(tmp_path / "data")), **TABLES}
+    made(tmp_path / "run", LOCAL, data, rounds=1, partition={"name": "random", "clients": 1}, model={"name": name})
+    with pytest.raises(UserError, match=r"edges|gine"):
+        source(tmp_path / "run", None, None)
 
 
 def test_what_a_model_does_not_use_is_said(tmp_path: Path) -> None:
