@@ -23,6 +23,7 @@ from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.demands import (
     check_columns,
+    check_edges,
     check_labels_and_nodes,
     check_people,
     check_pooling,
@@ -95,6 +96,7 @@ def ingredients(config: Config) -> Ingredients:
     check_labels_and_nodes(config, data, seen)
     model = suited(config, data).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
+    check_edges(config, model)
     return Ingredients(data, partition, seen, model, config.algorithm.make(model))
 
 
@@ -104,7 +106,8 @@ def suited(config: Config, data: Dataset) -> Any:
     Raises:
         ConfigError: it is for edges with other features.
     """
-    model = directed.fitted(config.model.make(), data.carried)
+    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    model = directed.fitted(config.model.make(), carried)
     directed.check_fits(model, data.carried)
     return model
 

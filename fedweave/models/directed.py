@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.carried import Carried
+from fedweave.core.carried import Carried, named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer
 from fedweave.core.tree import Tree
@@ -56,6 +56,15 @@ def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directe
     rows = (*(f"{way}_{name}" for way, one in ways.items() for name in one.by_feature), "root_weight")
     by_feature = rows if all(one.by_feature for one in ways.values()) else ()
     return ways["in"]._replace(init=init, apply=apply, by_feature=by_feature)
+
+
+def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
+    """The features of messages, or their means at nodes (`core.carried.named`), times `weight` [k, out]; of edges that
+    carry none, as in a graph that stands for clients', they are 0."""
+    held = graph.edges.operator(named(what, way))
+    rows, columns = held.shape
+    result: Tensor = held @ weight if columns else weight.new_zeros(rows, weight.shape[1])
+    return result
 
 
 def fitted(model: Any, carried: Carried | None) -> Any:

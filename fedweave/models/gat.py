@@ -138,8 +138,8 @@ def _single(
         scores, alone = start @ source + end @ target, source + target
         if edge_features:
             vectors = linear(w["weight_edge"], own * w["edge"][:, None])
-            scores = scores + graph.edges.operator(named("features", way)) @ vectors
-            alone = alone + graph.edges.operator(named("feature_means", way)) @ vectors
+            scores = scores + ways.of_features(graph, "features", way, vectors)
+            alone = alone + ways.of_features(graph, "feature_means", way, vectors)
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
         out = _attended(graph, way, (scores, alone if loops else None), values, (drop, rate))
         result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]

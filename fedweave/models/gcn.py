@@ -71,7 +71,7 @@ def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Lay
 
     def made(way: str, loops: bool) -> Layer:
         what = ("gcn" if loops else "gcn_bare") + ("" if weighted else "_counted")
-        return convolution(fan_in, fan_out, named(what, way))
+        return convolution(fan_in, fan_out, named(what, way))._replace(reads="entries")  # of single edges
 
     return ways.along(made, fan_in, fan_out, directed)
 

@@ -86,7 +86,7 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops:
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         sent = graph.edges.operator(named("from", way)) @ h
         if edge_features:
-            sent = sent + graph.edges.operator(named("features", way)) @ w["weight_edge"] + w["bias_edge"]
+            sent = sent + ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
         z = h + graph.edges.operator(named("sum", way)) @ torch.relu(sent)
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         return affine(inner, w["weight2"], w["bias2"])

@@ -85,7 +85,7 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
         sent = graph.edges.operator(named("to", way)) @ linear(h, of_target)
         sent = sent + graph.edges.operator(named("from", way)) @ linear(h, of_source) + w["bias_message"]
         if edge_features:
-            encoded = graph.edges.operator(named("features", way)) @ w["weight_edge"] + w["bias_edge"]
+            encoded = ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
             sent = sent + linear(encoded, of_edge[0])
         joined = torch.cat([h, _aggregated(graph, sent, way, delta)], 1)
         return affine(affine(joined, w["weight1"], w["bias1"]), w["weight2"], w["bias2"])

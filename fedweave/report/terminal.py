@@ -70,9 +70,9 @@ class Terminal:
     def header(self, config: Config, built: "Built") -> None:
         """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
         from fedweave.algorithms.fedavg import FedAvg
+        from fedweave.build import suited
         from fedweave.datasets.odd_data import odd_data, one_class
         from fedweave.demands import untested
-        from fedweave.models.directed import fitted
         from fedweave.models.directed import unused as unused_of_edges
         from fedweave.partition import unused
         from fedweave.partition.base import client_ids
@@ -96,7 +96,7 @@ class Terminal:
         self._console.print(clients_table(held, totals(*cut), built.data.labels))
         idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
         alone = filter(None, [untested(held["test"], built.fed.test is not None)])
-        edges = unused_of_edges(fitted(config.model.make(), built.data.carried), built.data.carried)
+        edges = unused_of_edges(suited(config, built.data), built.data.carried)
         odd = (*edges, *one_class(built.data), *odd_data(built.data))
         for note in (*alone, *unused(config.partition.make(), *cut), *idle, *odd):
             self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)

@@ -181,7 +181,8 @@ def test_many_clients_at_once_get_what_each_gets_alone(name):
 
 def test_a_model_of_edges_learns_from_bare_ones_too():
     graph = make_graph(np.ones((3, 2), np.float32), np.array([[0, 1], [1, 0]]), np.zeros(3, int), np.ones((3, 3), bool))
-    for model in (GINE(hidden=4), PNA(hidden=4), GCN(directed="both"), GAT(directed="forward")):
+    bare = GINE(hidden=4), PNA(hidden=4), GCN(directed="both"), GAT(directed="forward")
+    for model in (*bare, GINE(hidden=4, edge_features=2), PNA(hidden=4, edge_features=2), GAT(edge_features=2)):
         net = model.build(2, 2)
         assert models.apply(net, models.init(net, key(0)), graph).isfinite().all()
 

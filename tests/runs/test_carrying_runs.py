@@ -133,6 +133,10 @@ def test_algorithms_that_add_edges_and_samples_refuse_models_of_edges(tmp_path: 
     for name, model in (("fedsage_plus", "gine"), ("fedgcn", "pna")):
         with pytest.raises(ConfigError, match="gcn"):
             build(resolve(document(path, {"name": name}, name=model)))
+    shared = {"partition": {"name": "vertical", "clients": 1}}
+    with pytest.raises(ConfigError, match=r"glasu.*gine"):
+        build(resolve(document(path, {"name": "glasu"}, name="gine") | shared))
+    build(resolve(document(path, {"name": "glasu"}, name="gcn") | shared))
     with pytest.raises(ConfigError, match="edge_features = 5"):
         build(resolve(document(path, name="gine", edge_features=5)))
 

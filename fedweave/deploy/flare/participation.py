@@ -19,7 +19,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
-from fedweave.demands import check_examples, check_people, check_pooling, check_scaling
+from fedweave.demands import check_edges, check_examples, check_people, check_pooling, check_scaling
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.alignment import read_openings
 from fedweave.deploy.flare.downloads import Downloads
@@ -321,6 +321,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     model = directed.at_site(config.model.make(), data.carried).build(width, data.classes)
     check_examples(config, data)
     check_pooling(config, data, model)
+    check_edges(config, model)
     algorithm: Algorithm = config.algorithm.make(model)
     check_rounds(algorithm, config.general.rounds)
     check_scaling(scaling, algorithm, ("example", "node"))
