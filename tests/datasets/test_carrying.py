@@ -10,12 +10,12 @@ import torch
 from torch_geometric.data import Data
 
 from fedweave import datasets
-from fedweave.build import client_graphs, shares
 from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
 from fedweave.datasets.check import check
 from fedweave.datasets.contents import content
 from fedweave.errors import ConfigError, DataError
+from fedweave.experiment.build import client_graphs, shares
 from fedweave.partition import Random
 from fedweave.partition.pooling import pooled
 

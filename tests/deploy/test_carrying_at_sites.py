@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.config import resolve
 from fedweave.datasets import load
-from fedweave.deploy.flare.holdings import own_graph
-from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
+from fedweave.deploy.flare.site.holdings import own_graph
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
-from fedweave.rounds import train
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, experiment
 from tests.deploy.test_in_process import joined, project, simulated

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from fedweave.reproduce import curves, planes, stacks
-from fedweave.reproduce.curves import Point
-from fedweave.reproduce.drawing import EDGE, LETTER, WIDTH, begin, legend
-from fedweave.reproduce.planes import Spot
+from fedweave.papers import curves, planes, stacks
+from fedweave.papers.curves import Point
+from fedweave.papers.planes import EDGE, LETTER, WIDTH, Spot, begin, legend
 
 NAMES = ["FairGFL", "FairGFL, normalised", "FedAvg", "FedAvg, FairGFL's mean step", "q-FedAvg", "Ditto", "FED-PUB"]
 

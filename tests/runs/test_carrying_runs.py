@@ -9,15 +9,15 @@ import pytest
 
 from fedweave import datasets
 from fedweave.algorithms import FedAvg
-from fedweave.build import build, federation
-from fedweave.config import resolve
+from fedweave.cli.predict import predictions
 from fedweave.errors import ConfigError, DataError, UserError
+from fedweave.experiment.build import build, federation
+from fedweave.experiment.config import resolve
 from fedweave.export.source import source
 from fedweave.models import GINE
 from fedweave.models.directed import fitted, unused
 from fedweave.partition import Random
-from fedweave.predict import predictions
-from fedweave.training import train
+from fedweave.python.training import train
 from tests.runs.test_predictions import columns, made
 
 TABLES = {
