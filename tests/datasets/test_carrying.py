@@ -166,6 +166,21 @@ def replace_columns(carried, other):
     return carried._replace(columns=other.columns)
 
 
+def test_directions_that_nobody_asked_for_are_said_to_be_lost():
+    plain = {"x": torch.eye(2), "y": torch.tensor([0, 1]), "edge_index": torch.tensor([[0], [1]])}
+    digraph = nx.DiGraph([(0, 1)])
+    nx.set_node_attributes(digraph, {0: 0, 1: 1}, "label")
+    nx.set_node_attributes(digraph, 1.0, "age")
+    for door, graph in ((datasets.from_pyg, Data(**plain)), (datasets.from_networkx, digraph)):
+        assert [note for note in door(graph).notes if "directed = True" in note]
+        assert not door(graph, directed=False).notes
+        assert door(graph, directed=True).carried.directed
+        assert not door(graph, directed=True).notes
+    both = {**plain, "edge_index": torch.tensor([[0, 1], [1, 0]])}
+    assert not datasets.from_pyg(Data(**both)).notes
+    assert not datasets.from_networkx(digraph.to_undirected()).notes
+
+
 def test_undirected_edges_of_pyg_are_listed_in_both_directions_and_count_once():
     plain = {"x": torch.eye(2), "y": torch.tensor([0, 1]), "edge_index": torch.tensor([[0, 1], [1, 0]])}
     own = datasets.from_pyg(Data(**plain, edge_weight=torch.tensor([2.0, 2.0]))).carried

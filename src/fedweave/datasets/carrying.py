@@ -181,6 +181,13 @@ def once(carried: Carried, where: str | Path) -> Carried:
     return carried.taken(carried.ends[0] <= carried.ends[1])
 
 
+def one_way(carried: Carried | None, both: bool, directed: bool | None) -> tuple[str, ...]:
+    """What to say of edges that lead one way in other programs' graphs, and count both ways here, as nobody asked."""
+    if carried is not None or both or directed is not None:
+        return ()
+    return ("the edges' directions are not used; directed = True keeps them, and directed = False says so",)
+
+
 def mirrored(index: np.ndarray) -> bool:
     """Whether edges int64 [2, M] are listed in both directions."""
     source, target = index

@@ -1,6 +1,7 @@
 """Data that is in memory already: tables, a networkx graph."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 from fedweave.core.records import Record
 from fedweave.core.views import plain
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import one_way
 from fedweave.datasets.check import refuse
 from fedweave.datasets.columns import NODES
 from fedweave.datasets.folder import Folder
@@ -76,7 +78,9 @@ def from_networkx(
     for attribute, column in ((label, "label"), *((key, key) for key in ("sens", "split", *chosen))):
         if column in ("label", *chosen) or any(attribute in own for own in known.values()):
             columns[column] = [own.get(attribute) for own in known.values()]
-    return from_frames(_columns(columns), _edges(graph, options, name), name, **options)
+    made = from_frames(_columns(columns), _edges(graph, options, name), name, **options)
+    lost = one_way(made.carried, not graph.is_directed(), options.get("directed"))
+    return replace(made, notes=(*made.notes, *lost))
 
 
 def _check_attributes(

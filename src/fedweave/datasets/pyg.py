@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import mirrored, once, skeleton
+from fedweave.datasets.carrying import mirrored, once, one_way, skeleton
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, one_hot
@@ -67,17 +67,19 @@ def from_pyg(
     whole = _whole(held["y"].reshape(examples), "y", _CLASSES, name)
     refuse_stray(whole, lambda row, what: refuse(name, f"y, row {row}: {what}", _GAPLESS))
     split, alone = _split(held, examples, name)
+    kept, at = (ends, apart | True) if loops == "keep" else (ends[:, apart], apart)
+    carried = _carried(held, kept, at, directed, name)
     made = Dataset(
         name=name,
         x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
         edges=skeleton(ends, nodes),
-        carried=_carried(held, ends if loops == "keep" else ends[:, apart], apart | (loops == "keep"), directed, name),
+        carried=carried,
         y=whole,
         classes=int(whole.max(initial=-1)) + 1,
         sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name) if "sens" in held else None,
         public=split,
         graph_of=graph_of,
-        notes=(*alone, *_unread(graphs, ignore, name)),
+        notes=(*alone, *_unread(graphs, ignore, name), *one_way(carried, mirrored(kept), directed)),
     )
     return without_sens(check(made, name), name, sens_feature)
 
