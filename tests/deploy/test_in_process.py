@@ -63,7 +63,7 @@ def joined(
 ) -> tuple[Flare, Any, InProcess]:
     """A federation that all sites have joined, its algorithm, and the link."""
     link, path, vertical = InProcess(project), project / "server/test.npz", config.algorithm.name in VERTICAL
-    test = global_test(path, SiteData("test.npz"), torch.float32) if path.exists() else None
+    test = global_test(path, SiteData("test.npz", loops="keep"), torch.float32) if path.exists() else None
     held, seed = server_graphs(project / "server", torch.float32), config.general.seed
     fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, test=test, held=held, **options)
     replies = fed.join(config.plain(), run, after, vertical)

@@ -56,6 +56,7 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
         npz.write(own, project / site / DATA)
         named = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         about: Record = {"path": DATA, **named, "random_id": client}
+        about |= {} if data.carried is None else {"loops": "keep"}
         if any(map(has_sens, (own, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
