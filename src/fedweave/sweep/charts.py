@@ -8,21 +8,20 @@ from fedweave.papers import curves
 from fedweave.papers import planes as drawing
 from fedweave.papers.curves import Point
 from fedweave.report.reading import spread
-from fedweave.sweep.choosing import SHOWN, Chosen, said, short
-from fedweave.sweep.paper import caption, file_name
-
-ACCURACY = "test accuracy"
+from fedweave.sweep.choosing import Chosen, said, short
+from fedweave.sweep.paper import CHOSEN, caption, file_name
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines of test accuracy, one for each algorithm. name: of its files. over: what is across. where: what else is the
-    same of all its runs, "" if nothing is varied."""
+    """Lines of test scores, one for each algorithm. name: of its files. over: what is across. up: the score in words.
+    where: what else is the same of all its runs, "" if nothing is varied."""
 
     name: str
     over: str
     where: str
     caption: str
+    up: str = "test accuracy"
     lines: dict[str, list[Point]] = field(default_factory=dict)
 
 
@@ -44,28 +43,28 @@ def charts(found: Sequence[Chosen]) -> list[Chart]:
 def _over(key: str, where: str, alike: Sequence[Chosen]) -> Chart:
     lines: dict[str, list[Point]] = {}
     for one in sorted(alike, key=lambda one: one.condition[key]):
-        mean, deviation, count = spread(one.group.values(SHOWN))
+        mean, deviation, count = spread(one.group.values(one.shown))
         if count:
             lines.setdefault(one.algorithm, []).append(Point(one.condition[key], mean, deviation if count > 1 else 0.0))
     over = short(key)
-    what = f"Test accuracy over {over}, mean over clients, in the round that is best on validation examples"
-    return Chart(file_name(f"over {key} {where}"), over, where, caption(alike, what), lines)
+    what = f"{alike[0].words.capitalize()} over {over}, {CHOSEN}"
+    return Chart(file_name(f"over {key} {where}"), over, where, caption(alike, what), alike[0].words, lines)
 
 
 def over_rounds(found: Sequence[Chosen]) -> list[Chart]:
-    """Test accuracy, mean over clients, by round, in every condition."""
+    """Test scores, mean over clients, by round, in every condition."""
     together: dict[str, list[Chosen]] = {}
     for one in found:
         together.setdefault(said(one.condition), []).append(one)
-    what = "Test accuracy over rounds, mean over clients"
     return [
         Chart(
             file_name(f"rounds {where}"),
             "round",
             where,
-            caption(alike, what),
+            caption(alike, f"{alike[0].words.capitalize()} over rounds, mean over clients"),
+            alike[0].words,
             {
-                one.algorithm: curves.averaged([run.curve("accuracy", "test", False) for run in one.group.runs])
+                one.algorithm: curves.averaged([run.curve(one.metric, "test", False) for run in one.group.runs])
                 for one in alike
             },
         )
@@ -79,7 +78,7 @@ def draw(found: Sequence[Chart], folder: Path) -> list[str]:
     for chart in found:
         path = folder / f"{chart.name}.svg"
         title = f"Accuracy over {chart.over}" + (f", {chart.where}" if chart.where else "")
-        drawing.save(path, curves.svg(title, ACCURACY, chart.lines, chart.over))
+        drawing.save(path, curves.svg(title, chart.up, chart.lines, chart.over))
         files.append(str(path))
     return files
 

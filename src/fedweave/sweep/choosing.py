@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedweave.experiment.config import flat
-from fedweave.metrics.best_rounds import BEST, VALIDATION
+from fedweave.metrics.best_rounds import BEST
+from fedweave.metrics.judging import WORDS
 from fedweave.report.cells import Cell, Table, measured, number
-from fedweave.report.reading import Group, spread
+from fedweave.report.reading import Group, judged_alike, spread
 
-SHOWN = f"{BEST}/local/accuracy"  # on test examples, in the round that is best on validation examples
 _SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; those of others are what is compared
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The runs of the setting with the highest mean validation accuracy.
+    """The runs of the setting with the highest mean validation score.
 
-    condition, setting: {key of the grid: value}. tried: how many settings there were. edges: keys whose chosen number
-    is the least or the most that was tried.
+    metric: what all runs are judged by. condition, setting: {key of the grid: value}. tried: how many settings there
+    were. edges: keys whose chosen number is the least or the most that was tried.
     """
 
     algorithm: str
@@ -28,10 +28,21 @@ class Chosen:
     group: Group
     tried: int
     edges: tuple[str, ...] = ()
+    metric: str = "accuracy"
+
+    @property
+    def shown(self) -> str:
+        """The metric on test examples, mean over clients, in the round that is best on validation examples."""
+        return f"{BEST}/local/{self.metric}"
+
+    @property
+    def words(self) -> str:
+        """The metric in words, on test examples."""
+        return f"test {WORDS[self.metric]}"
 
     def by_seed(self) -> dict[object, float]:
-        """{seed: test accuracy}."""
-        return self.group.by_seed(SHOWN)
+        """{seed: test score}."""
+        return self.group.by_seed(self.shown)
 
 
 def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]:
@@ -40,18 +51,20 @@ def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]
 
 
 def choose(groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -> list[Chosen]:
-    """The best setting of every algorithm in each condition; empty where groups have no validation accuracy, or are not
-    judged by accuracy. A setting with fewer runs than others of the same algorithm, because some failed, is not chosen.
+    """The best setting of every algorithm in each condition; empty where groups have no validation examples, or are
+    judged by different metrics. A setting with fewer runs than others of the same algorithm, because some failed, is
+    not chosen.
 
     keys: of the grid. apart: those that are conditions.
     """
-    if not all(group.by_accuracy for group in groups):
+    metric = judged_alike(groups)
+    if not metric:
         return []
     together: dict[tuple[object, ...], list[Group]] = {}
     for group in groups:
         values = _values(group, apart)
         together.setdefault((_algorithm(group), *map(repr, values.values())), []).append(group)
-    return [made for alike in together.values() if (made := _best(alike, keys, apart)) is not None]
+    return [made for alike in together.values() if (made := _best(alike, keys, apart, metric)) is not None]
 
 
 def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Group]]:
@@ -62,9 +75,11 @@ def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Gro
     return [*together.values()]
 
 
-def _best(alike: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -> Chosen | None:
+def _best(alike: Sequence[Group], keys: Sequence[str], apart: Sequence[str], metric: str) -> Chosen | None:
     runs = max(len(group.runs) for group in alike)
-    means = [spread(group.values(VALIDATION))[0] if len(group.runs) == runs else math.nan for group in alike]
+    means = [
+        spread(group.values(f"{BEST}/val/{metric}"))[0] if len(group.runs) == runs else math.nan for group in alike
+    ]
     if all(map(math.isnan, means)):
         return None
     best = alike[max(range(len(alike)), key=lambda at: -math.inf if math.isnan(means[at]) else means[at])]
@@ -77,6 +92,7 @@ def _best(alike: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -> 
         best,
         len(alike),
         tuple(key for key in mine if _at_edge(_values(best, mine).get(key), [one.get(key) for one in settings])),
+        metric,
     )
 
 

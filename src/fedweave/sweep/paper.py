@@ -11,11 +11,11 @@ from fedweave.core.text import counted
 from fedweave.experiment.config import flat
 from fedweave.report.cells import Cell, marked
 from fedweave.report.reading import Group, spread
-from fedweave.sweep.choosing import SHOWN, Chosen, said
+from fedweave.sweep.choosing import Chosen, said
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _SPECIAL |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"±": r"$\pm$", "ε": r"$\varepsilon$"}
-_ACCURACY = "Test accuracy in %, mean over clients, in the round that is best on validation examples"
+CHOSEN = "mean over clients, in the round that is best on validation examples"
 
 
 def latex(found: Sequence[Chosen]) -> str:
@@ -28,7 +28,7 @@ def latex(found: Sequence[Chosen]) -> str:
     body = [
         " & ".join([escaped(row), *(cells[column][number] for column in columns)]) for number, row in enumerate(rows)
     ]
-    heads = [escaped(column) or "accuracy" for column in columns]
+    heads = [escaped(column) or found[0].words for column in columns]
     lines = [
         r"\begin{table}",
         rf"  \caption{{{escaped(caption(found))} Bold: better than every other by a paired test over seeds.}}",
@@ -45,22 +45,27 @@ def latex(found: Sequence[Chosen]) -> str:
 
 
 def _column(found: Sequence[Chosen | None]) -> list[str]:
-    cells = [Cell("--") if one is None else Cell(_percent(one.group)) for one in found]
+    cells = [Cell("--") if one is None else Cell(_percent(one)) for one in found]
     return [
         rf"\textbf{{{cell.text}}}" if cell.best else cell.text
-        for cell in marked(cells, [{} if one is None else one.by_seed() for one in found], "accuracy")
+        for cell in marked(cells, [{} if one is None else one.by_seed() for one in found], _metric(found))
     ]
 
 
-def _percent(group: Group) -> str:
-    mean, deviation, count = spread(group.values(SHOWN))
+def _metric(found: Sequence[Chosen | None]) -> str:
+    return next((one.metric for one in found if one is not None), "")
+
+
+def _percent(one: Chosen) -> str:
+    mean, deviation, count = spread(one.group.values(one.shown))
     if not count:
         return "--"
     return f"{100 * mean:.2f}" + (rf" $\pm$ {100 * deviation:.2f}" if count > 1 else "")
 
 
-def caption(found: Sequence[Chosen], what: str = _ACCURACY) -> str:
+def caption(found: Sequence[Chosen], what: str = "") -> str:
     """What a table or figure of these runs shows: data, cut, rounds, seeds, and the settings that were chosen."""
+    what = what or f"{found[0].words.capitalize()} in %, {CHOSEN}"
     configs = [one.group.first.config for one in found]
     varied = {key for one in found for key in one.condition}
     seeds = sorted({run.config.get("seed", 0) for one in found for run in one.group.runs})
