@@ -78,7 +78,7 @@ class AdaFGL(FedAvg):
         return Propagation(self.alpha, self.beta, self.threshold, self.hidden, self.drop)
 
     @cached_property
-    def net(self) -> Model:  # type: ignore[override]
+    def net(self) -> Model:
         """The joint model, or where a client has modules of its own besides, what these make of it."""
         alone = any(layer.runs_alone for layer in self.trained)
 

@@ -103,7 +103,8 @@ def moments(p: Tensor, real: Tensor, orders: int, kind: str) -> Tensor:
 
 def certainty(p: Tensor, degree: Tensor) -> Tensor:
     """Σ_v deg_v Σ_c (1/e + p_vc ln p_vc), scalar, never negative."""
-    return ((1 / math.e + torch.special.xlogy(p, p)).sum(1) * degree).sum().clamp(min=0)
+    sure: Tensor = (1 / math.e + torch.special.xlogy(p, p)).sum(1)
+    return (sure * degree).sum().clamp(min=0)
 
 
 def shares(moments: Tensor, certainty: Tensor, epsilon: float) -> Tensor:

@@ -22,16 +22,16 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
-from fedweave.core.graph import TRAIN, Graph, make_graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Real
 from fedweave.core.records import Record
-from fedweave.core.tree import Tree, add, leaves, nest, sub
+from fedweave.core.tree import Tree, add, leaves, sub
 from fedweave.learn import Adam, fit
-from fedweave.models.blocks import affine
+from fedweave.models.made_up import NOISE, features, generator, labels, pseudo_graph
 from fedweave.ops.sparse import dense
 
-WALK, WIDTHS, NOISE = 5, (64, 128, 256), 32  # steps of walks; the generator's layers; numbers that it begins with
+WALK = 5  # steps of walks that return
 
 
 @dataclass(frozen=True)
@@ -113,15 +113,16 @@ class Distilled(TellsExamples):
         label = labels(self.pseudo, state["known"].shape[1]).to(state["known"].device)
         share = shares(state["known"][round.at])[:, label] / F.one_hot(label).sum(0)[label]
         task = _Task(self, round.model, label)
-        given = {"teachers": round.trained, "share": share.to(next(iter(leaves(w)))[1].dtype)}
+        dtype = next(leaves(w))[1].dtype
+        given: Tree = {"teachers": round.trained, "share": share.to(dtype)}
         adam = Adam(self.rate, self.decay)
         for time in range(self.outer):
             key = random.fold(state["key"], state["round"], time)
-            z = random.normal(random.fold(key, "z"), (self.pseudo, NOISE)).to(given["share"].dtype)
-            graph = pseudo_graph(task.features(made, z), self.near)
+            z = random.normal(random.fold(key, "z"), (self.pseudo, NOISE)).to(dtype)
+            graph = pseudo_graph(features(made, z, label), self.near)
             args = given | {"w": w, "z": z}
             made, _, of_made = fit(task.unlike, made, graph, key, adam, 1, state=of_made, args=args)
-            graph = pseudo_graph(task.features(made, z), self.near)
+            graph = pseudo_graph(features(made, z, label), self.near)
             args = given | {"told": task.answers(given["teachers"], graph)}
             w, _, of_w = fit(task.apart, w, graph, key, adam, self.inner, state=of_w, args=args)
         after = {"made": made, "generator": of_made, "w": of_w, "round": state["round"] + 1}
@@ -153,30 +154,24 @@ class _Task:
     model: Model
     label: Tensor
 
-    def features(self, made: Tree, z: Tensor) -> Tensor:
-        """[n, d] of noise z [n, 32]."""
-        h = torch.cat([z, made["class"]["weight"][self.label]], 1)
-        for at in range(len(WIDTHS)):
-            h = torch.tanh(h @ made[str(at)]["weight"] + made[str(at)]["bias"])
-        last = made[str(len(WIDTHS))]
-        x: Tensor = h @ last["weight"] + last["bias"]
-        return x
-
     def answers(self, teachers: Tree, graph: Graph) -> Tensor:
         """[P, n, C]."""
         count = len(self.label)
-        return vmap(lambda w: models.apply(self.model, w, graph)[:count], chunk_size=32)(teachers)
+        told: Tensor = vmap(lambda w: models.apply(self.model, w, graph)[:count], chunk_size=32)(teachers)
+        return told
 
     def unlike(self, made: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """λ1 L_sem − L_dis + λ2 L_div."""
-        x = self.features(made, args["z"])
+        x = features(made, args["z"], self.label)
         graph = graph._replace(x=F.pad(x, (0, 0, 0, graph.nodes - len(x))))
         told = self.answers(args["teachers"], graph)
         own = models.apply(self.model, args["w"], graph)[: len(x)]
         plain = F.cross_entropy(told.transpose(1, 2), self.label.expand(len(told), -1), reduction="none")
         spread = F.pdist(args["z"]).square() * F.pdist(x, p=1.0) / (NOISE * x.shape[1])  # of each pair once
         semantic, diversity = (args["share"] * plain).sum(), len(told) * torch.exp(-2 * spread.sum() / len(x) ** 2)
-        return self.part.semantic * semantic - divergence(own, told, args["share"]) + self.part.diversity * diversity
+        apart = divergence(own, told, args["share"])
+        result: Tensor = self.part.semantic * semantic - apart + self.part.diversity * diversity
+        return result
 
     def apart(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """L_dis, with dropout in the joint model."""
@@ -199,34 +194,9 @@ def shares(known: Tensor) -> Tensor:
     return torch.where(total > 0, known / total.where(total > 0, 1.0), 0.0)
 
 
-def labels(count: int, classes: int) -> Tensor:
-    """int64 [count]: ⌊count / C⌋ of each class, the rest of the last."""
-    return (torch.arange(count) // max(1, count // classes)).clamp(max=classes - 1)
-
-
 def divergence(own: Tensor, told: Tensor, share: Tensor) -> Tensor:
     """Σ_i Σ_v share_iv mean over columns of |own_v − told_iv|: own [n, C], told [P, n, C], share [P, n]."""
     return ((own - told).abs().mean(2) * share).sum()
-
-
-def pseudo_graph(x: Tensor, near: int) -> Graph:
-    """Each node of x [n, d] linked to the `near` rows of the largest cosine, itself among them, both ways."""
-    unit = F.normalize(x.detach(), dim=1)
-    close = torch.zeros(len(x), len(x), dtype=torch.bool, device=x.device)
-    close.scatter_(1, (-unit @ unit.T).argsort(dim=1, stable=True)[:, :near], True)
-    joined = (close | close.T).fill_diagonal_(False).cpu()
-    masks, none = torch.zeros(3, len(x), dtype=torch.bool).numpy(), torch.full((len(x),), -1).numpy()
-    return make_graph(x.detach().cpu().numpy(), joined.nonzero().T.numpy(), none, masks, dtype=x.dtype).to(x.device)
-
-
-def generator(key: Tensor, classes: int, features: int, dtype: torch.dtype) -> Tree:
-    """A vector of each class, N(0, 1), and the layers of the generator."""
-    widths = (NOISE + classes, *WIDTHS, features)
-    found: Tree = {"class": {"weight": random.normal(random.fold(key, "class"), (classes, classes))}}
-    found |= {
-        str(at): affine(*widths[at : at + 2]).init(random.fold(key, "layer", at)) for at in range(len(WIDTHS) + 1)
-    }
-    return nest({path: leaf.to(dtype) for path, leaf in leaves(found)})
 
 
 @preset_of(Distilled)

@@ -90,13 +90,15 @@ class Propagation:
         found, train = self.answers(w, graph, given, key), graph.masks[TRAIN].to(given["soft"].dtype)
         y, real = graph.y.clamp(min=0), graph.real.to(train.dtype)
         near = ((found["like"] - given["soft"]).square().mean(1) * real).sum() / real.sum().clamp(min=1)
-        return near * train.any() + sum(cross_entropy(own, y, train) for own in found.values())
+        result: Tensor = near * train.any() + sum(cross_entropy(own, y, train) for own in found.values())
+        return result
 
     def predicted(self, w: Tree, graph: Graph, given: Tree, s: Tensor) -> Tensor:
         """ln(s (softmax a + P̂) / 2 + (1 − s) (softmax b + softmax c + softmax g) / 3), [n, C]."""
         p = {name: torch.softmax(own, 1) for name, own in self.answers(w, graph, given, None).items()}
         alike, apart = (p["like"] + given["soft"]) / 2, (p["ego"] + p["smooth"] + p["message"]) / 3
-        return (s * alike + (1 - s) * apart).clamp(min=1e-12).log()
+        result: Tensor = (s * alike + (1 - s) * apart).clamp(min=1e-12).log()
+        return result
 
 
 def pairs(real: Tensor) -> Tensor:
