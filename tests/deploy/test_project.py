@@ -245,7 +245,7 @@ def test_jobs_may_name_two_classes_and_no_function(tmp_path: Path) -> None:
     """Of a whole module a job could have any function called, to overwrite a journal for instance; projects of earlier
     versions allow that until they are started again."""
     provision(tmp_path / "p", ["a"], "localhost", 1)
-    for folder, needed in (("a", "site.Site"), ("server", "server.Server")):
+    for folder, needed in (("a", "site.site.Site"), ("server", "server.server.Server")):
         path = tmp_path / "p" / folder / "local/resources.json"
         listed = json.loads(path.read_text())["class_allow_list"]
         assert f"fedweave.deploy.flare.{needed}" in listed

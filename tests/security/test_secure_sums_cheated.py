@@ -11,7 +11,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.algorithms import FedAvg
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.deploy.flare import sums
+from fedweave.deploy.flare.sums import sums
 from fedweave.deploy.flare.sums.masking import advert_tree
 from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.requests import pin

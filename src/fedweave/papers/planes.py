@@ -67,7 +67,7 @@ def text(x: float, y: float, words: str, anchor: str = "start", size: float = 12
 NEAR = 12  # pixels within which labels would cover each other
 
 
-class Point(NamedTuple):
+class Marker(NamedTuple):
     """One experiment: what stands beside it, and both numbers with their deviations over the seeds."""
 
     label: str
@@ -77,7 +77,7 @@ class Point(NamedTuple):
     dy: float
 
 
-Lines = Mapping[str, Sequence[Point]]
+Lines = Mapping[str, Sequence[Marker]]
 
 
 def draw(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[Row]) -> list[str]:
@@ -93,18 +93,18 @@ def draw(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[Row]) ->
     return files
 
 
-def panels(plane: tuple[str, str], rows: Sequence[Row]) -> dict[str, dict[str, list[Point]]]:
+def panels(plane: tuple[str, str], rows: Sequence[Row]) -> dict[str, dict[str, list[Marker]]]:
     """{data set: {method: its spots}} of the rows that have both numbers."""
     found = {(row.row, row.column): row for row in rows if row.ours is not None}
     across, up = plane
-    panels: dict[str, dict[str, list[Point]]] = {}
+    panels: dict[str, dict[str, list[Marker]]] = {}
     for name in dict.fromkeys(row.row for row in rows):
         x, y = found.get((name, across)), found.get((name, up))
         if x is None or y is None or x.ours is None or y.ours is None:
             continue
         panel, method, *label = name.split(", ")
-        spot = Point(", ".join(label), x.ours, y.ours, x.spread or 0.0, y.spread or 0.0)
-        panels.setdefault(panel, {}).setdefault(method, []).append(spot)
+        marker = Marker(", ".join(label), x.ours, y.ours, x.spread or 0.0, y.spread or 0.0)
+        panels.setdefault(panel, {}).setdefault(method, []).append(marker)
     return panels
 
 
@@ -112,9 +112,9 @@ def svg(title: str, plane: tuple[str, str], lines: Lines) -> str:
     """The picture, in per cent: thin crosses are one deviation to either side."""
     from fedweave.report.colours import COLOURS
 
-    spots = [spot for line in lines.values() for spot in line]
-    across = Axis(0, max(spot.x + spot.dx for spot in spots), LEFT, WIDTH - RIGHT)
-    low, high = min(spot.y - spot.dy for spot in spots), max(spot.y + spot.dy for spot in spots)
+    spots = [marker for line in lines.values() for marker in line]
+    across = Axis(0, max(marker.x + marker.dx for marker in spots), LEFT, WIDTH - RIGHT)
+    low, high = min(marker.y - marker.dy for marker in spots), max(marker.y + marker.dy for marker in spots)
     places, top = legend(list(lines), 14)
     up = Axis(low, high, HEIGHT - BOTTOM, top)
     parts = [*begin(title), *axes(across, up, f"{plane[1]}, %", f"{plane[0]}, %", top)]
@@ -122,10 +122,12 @@ def svg(title: str, plane: tuple[str, str], lines: Lines) -> str:
         colour = COLOURS[at % len(COLOURS)]
         x, y = places[at]
         parts += [_dot(x + 4, y - 4, colour), text(x + 14, y, method)]
-        parts += _line([(across.place(spot.x), up.place(spot.y)) for spot in line], colour)
-        for spot in line:
-            parts += _spot(spot, across, up, colour)
-        parts += _labels([(across.place(spot.x), up.place(spot.y), spot.label) for spot in line if spot.label])
+        parts += _line([(across.place(marker.x), up.place(marker.y)) for marker in line], colour)
+        for marker in line:
+            parts += _marker(marker, across, up, colour)
+        parts += _labels(
+            [(across.place(marker.x), up.place(marker.y), marker.label) for marker in line if marker.label]
+        )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -134,13 +136,15 @@ def _line(points: Sequence[tuple[float, float]], colour: str) -> Iterator[str]:
         yield stroke("M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points), colour)
 
 
-def _spot(spot: Point, across: Axis, up: Axis, colour: str) -> Iterator[str]:
-    x, y = across.place(spot.x), up.place(spot.y)
-    if spot.dx:
-        left = across.place(max(spot.x - spot.dx, 0))
-        yield stroke(f"M{left:.1f},{y:.1f} H{across.place(spot.x + spot.dx):.1f}", colour, width=1)
-    if spot.dy:
-        yield stroke(f"M{x:.1f},{up.place(spot.y - spot.dy):.1f} V{up.place(spot.y + spot.dy):.1f}", colour, width=1)
+def _marker(marker: Marker, across: Axis, up: Axis, colour: str) -> Iterator[str]:
+    x, y = across.place(marker.x), up.place(marker.y)
+    if marker.dx:
+        left = across.place(max(marker.x - marker.dx, 0))
+        yield stroke(f"M{left:.1f},{y:.1f} H{across.place(marker.x + marker.dx):.1f}", colour, width=1)
+    if marker.dy:
+        yield stroke(
+            f"M{x:.1f},{up.place(marker.y - marker.dy):.1f} V{up.place(marker.y + marker.dy):.1f}", colour, width=1
+        )
     yield _dot(x, y, colour)
 
 
