@@ -16,7 +16,7 @@ import torch
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.random import generator
-from tests.often import OFTEN, is_special
+from tests.often import is_special
 
 torch.set_num_threads(1)
 
@@ -31,7 +31,7 @@ SPECIAL_OWE = (  # on every commit
     "a_resumed_run_gives_the_same",
     "it_runs_the_steps_that_it_declares",
 )
-OFTEN_OWE = ("shards_give_the_same_bits",)  # these of the algorithms that are often tried, besides
+SHARDED = ("ditto", "fairgfl", "scaffold")  # of them also in shards: states of one's own, of pairs, and both sides'
 OF_SITES = ("tests/deploy/test_sites.py", "tests/deploy/test_project.py")  # whose tests start and share real processes
 
 
@@ -67,8 +67,9 @@ def _nightly(item: pytest.Item) -> bool:
         return False
     if "law" not in case.params:
         return item.name.startswith("test_what_is_not_owed")
-    owed = SPECIAL_OWE + OFTEN_OWE * (case.params["name"] in OFTEN)
-    return case.params["law"] not in owed
+    if case.params["law"] == "shards_give_the_same_bits":
+        return case.params["name"] not in SHARDED
+    return case.params["law"] not in SPECIAL_OWE
 
 
 def _often(items: list[pytest.Item], whole: bool) -> None:

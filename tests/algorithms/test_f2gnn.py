@@ -321,6 +321,7 @@ def test_terms_of_the_outputs_share_one_forward_pass() -> None:
     assert passes == [passes[0]] * 3
 
 
+@pytest.mark.slow
 def test_the_penalty_closes_the_gap_that_it_penalises() -> None:
     """Of each client's own training, a strong penalty leaves smaller gaps on training examples."""
     left = []

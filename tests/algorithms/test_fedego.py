@@ -598,6 +598,7 @@ def test_cora_is_learnt(first: Any, cora: dict[str, Any]) -> None:
     assert last.summary["local/accuracy"] > first.summary["local/accuracy"]
 
 
+@pytest.mark.slow
 def test_cora_costs_what_shapes_say(first: Any, cora: dict[str, Any]) -> None:
     made, state = cora["made"], first.state
     assert sum(leaf.numel() for _, leaf in leaves(state["theta"])) == 367_104

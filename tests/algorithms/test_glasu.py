@@ -216,6 +216,7 @@ def uploaded(fed: Simulation) -> int:
     return sum(row["bytes"] for row in rows(fed, direction="up", key="h") if row["step"].endswith("infer"))
 
 
+@pytest.mark.slow
 def test_bytes_per_update_fall_as_q_times_l_over_k() -> None:
     sizes = {}
     for exchanges, steps in ((4, 1), (2, 1), (1, 1), (4, 4), (2, 4)):

@@ -82,6 +82,7 @@ def test_clients_are_judged_by_what_their_training_left() -> None:
     assert apart[-1].summary["global/loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_clients_judged_after_training_are_so_in_both_modes_after_20_rounds() -> None:
     algorithm = FedAvg(model(), parts=(TrainedModel(),), **SGD)
     loop, together = (

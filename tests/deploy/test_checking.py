@@ -317,6 +317,10 @@ def test_a_graph_of_the_server_that_is_unlike_the_sites_is_refused(
         job(project, tmp_path / "run", config)
 
 
+@pytest.mark.often(
+    'deny = ["update"]-fault-policy.deny: update may not leave, and FedAvg.train sends it, so',
+    'deny = ["own/groups"]-note-policy.deny: own/groups may not leave, and FedAvg.score may send it, if it',
+)
 @pytest.mark.parametrize(
     ("policy", "begins", "said"),
     [

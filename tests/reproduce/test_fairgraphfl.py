@@ -206,6 +206,7 @@ def test_contributions_are_those_of_the_run_told_again(tmp_path: Path) -> None:
     assert pq.read_table(run / LEFT_OUT).equals(kept)
 
 
+@pytest.mark.slow
 def test_payoffs_by_quality(tmp_path: Path) -> None:
     rows = made(tmp_path, [it for it in ALL["figure 3"].cells if it.column.startswith("PROTEINS")], rounds=2)
     assert {row.status for row in rows.values()} == {"measured"}

@@ -180,6 +180,7 @@ class _Silent:
     def end(self) -> None: ...
 
 
+@pytest.mark.slow
 def test_measured_bytes_are_those_of_the_arithmetic(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def probabilities(out: Path, new: Path | None = None) -> np.ndarray:
     return np.stack([table[name] for name in table.column_names if name.startswith("p_")], 1)[np.argsort(place)]
 
 
+@pytest.mark.slow
 def test_graphs_in_a_tu_folder_are_predicted_alike_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels of nodes count from 1 in the files, classes are -1 and 1; label 3 is in six nodes."""
     monkeypatch.chdir(shutil.copytree(MOLECULES.parent, tmp_path / "case"))
