@@ -19,6 +19,7 @@ from fedweave.sweep.plan import keys_of, planned, share
 from fedweave.sweep.slurm import afterwards, script
 from tests.sweep.test_sweep import SMALL, in_process
 
+VALIDATION, SHOWN = "best_val/val/accuracy", "best_val/local/accuracy"
 KEYS = ("algorithm.lr", "partition.clients")
 
 
@@ -39,7 +40,7 @@ def group(name: str, lr: float, clients: int, val: list[float], test: list[float
             summary={
                 "algorithm": name,
                 "seconds": 1.0,
-                "metrics": {choosing.VALIDATION: one, choosing.SHOWN: other, "note": "x"},
+                "metrics": {VALIDATION: one, SHOWN: other, "note": "x"},
             },
         )
         for seed, (one, other) in enumerate(zip(val, test, strict=True))
@@ -66,7 +67,7 @@ def test_settings_are_chosen_by_validation_in_every_condition() -> None:
     told = [(one.algorithm, one.condition["partition.clients"], one.setting["algorithm.lr"]) for one in found]
     assert told == [("fedavg", 5, 0.1), ("fedavg", 10, 0.2), ("moon", 5, 0.2), ("moon", 10, 0.1)]
     assert {one.tried for one in found} == {2}
-    rows = choosing.table(found, {choosing.SHOWN: "test"}).rows
+    rows = choosing.table(found, {SHOWN: "test"}).rows
     assert [cell.text for cell in rows[0]] == ["fedavg", "5", "lr = 0.1", "0.7100 ± 0.0141"]
 
 
@@ -113,8 +114,8 @@ def test_csv_has_a_line_per_run() -> None:
         "partition.clients": "5",
         "chosen": "1",
         "seconds": "1.0",
-        choosing.VALIDATION: "0.9",
-        choosing.SHOWN: "0.72",
+        VALIDATION: "0.9",
+        SHOWN: "0.72",
     }
 
 

@@ -6,32 +6,46 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedweave.experiment.config import flat
-from fedweave.metrics.best_rounds import BEST, VALIDATION
+from fedweave.metrics.best_rounds import BEST
 from fedweave.report.cells import Cell, Table, measured, number
 from fedweave.report.reading import Group, spread
 
-SHOWN = f"{BEST}/local/accuracy"  # on test examples, in the round that is best on validation examples
 _SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; those of others are what is compared
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The runs of the setting with the highest mean validation accuracy.
+    """The runs of the setting with the highest mean of the `metric` on validation examples.
 
     condition, setting: {key of the grid: value}. tried: how many settings there were. edges: keys whose chosen number
     is the least or the most that was tried.
     """
 
     algorithm: str
+    metric: str
     condition: Mapping[str, Any]
     setting: Mapping[str, Any]
     group: Group
     tried: int
     edges: tuple[str, ...] = ()
 
+    @property
+    def shown(self) -> str:
+        """What its summaries call the metric on test examples, in the round that is best on validation examples."""
+        return f"{BEST}/local/{self.metric}"
+
     def by_seed(self) -> dict[object, float]:
-        """{seed: test accuracy}."""
-        return self.group.by_seed(SHOWN)
+        """{seed: the metric on test examples}."""
+        return self.group.by_seed(self.shown)
+
+    def values(self) -> list[float | None]:
+        """The metric on test examples of every run."""
+        return self.group.values(self.shown)
+
+
+def judged(groups: Sequence[Group]) -> str:
+    """The metric that chooses settings; "" where none does."""
+    return "accuracy" if all(group.by_accuracy for group in groups) else ""
 
 
 def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]:
@@ -40,18 +54,18 @@ def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]
 
 
 def choose(groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -> list[Chosen]:
-    """The best setting of every algorithm in each condition; empty where groups have no validation accuracy, or are not
-    judged by accuracy. A setting with fewer runs than others of the same algorithm, because some failed, is not chosen.
+    """The best setting of every algorithm in each condition; empty where there are no validation examples, or no metric
+    judges all groups. A setting with fewer runs than others of the same algorithm, because some failed, is not chosen.
 
     keys: of the grid. apart: those that are conditions.
     """
-    if not all(group.by_accuracy for group in groups):
+    if not (metric := judged(groups)):
         return []
     together: dict[tuple[object, ...], list[Group]] = {}
     for group in groups:
         values = _values(group, apart)
         together.setdefault((_algorithm(group), *map(repr, values.values())), []).append(group)
-    return [made for alike in together.values() if (made := _best(alike, keys, apart)) is not None]
+    return [made for alike in together.values() if (made := _best(alike, metric, keys, apart)) is not None]
 
 
 def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Group]]:
@@ -62,9 +76,11 @@ def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Gro
     return [*together.values()]
 
 
-def _best(alike: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -> Chosen | None:
+def _best(alike: Sequence[Group], metric: str, keys: Sequence[str], apart: Sequence[str]) -> Chosen | None:
     runs = max(len(group.runs) for group in alike)
-    means = [spread(group.values(VALIDATION))[0] if len(group.runs) == runs else math.nan for group in alike]
+    means = [
+        spread(group.values(f"{BEST}/val/{metric}"))[0] if len(group.runs) == runs else math.nan for group in alike
+    ]
     if all(map(math.isnan, means)):
         return None
     best = alike[max(range(len(alike)), key=lambda at: -math.inf if math.isnan(means[at]) else means[at])]
@@ -72,6 +88,7 @@ def _best(alike: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -> 
     settings = [_values(group, mine) for group in alike]
     return Chosen(
         _algorithm(best),
+        metric,
         _values(best, apart),
         _values(best, mine),
         best,

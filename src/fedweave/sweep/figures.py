@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import plain_errors, write
 from fedweave.report.colours import COLOURS
-from fedweave.sweep.charts import ACCURACY, Chart
+from fedweave.sweep.charts import Chart
 from fedweave.sweep.paper import escaped
 
 _STYLE = {"svg.hashsalt": "fedweave", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False}
@@ -75,7 +75,7 @@ def _drawn(chart: Chart) -> Any:
         else:
             axes.errorbar(x, y, error, label=name, marker=_MARKS[at % len(_MARKS)], markersize=4, capsize=2, **style)
     axes.set_xlabel(chart.over)
-    axes.set_ylabel(ACCURACY)
+    axes.set_ylabel(chart.unit)
     axes.legend()
     return figure
 
