@@ -9,19 +9,19 @@ from fedweave.papers import planes as drawing
 from fedweave.papers.curves import Point
 from fedweave.report.reading import spread
 from fedweave.sweep.choosing import Chosen, said, short
-from fedweave.sweep.paper import CHOSEN, caption, file_name
+from fedweave.sweep.paper import WHEN, caption, file_name, worded
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines of test scores, one for each algorithm. name: of its files. over: what is across. up: the score in words.
-    where: what else is the same of all its runs, "" if nothing is varied."""
+    """Lines of a metric on test examples, one for each algorithm. name: of its files. unit: the metric. over: what is
+    across. where: what else is the same of all its runs, "" if nothing is varied."""
 
     name: str
+    unit: str
     over: str
     where: str
     caption: str
-    up: str = "test accuracy"
     lines: dict[str, list[Point]] = field(default_factory=dict)
 
 
@@ -43,26 +43,29 @@ def charts(found: Sequence[Chosen]) -> list[Chart]:
 def _over(key: str, where: str, alike: Sequence[Chosen]) -> Chart:
     lines: dict[str, list[Point]] = {}
     for one in sorted(alike, key=lambda one: one.condition[key]):
-        mean, deviation, count = spread(one.group.values(one.shown))
+        mean, deviation, count = spread(one.values())
         if count:
             lines.setdefault(one.algorithm, []).append(Point(one.condition[key], mean, deviation if count > 1 else 0.0))
     over = short(key)
-    what = f"{alike[0].words.capitalize()} over {over}, {CHOSEN}"
-    return Chart(file_name(f"over {key} {where}"), over, where, caption(alike, what), alike[0].words, lines)
+    unit = f"test {worded(alike[0].metric)}"
+    what = f"{unit.capitalize()} over {over}, {WHEN}"
+    return Chart(file_name(f"over {key} {where}"), unit, over, where, caption(alike, what), lines)
 
 
 def over_rounds(found: Sequence[Chosen]) -> list[Chart]:
-    """Test scores, mean over clients, by round, in every condition."""
+    """The metric on test examples, mean over clients, by round, in every condition."""
     together: dict[str, list[Chosen]] = {}
     for one in found:
         together.setdefault(said(one.condition), []).append(one)
+    unit = f"test {worded(found[0].metric)}" if found else ""
+    what = f"{unit.capitalize()} over rounds, mean over clients"
     return [
         Chart(
             file_name(f"rounds {where}"),
+            unit,
             "round",
             where,
-            caption(alike, f"{alike[0].words.capitalize()} over rounds, mean over clients"),
-            alike[0].words,
+            caption(alike, what),
             {
                 one.algorithm: curves.averaged([run.curve(one.metric, "test", False) for run in one.group.runs])
                 for one in alike
@@ -77,8 +80,8 @@ def draw(found: Sequence[Chart], folder: Path) -> list[str]:
     files = []
     for chart in found:
         path = folder / f"{chart.name}.svg"
-        title = f"Accuracy over {chart.over}" + (f", {chart.where}" if chart.where else "")
-        drawing.save(path, curves.svg(title, chart.up, chart.lines, chart.over))
+        title = f"{chart.unit.capitalize()} over {chart.over}" + (f", {chart.where}" if chart.where else "")
+        drawing.save(path, curves.svg(title, chart.unit, chart.lines, chart.over))
         files.append(str(path))
     return files
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from fedweave.experiment.config import flat
 from fedweave.metrics.best_rounds import BEST
-from fedweave.metrics.judging import WORDS
 from fedweave.report.cells import Cell, Table, measured, number
 from fedweave.report.reading import Group, judged_alike, spread
 
@@ -16,33 +15,32 @@ _SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; those of o
 
 @dataclass(frozen=True)
 class Chosen:
-    """The runs of the setting with the highest mean validation score.
+    """The runs of the setting with the highest mean of the `metric` on validation examples.
 
-    metric: what all runs are judged by. condition, setting: {key of the grid: value}. tried: how many settings there
-    were. edges: keys whose chosen number is the least or the most that was tried.
+    condition, setting: {key of the grid: value}. tried: how many settings there were. edges: keys whose chosen number
+    is the least or the most that was tried.
     """
 
     algorithm: str
+    metric: str
     condition: Mapping[str, Any]
     setting: Mapping[str, Any]
     group: Group
     tried: int
     edges: tuple[str, ...] = ()
-    metric: str = "accuracy"
 
     @property
     def shown(self) -> str:
-        """The metric on test examples, mean over clients, in the round that is best on validation examples."""
+        """What its summaries call the metric on test examples, in the round that is best on validation examples."""
         return f"{BEST}/local/{self.metric}"
 
-    @property
-    def words(self) -> str:
-        """The metric in words, on test examples."""
-        return f"test {WORDS[self.metric]}"
-
     def by_seed(self) -> dict[object, float]:
-        """{seed: test score}."""
+        """{seed: the metric on test examples}."""
         return self.group.by_seed(self.shown)
+
+    def values(self) -> list[float | None]:
+        """The metric on test examples of every run."""
+        return self.group.values(self.shown)
 
 
 def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]:
@@ -51,20 +49,18 @@ def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]
 
 
 def choose(groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -> list[Chosen]:
-    """The best setting of every algorithm in each condition; empty where groups have no validation examples, or are
-    judged by different metrics. A setting with fewer runs than others of the same algorithm, because some failed, is
-    not chosen.
+    """The best setting of every algorithm in each condition; empty where there are no validation examples, or no metric
+    judges all groups. A setting with fewer runs than others of the same algorithm, because some failed, is not chosen.
 
     keys: of the grid. apart: those that are conditions.
     """
-    metric = judged_alike(groups)
-    if not metric:
+    if not (metric := judged_alike(groups)):
         return []
     together: dict[tuple[object, ...], list[Group]] = {}
     for group in groups:
         values = _values(group, apart)
         together.setdefault((_algorithm(group), *map(repr, values.values())), []).append(group)
-    return [made for alike in together.values() if (made := _best(alike, keys, apart, metric)) is not None]
+    return [made for alike in together.values() if (made := _best(alike, metric, keys, apart)) is not None]
 
 
 def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Group]]:
@@ -75,7 +71,7 @@ def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Gro
     return [*together.values()]
 
 
-def _best(alike: Sequence[Group], keys: Sequence[str], apart: Sequence[str], metric: str) -> Chosen | None:
+def _best(alike: Sequence[Group], metric: str, keys: Sequence[str], apart: Sequence[str]) -> Chosen | None:
     runs = max(len(group.runs) for group in alike)
     means = [
         spread(group.values(f"{BEST}/val/{metric}"))[0] if len(group.runs) == runs else math.nan for group in alike
@@ -87,12 +83,12 @@ def _best(alike: Sequence[Group], keys: Sequence[str], apart: Sequence[str], met
     settings = [_values(group, mine) for group in alike]
     return Chosen(
         _algorithm(best),
+        metric,
         _values(best, apart),
         _values(best, mine),
         best,
         len(alike),
         tuple(key for key in mine if _at_edge(_values(best, mine).get(key), [one.get(key) for one in settings])),
-        metric,
     )
 
 

@@ -75,7 +75,7 @@ def _drawn(chart: Chart) -> Any:
         else:
             axes.errorbar(x, y, error, label=name, marker=_MARKS[at % len(_MARKS)], markersize=4, capsize=2, **style)
     axes.set_xlabel(chart.over)
-    axes.set_ylabel(chart.up)
+    axes.set_ylabel(chart.unit)
     axes.legend()
     return figure
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from fedweave.core.text import counted
 from fedweave.experiment.config import flat
+from fedweave.metrics.judging import WORDS
 from fedweave.report.cells import Cell, marked
 from fedweave.report.reading import Group, spread
 from fedweave.sweep.choosing import Chosen, said
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _SPECIAL |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"±": r"$\pm$", "ε": r"$\varepsilon$"}
-CHOSEN = "mean over clients, in the round that is best on validation examples"
+WHEN = "mean over clients, in the round that is best on validation examples"
 
 
 def latex(found: Sequence[Chosen]) -> str:
@@ -28,10 +29,11 @@ def latex(found: Sequence[Chosen]) -> str:
     body = [
         " & ".join([escaped(row), *(cells[column][number] for column in columns)]) for number, row in enumerate(rows)
     ]
-    heads = [escaped(column) or found[0].words for column in columns]
+    heads = [escaped(column or worded(found[0].metric)) for column in columns]
+    what = f"Test {worded(found[0].metric)} in %, {WHEN}"
     lines = [
         r"\begin{table}",
-        rf"  \caption{{{escaped(caption(found))} Bold: better than every other by a paired test over seeds.}}",
+        rf"  \caption{{{escaped(caption(found, what))} Bold: better than every other by a paired test over seeds.}}",
         rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
         r"    \toprule",
         rf"    {' & '.join(['algorithm', *heads])} \\",
@@ -48,24 +50,19 @@ def _column(found: Sequence[Chosen | None]) -> list[str]:
     cells = [Cell("--") if one is None else Cell(_percent(one)) for one in found]
     return [
         rf"\textbf{{{cell.text}}}" if cell.best else cell.text
-        for cell in marked(cells, [{} if one is None else one.by_seed() for one in found], _metric(found))
+        for cell in marked(cells, [{} if one is None else one.by_seed() for one in found], "accuracy")
     ]
 
 
-def _metric(found: Sequence[Chosen | None]) -> str:
-    return next((one.metric for one in found if one is not None), "")
-
-
 def _percent(one: Chosen) -> str:
-    mean, deviation, count = spread(one.group.values(one.shown))
+    mean, deviation, count = spread(one.values())
     if not count:
         return "--"
     return f"{100 * mean:.2f}" + (rf" $\pm$ {100 * deviation:.2f}" if count > 1 else "")
 
 
-def caption(found: Sequence[Chosen], what: str = "") -> str:
+def caption(found: Sequence[Chosen], what: str) -> str:
     """What a table or figure of these runs shows: data, cut, rounds, seeds, and the settings that were chosen."""
-    what = what or f"{found[0].words.capitalize()} in %, {CHOSEN}"
     configs = [one.group.first.config for one in found]
     varied = {key for one in found for key in one.condition}
     seeds = sorted({run.config.get("seed", 0) for one in found for run in one.group.runs})
@@ -101,6 +98,11 @@ def _same(section: str, configs: Sequence[Mapping[str, Any]], varied: set[str]) 
 def _ranges(seeds: Sequence[int]) -> str:
     whole = len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1
     return f"{seeds[0]} to {seeds[-1]}" if whole else ", ".join(map(str, seeds))
+
+
+def worded(metric: str) -> str:
+    """A metric's name in a sentence."""
+    return WORDS.get(metric, metric.replace("_", " "))
 
 
 def escaped(text: str) -> str:

@@ -79,8 +79,8 @@ def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[choosing
     """
     if not chosen and (asked.latex or asked.figures is not None):
         raise FedweaveError(
-            "--latex and --figures show scores by validation, and these runs have no validation examples, or are "
-            "judged by different metrics; --csv has all numbers."
+            "--latex and --figures show what is best by validation, and these runs have no validation examples, or no "
+            "metric that judges them all; --csv has all numbers."
         )
     over = charts.charts(chosen)
     files = [Path(path) for path in charts.draw(over, folder)]
