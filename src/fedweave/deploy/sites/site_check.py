@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
-from fedweave.core.federation import step_name
+from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import SPLITS
+from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.text import counted
 from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
@@ -195,6 +196,7 @@ def _rehearse(
         ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
         said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
         (told.faults if certain else told.notes).append((name, said))
+    told.notes.extend((name, said) for said in _unprotected(calls))
     spent, done = _so_far(folder, pin(config.plain(), list(sites)))
     told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
     judged = partial(unjudged, rules, spent, calls, config.general)
@@ -205,6 +207,20 @@ def _rehearse(
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
         (told.faults if needs_all(config, algorithm) else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
     return algorithm
+
+
+def _unprotected(calls: Calls) -> Iterator[str]:
+    """A sentence where what a site has made of the weights leaves by itself and without noise."""
+    sends = [
+        (key, own) for step in dict.fromkeys(calls.round) for key, own in step_info(step).sends.items() if own.like
+    ]
+    bare = [key for key, own in sends if not any(isinstance(one, SecureSum | Gaussian | LDP) for one in own.mechanisms)]
+    if bare:
+        yield (
+            f"{' and '.join(dict.fromkeys(bare))} of this site leaves by itself and without noise, so that a server "
+            "that crafts weights reads rows of features off it (docs/security.md). Run an algorithm with the part "
+            'secure_sum, or with noise, and hold it to that: policy.secure_sum = ["update"]'
+        )
 
 
 def _whole(folder: Path, rules: Rules) -> None:

@@ -246,7 +246,12 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
     for key in rules.secure_sum:
         if covers(key, path) and not any(own.everyone or rules.partial_sums for own in sums):
             of = "" if rules.partial_sums else " of all sites"
-            allow = ". Set policy.partial_sums = true if sites may be missing" if sums else ""
+            allow = (
+                ". Set policy.partial_sums = true if sites may be missing"
+                if sums
+                else '. Run it with the part secure_sum (algorithm.parts = ["secure_sum"]; GLASU: secure_sum = true), '
+                "or have the site's owner take out the rule"
+            )
             raise PolicyViolation(f"policy.secure_sum: {key} may only leave in a secure sum{of}, {applied}{allow}")
 
 
