@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.runs.rare import accounts
@@ -63,3 +64,31 @@ def test_a_sweep(runs: tuple[bool, Path, str]) -> None:
         assert "best val" in text
         assert ("Average precision, mean" in text) == rare
         assert ("recall" in text) == rare
+
+
+def test_predictions_and_exports_carry_the_threshold(runs: tuple[bool, Path, str]) -> None:
+    """Who is flagged is who the summary says is caught; where no class is looked for, nobody is flagged."""
+    rare, root, _ = runs
+    run, summary = root / "fedavg", json.loads((root / "fedavg" / "summary.json").read_text())["metrics"]
+    assert called("predict", run, "-o", root / "flagged.parquet").exit_code == 0
+    table = pq.read_table(root / "flagged.parquet")
+    assert ({"score", "flagged", "threshold"} <= set(table.column_names)) == rare
+    assert called("export", run, "-o", root / "export").exit_code == 0
+    about = json.loads((root / "export" / "model.json").read_text())
+    assert ("threshold" in about) == rare
+    if rare:
+        assert about["threshold"] == table["threshold"][0].as_py() == summary["pooled/threshold"]
+        rows = [row for row in table.to_pylist() if row["split"] == "test"]
+        positive = [row["flagged"] for row in rows if str(row["true"]) in ("1", "bad")]
+        assert sum(positive) / len(positive) == pytest.approx(summary["pooled/recall"])
+        assert "is flagged as" in (root / "export" / "README.md").read_text()
+
+
+def test_the_chosen_round_catches_some_of_the_rare_class(tmp_path: Path) -> None:
+    """Whose more probable class is the frequent one nearly everywhere."""
+    experiment = accounts(tmp_path, 0.04)
+    given = ["--set", "rounds=30", "--set", "eval_every=5", "--set", "algorithm.lr=0.02"]
+    assert called("run", experiment, *given, "--out", tmp_path / "run").exit_code == 0
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["metrics"]
+    assert found["best_val/pooled/recall"] > found["best_val/global/recall"]
+    assert found["best_val/pooled/recall"] > 0

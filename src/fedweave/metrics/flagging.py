@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
+from fedweave.metrics.judging import HALF
+
 ALERTED = {"recall_at_1": 0.01, "recall_at_5": 0.05}
 BINS = 15
-HALF = 0.5
 
 
 def probabilities(margin: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ Nothing here needs torch, so that the command line starts quickly.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedweave.core.records import Record
 from fedweave.errors import ConfigError
@@ -16,6 +16,7 @@ PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
 JUDGED = "judged"  # "judged/<metric>" in a summary: the positive class's number, NONE of a metric without one
 NONE = -1.0
 NEARLY = 0.1
+THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
 WORDS = {
     "accuracy": "accuracy",
@@ -91,6 +92,28 @@ class Judging:
         if classes != 2:
             return {f"{JUDGED}/{RARE_OF_MANY}": NONE}
         return {f"{JUDGED}/{RARE_OF_TWO}": positive}
+
+
+class Flagging(NamedTuple):
+    """Which examples of two classes are flagged: those whose probability of the class `positive` is the `threshold` or
+    more."""
+
+    positive: int
+    threshold: float
+
+
+def flagging(judging: Judging, metrics: Mapping[str, float | None]) -> Flagging | None:
+    """By what a run of two classes flags examples; None where no class of it is looked for.
+
+    judging: with the number of the positive class. metrics: of the run's summary.
+    """
+    positive = positive_of(metrics)
+    if positive is None and judging.positive is None and judging.threshold == "auto":
+        return None
+    given = judging.positive if isinstance(judging.positive, int) else 1
+    chosen, how = metrics.get(THRESHOLD), judging.threshold
+    at = chosen if chosen is not None else how if isinstance(how, float | int) else HALF
+    return Flagging(given if positive is None else positive, float(at))
 
 
 def near_constant(predicted: float, true: float) -> bool:
