@@ -222,6 +222,33 @@ def test_a_changed_graph_keeps_what_its_edges_carry():
     assert graph.to("meta").own_edges.members[0].carried is graph.own_edges.members[0].carried
 
 
+@pytest.mark.parametrize("form", ["frame", "csv", "text"])
+def test_missing_values_are_told_from_zeros(tmp_path, form):
+    """In a column of its own, for all columns that may have gaps, whether or not they have one."""
+    nodes, edges = NODES.assign(age=[1.0, None, 0.0]), EDGES.drop(columns="kind").assign(amount=[3, None, 5, 2, 7])
+    options = {"edge_features": "amount", "edge_weight": None, "categories": None, "missing": ["age", "edges.amount"]}
+    if form == "text":
+        nodes, edges = nodes.assign(age=["1", "", "0"]), edges.assign(amount=["3", "", "5", "2", "7"])
+    if form == "csv":
+        nodes.to_csv(tmp_path / "nodes.csv", index=False)
+        edges.to_csv(tmp_path / "edges.csv", index=False)
+        data = datasets.load("folder", str(tmp_path), **TRANSFERS | options)
+    else:
+        data = datasets.from_frames(nodes, edges, **TRANSFERS | options)
+    assert data.columns == ("age", "age is missing")
+    assert np.asarray(data.x if isinstance(data.x, np.ndarray) else data.x.todense()).tolist() == [
+        [1, 0],
+        [0, 1],
+        [0, 0],
+    ]
+    assert data.carried.columns == ("amount", "amount is missing")
+    assert data.carried.features.tolist() == [[3, 0], [0, 1], [5, 0], [2, 0], [7, 0]]
+    whole = datasets.from_frames(NODES, edges.assign(amount=1.0), **TRANSFERS | options)
+    assert whole.columns == data.columns
+    with pytest.raises(DataError, match="no column 'income'"):
+        datasets.from_frames(NODES, edges.assign(amount=1.0), **TRANSFERS | options | {"missing": ["income"]})
+
+
 def test_edges_features_are_scaled_as_nodes_are():
     own = transfers(edge_normalise="standard").carried
     np.testing.assert_allclose(own.features.mean(0), 0, atol=1e-6)

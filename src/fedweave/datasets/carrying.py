@@ -14,6 +14,7 @@ from fedweave.datasets.classified import Classified
 from fedweave.datasets.columns import EDGES, Categories, feature_names, features_of
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import OVER_NODES, check_normalise, normalise, rescaled, scaling
+from fedweave.datasets.gaps import gaps_filled, gaps_of
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 
@@ -34,6 +35,8 @@ class Carrying(Classified):
     edge_normalise: how features of edges are scaled, as `normalise` does those of nodes.
     parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the
                     last with their number as weight; "last", by time or else by row.
+    missing:        columns of features that may have empty cells, "edges.fee" of edges: 0 stands there, and a further
+                    feature, "income is missing", is 1. Sites that train together must all give the same.
     """
 
     directed: bool = False
@@ -42,6 +45,7 @@ class Carrying(Classified):
     edge_time: str | None = None
     edge_normalise: str = "none"
     parallel: str = "keep"
+    missing: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,7 +69,7 @@ class Carrying(Classified):
         return tuple(dict.fromkeys(name for name in every if name is not None))
 
 
-SETTINGS = ("directed", "edge_features", "edge_weight", "edge_time", "edge_normalise", "parallel")
+SETTINGS = ("directed", "edge_features", "edge_weight", "edge_time", "edge_normalise", "parallel", "missing")
 
 
 def check_carrying(given: Carrying) -> None:
@@ -102,7 +106,7 @@ def carried_of(
     ends, rows = listed
     weight = None if kind.edge_weight is None else _weights(edges, kind.edge_weight)[rows]
     time = None if kind.edge_time is None else times_of(edges, kind.edge_time)[rows]
-    of_features, own = _features(edges, kind), _of_edges(categories)
+    of_features, own = gaps_filled(_features(edges, kind), gaps_of(kind.missing, True)), _of_edges(categories)
     columns = feature_names(of_features, (), own)
     features = features_of(of_features, (), own)[rows] if columns else None
     found = merged(Carried(ends, kind.directed, weight, features, time, columns), kind.parallel)

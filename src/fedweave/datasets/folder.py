@@ -23,6 +23,7 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.gaps import gaps_filled, gaps_of
 from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table
@@ -86,6 +87,7 @@ class Folder(Carrying):
         check_columns(nodes, required=(*NODES[: 1 + labelled], *owned), known=known)
         of_edges, hint = (*EDGES, *self.chosen), "data.edge_features takes them, and data.edge_weight and edge_time one"
         check_columns(edges, required=of_edges, known=of_edges, closed=self.edge_features != ALL, hint=hint)
+        nodes = gaps_filled(nodes, gaps_of(self.missing, of_edges=False))
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
         faults, found = Faults(), Record()

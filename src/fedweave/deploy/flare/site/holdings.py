@@ -125,7 +125,7 @@ def check_meant(path: Path, site: SiteData) -> None:
         )
     of_graphs = ("node_labels", "edge_labels", "degrees")
     kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
-    of_edges = ("directed", "edge_features", "edge_weight", "edge_time")
+    of_edges = ("directed", "edge_features", "edge_weight", "edge_time", "missing")
     of_tables = ("categories", "groups", "columns", "ignore", "unlabelled", *of_edges)
     odd = {"npz": (*of_tables, *of_graphs), "graphs": of_edges, "nodes": of_graphs}[kind]
     if given := [key for key in odd if getattr(site, key) not in (None, False)]:

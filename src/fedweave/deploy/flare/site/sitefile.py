@@ -40,6 +40,7 @@ class SiteData:
     unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.carrying`).
+    missing:   columns that may have empty cells (`datasets.carrying`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
                give the same.
     node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
@@ -63,6 +64,7 @@ class SiteData:
     edge_time: str | None = None
     edge_normalise: str = "none"
     parallel: str = "keep"
+    missing: tuple[str, ...] | None = None
     categories: dict[str, tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
     node_labels: tuple[str, ...] | None = None
