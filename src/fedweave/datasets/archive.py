@@ -41,7 +41,7 @@ class Archive:
             ConfigError: no file is given. DataError: it is refused (see `npz.read`).
         """
         if root is None:
-            raise ConfigError('The dataset "npz" needs a file: set [data] path to it.')
+            raise ConfigError('The dataset "npz" needs a file: set [data] path to it.', code="config.missing")
         if not root.is_file():
             refuse(root, "this is not a file", "Name the .npz file itself.")
         data = without_sens(npz.read(root, root.stem, loops=self.loops), root, self.sens_feature)

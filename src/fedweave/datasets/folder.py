@@ -64,7 +64,9 @@ class Folder(Carrying):
                 each of the first 20 faults.
         """
         if root is None:
-            raise ConfigError('The dataset "folder" needs the folder with nodes and edges: set [data] path.')
+            raise ConfigError(
+                'The dataset "folder" needs the folder with nodes and edges: set [data] path.', code="config.missing"
+            )
         require_folder(root, "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
             refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')

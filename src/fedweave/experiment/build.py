@@ -26,7 +26,7 @@ from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.simulation import Simulation
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
-from fedweave.experiment.config import Config, Document, resolve
+from fedweave.experiment.config import Choice, Config, Document, resolve
 from fedweave.experiment.demands import (
     check_columns,
     check_edges,
@@ -37,6 +37,7 @@ from fedweave.experiment.demands import (
 )
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
+from fedweave.learn.losses import by_number
 from fedweave.models import directed
 from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
@@ -92,12 +93,27 @@ def ingredients(config: Config) -> Ingredients:
     seed = config.general.seed
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
     partition = cut(config.partition.make(), data, seed)
+    if config.noise is not None:
+        data, partition = config.noise.applied(data, partition, seed)
     seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
     check_labels_and_nodes(config, data, seen)
     model = suited(config, data).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     check_edges(config, model)
-    return Ingredients(data, partition, seen, model, config.algorithm.make(model))
+    algorithm = weighted(config.algorithm, data.labels, data.classes)
+    return Ingredients(data, partition, seen, model, algorithm.make(model))
+
+
+def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
+    """The algorithm with weights of classes in their order, where its class_weight names them.
+
+    Raises:
+        ConfigError: it names a class that there is not.
+    """
+    given = algorithm.values.get("class_weight")
+    if not isinstance(given, Mapping):
+        return algorithm
+    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(given, labels, classes)})
 
 
 def suited(config: Config, data: Dataset) -> Any:

@@ -64,8 +64,7 @@ class GAT:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        if features < 1 or classes < 1:
-            raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+        blocks.check_shape(features, classes)
         wide = self.heads * self.hidden
         fans_in = [features, *[wide] * (self.layers - 1)]
         made = partial(convolution, rate=self.attention_dropout)
