@@ -172,16 +172,20 @@ def show_result(console: Console, summary: Values, directory: Path) -> None:
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     traffic += _for_evaluation(summary)
     if chosen:
-        which = f"best mean validation {WORDS[judged]} after round {metrics['best_val/round']}"
-        shown = (judged, "recall_at_1", "recall") if judged in OF_POSITIVE else ()
-        told = {WORDS[name]: metrics.get(f"best_val/pooled/{name}") for name in shown}
-        known = ", ".join(f"{words} {value:.4f}" for words, value in told.items() if value is not None)
-        flagged = f"; pooled, flagged from its threshold on: {known}" if known else ""
-        console.print(f"{which}{flagged}", highlight=False, soft_wrap=True)
+        console.print(_chosen(metrics, judged), highlight=False, soft_wrap=True)
     if "best_fair/round" in metrics:
         _show_fairest(console, metrics)
     console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
     console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _chosen(metrics: Values, judged: str) -> str:
+    """Which round is the best on validation examples, and what it finds where a positive class is looked for."""
+    which = f"best mean validation {WORDS[judged]} after round {metrics['best_val/round']}"
+    shown = (judged, "recall_at_1", "recall") if judged in OF_POSITIVE else ()
+    told = {WORDS[name]: metrics.get(f"best_val/pooled/{name}") for name in shown}
+    known = ", ".join(f"{words} {value:.4f}" for words, value in told.items() if value is not None)
+    return f"{which}; pooled, flagged from its threshold on: {known}" if known else which
 
 
 def _show_fairest(console: Console, metrics: Values) -> None:
