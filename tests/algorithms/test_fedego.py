@@ -257,6 +257,7 @@ def test_a_first_call_takes_the_servers_model_whole() -> None:
     assert (float(facts["lambda"]), float(facts["divergence"])) == (1, 0)
 
 
+@pytest.mark.often("0.0-loop", "1.0-vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 @pytest.mark.parametrize("mixing", [0.0, 1.0])
 def test_fixed_shares_keep_or_take_the_whole(mixing: float, mode: str) -> None:
@@ -319,6 +320,7 @@ def test_own_reduction_layers_are_used_and_the_servers_trained_from() -> None:
         assert all(distance(w[key], mixed[key]) == 0 for key in "123")
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_an_epoch_has_the_mini_batches_that_the_largest_client_needs(mode: str) -> None:
     """A fifth of 57 nodes are 11, in three mini-batches of four: six steps of Adam in two epochs at every client; the
@@ -596,6 +598,7 @@ def test_cora_is_learnt(first: Any, cora: dict[str, Any]) -> None:
     assert last.summary["local/accuracy"] > first.summary["local/accuracy"]
 
 
+@pytest.mark.slow
 def test_cora_costs_what_shapes_say(first: Any, cora: dict[str, Any]) -> None:
     made, state = cora["made"], first.state
     assert sum(leaf.numel() for _, leaf in leaves(state["theta"])) == 367_104

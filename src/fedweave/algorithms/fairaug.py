@@ -132,8 +132,8 @@ class FairAugmented(Part):
         """Refuse a model that needs more of the graph than products."""
         if any(layer.reads != "product" for layer in training.model):
             raise ValueError(
-                "FairAug draws other edges in every step, which attention and a torch.nn.Module cannot read; choose "
-                "model gcn, sage, gcnii or gin"
+                "FairAug draws other edges in every step, which attention, h2gcn and a torch.nn.Module cannot read; "
+                "choose model gcn, sage, gcnii or gin"
             )
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:

@@ -127,7 +127,7 @@ class FedAvg(Deployable):
     def objective(self) -> Objective:
         """The local objective and how it is trained."""
         training = Training(
-            self.net,
+            self.trained,
             self.local_steps,
             self.optimizer,
             self.lr,
@@ -138,9 +138,14 @@ class FedAvg(Deployable):
         return Objective(self.composed, training)
 
     @cached_property
-    def net(self) -> Model:
-        """The model as the parts have it trained and used on clients' data."""
+    def trained(self) -> Model:
+        """The model as the parts have it trained on clients' data."""
         return self.composed.layers(self.model)
+
+    @property
+    def net(self) -> Model:
+        """The model that clients use on their data: `trained`."""
+        return self.trained
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -160,7 +165,7 @@ class FedAvg(Deployable):
 
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
-        whole = models.init(self.net, fed.key("init"), fed.dtype)
+        whole = models.init(self.trained, fed.key("init"), fed.dtype)
         w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
         vain = [pattern for pattern in self.share if not any(fnmatchcase(path, pattern) for path in paths)]
         if whole and (vain or (self.share and not w)):

@@ -28,7 +28,7 @@ METRICS_SCHEMA = pa.schema(
     ]
 )
 GLOBAL = "global"  # in the place of a client: of all examples together
-ROUNDED_SCORES = "scores/coarse"  # number of clients that sent rounded scores, and no counts by class
+ROUNDED_SCORES = "scores/coarse"  # number of clients that sent hits alone, or no losses where others did
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
 DIVERGED = "scores/diverged"  # the largest mean loss on some examples, where it is that of no model that learns
 EXPLODED = 1e3  # nats; guessing has log(classes)
@@ -51,11 +51,11 @@ def measure(
     all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
     training examples, for "local" of the client's own; "local/matched_accuracy", where some clients with test examples
     have none of training, is the mean over the others, as "local/majority" is. "scores/coarse" counts the clients, if
-    there are any, whose hits are rounded, and who are in no loss and no metric by class; "scores/missing" those that
-    sent none. "within/auc" compares examples of the same member alone, whatever "global" is of; "within/members" counts
-    the members with both positives and negatives, whom it and "local/auc" are of. "scores/rarest" is the share of the
-    rarest class of the training examples, where it is small (`reference.rarest`); "scores/diverged" a mean loss
-    on some split's examples that no model has that learns.
+    there are any, who are in no metric by class (their hits are rounded, or of drawn labels), or in no loss;
+    "scores/missing" those that sent none. "within/auc" compares examples of the same member alone, whatever "global" is
+    of; "within/members" counts the members with both positives and negatives, whom it and "local/auc" are of.
+    "scores/rarest" is the share of the rarest class of the training examples, where it is small (`reference.rarest`);
+    "scores/diverged" a mean loss on some split's examples that no model has that learns.
 
     judging: by what the run is judged, and `before` the summary of the evaluation before, which has decided it: says
     "judged/…" (`judging.Judging.verdict`). last: whether "per_class/…" is told, on the examples of "global".
@@ -188,9 +188,11 @@ Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 
 
 def _coarse(pairs: dict[str, np.ndarray]) -> np.ndarray:
-    """Whether each client tells how many of its examples are classified right, and of no class how many."""
+    """Whether each client tells how many of its examples are classified right, but of no class how many, or no loss
+    where another tells its."""
     examples, of_classes = pairs["accuracy"][:, :, 1].sum(-1), pairs["f1"][:, :, 1].sum((-1, -2))
-    result: np.ndarray = (examples > 0) & (of_classes == 0)
+    lossless = pairs["loss"][:, :, 1].sum(-1) == 0
+    result: np.ndarray = (examples > 0) & ((of_classes == 0) | (lossless & ~lossless.all()))
     return result
 
 

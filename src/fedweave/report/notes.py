@@ -77,11 +77,12 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     found |= _lacking("best_val", f"best validation {WORDS[judged]}", metrics)
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
-            f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left rounded and without counts by class "
-            "(policy.round_scores): accuracies include them, rounded, and may be far off for a site with few examples, "
-            "the best and the worst client's among them; losses, F1, AUC, the constant prediction and all else that is "
-            "counted by class or group of members' own examples are of the others alone, if there are "
-            "any. metrics.parquet names the sites (scores/coarse)."
+            f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left without all measures "
+            "(policy.measures, round_scores, score_epsilon): accuracies include them, where rounded or of drawn labels "
+            "possibly far off for a site with few examples, the best and the worst client's among them; what they keep "
+            "back (losses, AUC, or also F1, the constant prediction and all else that is counted by class or group of "
+            "members' own examples) is of the others alone, if there are any. "
+            "metrics.parquet names the sites (scores/coarse)."
         )
     return found
 

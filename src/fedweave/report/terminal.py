@@ -72,7 +72,9 @@ class Terminal:
         """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
         from fedweave.algorithms.fedavg import FedAvg
         from fedweave.datasets.odd_data import odd_data, one_class
+        from fedweave.experiment.build import suited
         from fedweave.experiment.demands import untested
+        from fedweave.models.directed import unused as unused_of_edges
         from fedweave.partition import unused
         from fedweave.partition.base import client_ids
         from fedweave.partition.statistics import statistics, totals
@@ -95,7 +97,8 @@ class Terminal:
         self._console.print(clients_table(held, totals(*cut), built.data.labels))
         idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
         alone = filter(None, [untested(held["test"], built.fed.test is not None)])
-        odd = (*one_class(built.data), *odd_data(built.data))
+        edges = unused_of_edges(suited(config, built.data), built.data.carried)
+        odd = (*edges, *one_class(built.data), *odd_data(built.data))
         for note in (*alone, *unused(config.partition.make(), *cut), *idle, *odd):
             self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 

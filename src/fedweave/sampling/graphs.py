@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.edges import Edges
@@ -40,6 +41,8 @@ class GraphBatches:
         """Raise a ValueError unless the model has a result for each graph."""
         if not models.pools(model):
             raise ValueError("mini-batches of graphs need a model that pools; set model.pool = 'sum' or 'mean'")
+        if any(layer.operator in carrying.kinds() for layer in model):
+            raise ValueError("mini-batches of graphs do not have what edges carry; choose model gin, gcn or sage")
 
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """A mini-batch per step: int64 [steps, b] distinct training graphs, and bool [steps, b] which of them are real

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
@@ -79,8 +80,15 @@ class Minibatches:
             ValueError: the model needs the whole graph, or a matrix of it of which samples give no estimate.
         """
         if models.needs_graph(model):
-            raise ValueError("a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn or gat")
+            raise ValueError(
+                "h2gcn and a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn or gat"
+            )
         passing = [i for i, layer in reversed([*enumerate(model)]) if layer.operator is not None]
+        if any(model[i].operator in carrying.kinds() for i in passing):
+            raise ValueError(
+                "sampled neighbours do not have what edges carry; choose model sage, or gcn with weighted = false and "
+                "directed = 'none'"
+            )
         if odd := [model[i].operator for i in passing if model[i].operator not in Sampled.KINDS]:
             raise ValueError(
                 f"sampled neighbours give no {odd[0]!r}, which the model multiplies by; choose model sage, gcn or gat"

@@ -70,9 +70,13 @@ def _values(run: PlannedRun, keys: Sequence[str]) -> str:
     return f" ({shown})" if shown else ""
 
 
-def markdown(found: Table, notes: Sequence[str], lost: Sequence[str]) -> str:
-    """The table as Markdown; its `notes` and the runs that are not in it below."""
-    rule = ["---" if at < found.words else "---:" for at in range(len(found.head))]
-    rows = ([cell.text for cell in row] for row in found.rows)
+def markdown(found: Table, notes: Sequence[str], lost: Sequence[str], above: Sequence[str] = ()) -> str:
+    """The table as Markdown, what is above it; its `notes` and the runs that are not in it below."""
     without = [f"Not in the table: {counted(len(lost), 'failed run')}."] if lost else []
-    return "\n\n".join([piped(found.head, rule, *rows), *notes, *without, *(f"- {said}" for said in lost)]) + "\n"
+    return "\n\n".join([*above, rows_of(found), *notes, *without, *(f"- {said}" for said in lost)]) + "\n"
+
+
+def rows_of(found: Table) -> str:
+    """A table as Markdown."""
+    rule = ["---" if at < found.words else "---:" for at in range(len(found.head))]
+    return piped(found.head, rule, *([cell.text for cell in row] for row in found.rows))

@@ -8,6 +8,7 @@ from fedweave.experiment.config.experiment import (
     read,
     read_saved,
     resolve,
+    tuned,
     with_algorithm,
     written,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "read_saved",
     "registry",
     "resolve",
+    "tuned",
     "with_algorithm",
     "written",
 ]
