@@ -123,6 +123,7 @@ def test_missing_sections_take_defaults() -> None:
             "dtype": "float32",
             "resend": True,
         },
+        "evaluation": {"metric": "auto", "threshold": "auto"},
         "privacy": {},
     }
 

@@ -17,6 +17,7 @@ from fedweave.cli import app
 from fedweave.cli.sites import Teller
 from fedweave.deploy.flare.policy.policy import Spent, replies_of
 from fedweave.deploy.flare.server.server import Progress, Server, backend
+from fedweave.deploy.flare.site.sitefile import FINE
 from fedweave.deploy.flare.wire.journal import entries, journals
 from fedweave.deploy.sites.running import _reached
 from fedweave.deploy.sites.running import run as run_at_sites
@@ -89,7 +90,7 @@ def test_a_refusal_in_the_first_round_begins_anew_and_says_so(
     with pytest.raises(ClientsMissing):
         job(project, out, config)
     assert not (out / CHECKPOINT).exists()
-    deny(project, "calls = {}")
+    deny(project, f"measures = {[*FINE]}")
     resumed = job(project, out, config)
     assert (resumed.after, resumed.again) == (0, 1)
     expected, _ = simulated(config)
