@@ -34,9 +34,9 @@ NOTES = (
 )
 
 
-def results(groups: Sequence[Group]) -> Table:
-    """A row for each group of runs that differ in the seed alone."""
-    columns = COLUMNS if by_accuracy(groups) else OF_RARE
+def results(groups: Sequence[Group], own: Mapping[str, str] | None = None) -> Table:
+    """A row for each group of runs that differ in the seed alone; own: {metric: heading} of further columns."""
+    columns = {**(COLUMNS if by_accuracy(groups) else OF_RARE), **(own or {})}
     shown = [name for name in columns if any(value is not None for group in groups for value in group.values(name))]
     rows = [
         (Cell(group.label), Cell(str(len(group.runs))), *(measured(group.values(name), number) for name in shown))
