@@ -250,6 +250,7 @@ def fake_source(data: Dataset, raw: Path) -> Any:
     return Source([Data(**held)])
 
 
+@pytest.mark.often("cora")
 @pytest.mark.parametrize("name", ["cora", "coauthor-cs", "flickr-attributed"])
 def test_a_download_becomes_the_very_same_data(
     name: str, nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

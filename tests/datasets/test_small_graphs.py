@@ -36,6 +36,7 @@ def real(name: str, data_root: Path) -> str:
     return str(data_root)
 
 
+@pytest.mark.often("proteins", "imdb-binary")
 @pytest.mark.parametrize("name", COUNTS)
 def test_counts_of_the_real_files(name: str, data_root: Path) -> None:
     graphs, nodes, edges, features, classes, degree = COUNTS[name]
@@ -51,6 +52,7 @@ def test_counts_of_the_real_files(name: str, data_root: Path) -> None:
     assert load(name, str(data_root / name)).y.tobytes() == data.y.tobytes()
 
 
+@pytest.mark.slow
 def test_82_of_the_89_labels_of_dd_occur(data_root: Path) -> None:
     data = load("dd", real("dd", data_root))
     assert sp.issparse(data.x)

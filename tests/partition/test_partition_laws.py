@@ -199,6 +199,7 @@ def test_random_sizes_differ_by_at_most_one(nodes: int, clients: int) -> None:
     assert held.max() - held.min() <= 1
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(["none", "star", "path", "complete", "one edge", "pairs"]),
     nodes=st.integers(2, 60),

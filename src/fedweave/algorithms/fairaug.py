@@ -25,7 +25,6 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.errors import DataError
-from fedweave.learn import cross_entropy
 from fedweave.ops.hashing import bits
 from fedweave.ops.sparse import dense
 from fedweave.sampling.graphs import BatchEdges
@@ -166,7 +165,7 @@ class FairAugmented(Part):
         copy = graph._replace(x=dense(graph.x) * drawn["features"], edges=edges)
         logits = models.apply(outputs.model, outputs.w, copy, outputs.key)
         trains = graph.masks[TRAIN] & drawn["kept"]
-        return cross_entropy(logits, graph.y.clamp(min=0), trains.to(logits.dtype))
+        return outputs.cross_entropy(logits, trains)
 
 
 @preset_of(FairAugmented)

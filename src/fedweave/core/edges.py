@@ -128,6 +128,7 @@ class Edges:
         (`EdgeList.alike`), "kinds_spread" [n, k] gives every node what its kind has. "structure" [n, 32] passes no
         messages, but describes a node's position: the probabilities that a random walk returns after 1 to 16 steps, and
         its degree, one-hot, 16 standing for more; 0 for a node without neighbours (Tan et al. 2023, section 4.1).
+        Names of `core.carried.named` are of single edges, with what they carry and in their directions.
         """
         return Sparse(self.cache.operator(kind), self.client_index)
 

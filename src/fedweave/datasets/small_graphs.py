@@ -38,7 +38,9 @@ class TU:
             DataError: it holds no such data set, or more than one, or is refused by `tu.read`.
         """
         if root is None:
-            raise ConfigError('The dataset "tu" needs the folder with DS_A.txt: set [data] path.')
+            raise ConfigError(
+                'The dataset "tu" needs the folder with DS_A.txt: set [data] path.', code="config.missing"
+            )
         require_folder(root, "Name the folder of one data set in the TU layout; see docs/data-format.md.")
         found = tu.holds(root)
         if len(found) != 1:

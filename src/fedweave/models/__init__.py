@@ -6,10 +6,12 @@ from fedweave.models.gat import GAT
 from fedweave.models.gcn import GCN
 from fedweave.models.gcnii import GCNII
 from fedweave.models.gin import GIN
+from fedweave.models.gine import GINE
 from fedweave.models.gprgnn import GPRGNN
 from fedweave.models.h2gcn import H2GCN
 from fedweave.models.mlp import MLP
 from fedweave.models.module import ModuleKind
+from fedweave.models.pna import PNA
 from fedweave.models.sage import SAGE
 from fedweave.models.sgc import SGC
 from fedweave.models.star import Star
@@ -20,10 +22,12 @@ __all__ = [
     "GCN",
     "GCNII",
     "GIN",
+    "GINE",
     "GPRGNN",
     "H2GCN",
     "MLP",
     "MODELS",
+    "PNA",
     "SAGE",
     "SGC",
     "Ego",
@@ -38,6 +42,8 @@ MODELS: dict[str, type] = {
     "gcnii": GCNII,
     "gat": GAT,
     "gin": GIN,
+    "gine": GINE,
+    "pna": PNA,
     "sgc": SGC,
     "gprgnn": GPRGNN,
     "acmgcn": ACMGCN,

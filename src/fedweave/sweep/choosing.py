@@ -8,7 +8,7 @@ from typing import Any
 from fedweave.experiment.config import flat
 from fedweave.metrics.best_rounds import BEST
 from fedweave.report.cells import Cell, Table, measured, number
-from fedweave.report.reading import Group, spread
+from fedweave.report.reading import Group, judged_alike, spread
 
 _SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; those of others are what is compared
 
@@ -43,11 +43,6 @@ class Chosen:
         return self.group.values(self.shown)
 
 
-def judged(groups: Sequence[Group]) -> str:
-    """The metric that chooses settings; "" where none does."""
-    return "accuracy" if all(group.by_accuracy for group in groups) else ""
-
-
 def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]:
     """Those of the grid's keys that algorithms are compared in: not their settings, except where `over` says so."""
     return tuple(key for key in keys if key in over or key.partition(".")[0] not in _SETTINGS)
@@ -59,7 +54,7 @@ def choose(groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -
 
     keys: of the grid. apart: those that are conditions.
     """
-    if not (metric := judged(groups)):
+    if not (metric := judged_alike(groups)):
         return []
     together: dict[tuple[object, ...], list[Group]] = {}
     for group in groups:

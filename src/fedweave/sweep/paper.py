@@ -9,6 +9,7 @@ from typing import Any
 
 from fedweave.core.text import counted
 from fedweave.experiment.config import flat
+from fedweave.metrics.judging import WORDS
 from fedweave.report.cells import Cell, marked
 from fedweave.report.reading import Group, spread
 from fedweave.sweep.choosing import Chosen, said
@@ -101,7 +102,7 @@ def _ranges(seeds: Sequence[int]) -> str:
 
 def worded(metric: str) -> str:
     """A metric's name in a sentence."""
-    return metric.replace("_", " ")
+    return WORDS.get(metric, metric.replace("_", " "))
 
 
 def escaped(text: str) -> str:

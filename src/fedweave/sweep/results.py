@@ -59,13 +59,14 @@ def finish(
     read = read_runs(done)
     own = _measured(read, {run.directory: run.config for run in runs}, asked.metrics)
     groups = grouped(read)
-    rows, notes, gone = table.results(groups, own), [*table.told(groups)], table.lost(runs, failed, asked.keys)
+    columns = table.headings(groups, own)
+    rows, notes, gone = table.results(groups, columns), [*table.told(groups)], table.lost(runs, failed, asked.keys)
     show_cells(console, rows)
     apart = choosing.conditions(asked.keys, asked.over)
     chosen = choosing.choose(groups, asked.keys, apart)
     above = list[str]()
     if asked.keys and chosen:
-        best = choosing.table(chosen, table.COLUMNS | own)
+        best = choosing.table(chosen, columns)
         show_cells(console, best)
         notes += choosing.told(chosen)
         above = ["Settings chosen by validation:", table.rows_of(best), "All:"]

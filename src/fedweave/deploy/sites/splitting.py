@@ -9,7 +9,7 @@ from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.sensitive import has_sens
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.errors import UserError
 from fedweave.experiment.build import global_test_part, shares
@@ -56,9 +56,11 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
         npz.write(own, project / site / DATA)
         named = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         about: Record = {"path": DATA, **named, "random_id": client}
+        about |= {} if data.carried is None else {"loops": "keep"}
         if any(map(has_sens, (own, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
             about["sens_feature"] = True
-        write_site_file(project / site / SITE_FILE, about | ({} if partition.test is None else {"test": TEST}))
+        more: Record = {} if partition.test is None else {"test": TEST}
+        write_site_file(project / site / SITE_FILE, about | more, measures=list(FINE))  # all that a simulation measures
     for whole in tests:
         for folder in (SERVER, *sites):
             npz.write(replace(whole, ids=()), project / folder / TEST)

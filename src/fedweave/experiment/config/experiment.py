@@ -24,7 +24,7 @@ from fedweave.experiment.config.plugins import (
     parameters,
     registry,
 )
-from fedweave.experiment.config.settings import General, SimulationEngine
+from fedweave.experiment.config.settings import Evaluation, General, SimulationEngine
 from fedweave.experiment.config.toml import Document, dumps, load, override, section
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Config:
     algorithm: Choice
     engine: Choice
     folder: str | None = None
+    evaluation: Evaluation = field(default_factory=Evaluation)
     noise: "Noise | None" = None
 
     @property
@@ -70,7 +71,8 @@ class Config:
         if self.folder is not None:
             sections["data"]["path"] = self.folder
         noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
-        return {**dataclasses.asdict(self.general), **sections, **noise, "privacy": {}}
+        more = {"evaluation": self.evaluation.plain(), **noise, "privacy": {}}
+        return {**dataclasses.asdict(self.general), **sections, **more}
 
     def check_made(self) -> None:
         """Refuse settings that the model or the algorithm refuses whatever the data.
@@ -81,7 +83,7 @@ class Config:
         try:
             self.algorithm.make(self.model.make().build(ANY_FEATURES, ANY_CLASSES))
         except ConfigError as error:
-            raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args)) from error
+            raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args), code=error.code) from error
 
 
 @runtime_checkable
@@ -147,7 +149,9 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         return config, [*notes, *exchanged.told(config.algorithm.label, config.algorithm.values)]
     except ConfigError as error:
         remedies = _replacing([str(fault) for fault in error.args], overrides)
-        raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args), *remedies) from error
+        raise ConfigError(
+            *(_flagged(str(fault), overrides) for fault in error.args), *remedies, code=error.code
+        ) from error
 
 
 def tuned(document: Document) -> dict[str, list[Any]]:
@@ -203,7 +207,8 @@ def _of_a_run(path: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{path} is not the configuration of a run of this version:", *error.args) from error
+        told = f"{path} is not the configuration of a run of this version:"
+        raise ConfigError(told, *error.args, code=error.code) from error
 
 
 def _flagged(fault: str, overrides: Sequence[str]) -> str:
@@ -261,7 +266,8 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults()
     top, sections = Record(), dict[str, Choice]()
     with faults:
-        check_keys("", document, [*general, *REGISTRIES, "noise", "privacy"], hint=partial(_in_sections, document))
+        known = [*general, *REGISTRIES, "evaluation", "noise", "privacy"]
+        check_keys("", document, known, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
     folder = None
@@ -271,14 +277,20 @@ def resolve(document: Document) -> Config:
             if name == "data":
                 table, folder = _located(table)
             sections[name] = _chosen(name, table)
+    evaluation = Evaluation()
+    with faults:
+        own, table = own_parameters(Evaluation), section(document, "evaluation")
+        check_keys("evaluation", table, list(own))
+        evaluation = Evaluation(**checked_values("evaluation.", table, own))
     with faults:
         for key in section(document, "privacy"):
-            raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
+            told = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"
+            raise ConfigError(told, code="config.unknown-key")
     noise = None
     with faults:
         noise = _noise(document)
     faults.refuse()
-    config = Config(General(**top), **sections, folder=folder, noise=noise)
+    config = Config(General(**top), **sections, folder=folder, evaluation=evaluation, noise=noise)
     if noise is not None and config.between_sites:
         raise ConfigError("noise: simulations alone make it; between sites everybody reads data of their own")
     return config
@@ -325,7 +337,7 @@ def _located(table: Document) -> tuple[Document, str | None]:
     if folder is None:
         return data, None
     if not isinstance(folder, str) or not folder:
-        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}")
+        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}", code="config.value")
     return {"name": "npz" if folder.endswith(".npz") else "folder", **data}, folder
 
 
@@ -335,7 +347,8 @@ def _chosen(path: str, table: Document) -> Choice:
     if name is None:
         raise ConfigError(
             f"{path}.name: is missing; choose one of {', '.join(registry(path))}, or give your own folder as "
-            f"{path}.path"
+            f"{path}.path",
+            code="config.missing",
         )
     name, kind = lookup(f"{path}.name", path, name)
     more = ["path"] if path == "data" else []
