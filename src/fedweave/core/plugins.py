@@ -21,6 +21,7 @@ GROUPS = {
     "model": "fedweave.models",
     "data": "fedweave.datasets",
     "partition": "fedweave.partitions",
+    "metric": "fedweave.metrics",
 }
 TRUSTED = "FEDWEAVE_FILES"  # files that may be run for whoever names them, as PATH lists folders
 IN_PYTHON = "python:"  # in front of the class of an object that no file names
