@@ -152,6 +152,16 @@ def test_a_misbehaving_site_is_named_left_out_and_taken_back(running: Path, tmp_
 
 
 @pytest.mark.slow
+def test_an_answer_that_is_lost_is_asked_for_again_within_seconds(running: Path, tmp_path: Path) -> None:
+    """It would arrive after five minutes; the site waits for calls meanwhile. Without asking, the run waits so long."""
+    (running / "bank-c/mischief").write_text(json.dumps({"FedAvg.train/2": "lose"}))
+    config, began = experiment("fedavg", rounds=3, timeout=200.0), time.monotonic()
+    assert run(config, running, tmp_path / "out", False, Watcher())["rounds"] == 3
+    assert time.monotonic() - began < 120
+    assert not noted(tmp_path / "out")
+
+
+@pytest.mark.slow
 def test_a_killed_server_resumes_with_nothing_lost(running: Path, tmp_path: Path) -> None:
     """The server's processes die in the middle; sites go back to its checkpoint. A round done again
     stands twice with every site, and with the server unless the replies were on their way when it died."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedweave.cli.export import Format, Kind, Out
-from fedweave.cli.options import Experiment, Settings
+from fedweave.cli.options import Experiment, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
@@ -145,6 +145,7 @@ def check(
     ] = None,
     settings: Settings = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Look for faults in what is on this machine before anything is started: data, splits, policies, certificates,
     secrets, the server's port and address; exit code 2 if there are any."""
@@ -154,6 +155,8 @@ def check(
     from fedweave.experiment.config import read
 
     project = read_project(directory)
+    if config is not None:
+        check_consent(config, trust)
     chosen = None if config is None else read(config, with_engine(settings or []), algorithm)[0]
     told = examine(directory, project, chosen)
     for whose, what in told.facts:
