@@ -60,7 +60,7 @@ class CollabLink:
         self._running: list[_Call] = []
         self._lost: dict[str, str] = {}
         self._asked: list[_Call] = []
-        self._numbers = 0
+        self._numbers, self._repeated = 0, False
         self._log = logging.getLogger("fedweave.server")
 
     @property
@@ -75,7 +75,7 @@ class CollabLink:
 
     def close(self) -> None:
         """Give up what is still owed: NVFlare ends a job only when no call is under way."""
-        if self._lost or any(call.waiting for call in self._running):
+        if self._lost or self._repeated or any(call.waiting for call in self._running):
             collab.context.abort_signal.trigger(True)
 
     def unreachable(self) -> dict[str, str]:
@@ -149,6 +149,7 @@ class CollabLink:
         if call.idle[site] in _ASK_AGAIN:
             what = "its answer, or what it was asked, is lost on the way; it is asked again"
             self._log.warning("%s lives and is at work on nothing: %s", site, what)
+            self._repeated = True
             self._ask(call, [site])
 
     def _news(self, call: _Call, wait: float = 0.0) -> list[tuple[str, Any]]:
