@@ -291,6 +291,10 @@ def test_what_the_server_holds_is_seen_where_its_folder_is(project: Path) -> Non
     assert (whose, "needs a public sample" in fault) == ("server", True)
 
 
+@pytest.mark.often(
+    "columns-it has 63 features, but the sites' data 64-public",
+    "classes-it has the label 12, but the sites' classes-test",
+)
 @pytest.mark.parametrize("role", ["public", "test"])
 @pytest.mark.parametrize(
     ("fault", "said"),
@@ -314,6 +318,10 @@ def test_a_graph_of_the_server_that_is_unlike_the_sites_is_refused(
         job(project, tmp_path / "run", config)
 
 
+@pytest.mark.often(
+    'deny = ["update"]-fault-policy.deny: update may not leave, and FedAvg.train sends it, so',
+    'deny = ["own/groups"]-note-policy.deny: own/groups may not leave, and FedAvg.score may send it, if it',
+)
 @pytest.mark.parametrize(
     ("policy", "begins", "said"),
     [

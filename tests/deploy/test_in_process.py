@@ -40,6 +40,7 @@ from fedweave.metrics.measured import ROUNDED_SCORES
 from fedweave.report.notes import notes
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
+from tests.often import OFTEN
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
 NOISY = {"dp_fedavg", "fedsage_plus"}  # whose clients' noise reaches the models
@@ -62,7 +63,7 @@ def joined(
 ) -> tuple[Flare, Any, InProcess]:
     """A federation that all sites have joined, its algorithm, and the link."""
     link, path, vertical = InProcess(project), project / "server/test.npz", config.algorithm.name in VERTICAL
-    test = global_test(path, SiteData("test.npz"), torch.float32) if path.exists() else None
+    test = global_test(path, SiteData("test.npz", loops="keep"), torch.float32) if path.exists() else None
     held, seed = server_graphs(project / "server", torch.float32), config.general.seed
     fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, test=test, held=held, **options)
     replies = fed.join(config.plain(), run, after, vertical)
@@ -81,6 +82,7 @@ def simulated(config: Any) -> tuple[Any, Any]:
     return last, built.fed
 
 
+@pytest.mark.often(*OFTEN, "local", "dp_fedavg", "fedsage_plus")
 @pytest.mark.parametrize("name", OF_SITES)
 def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = experiment(name, rounds=2)
@@ -125,6 +127,7 @@ def test_sites_that_share_no_weights_exchange_what_parts_send(project: Path) -> 
     assert not [row for row in fed.ledger.table().to_pylist() if row["key"].startswith(("w", "update"))]
 
 
+@pytest.mark.often("dp_fedavg-settings0", "fedego-settings2", "fairgfl-settings4", "glasu-settings7")
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -272,6 +275,7 @@ def test_ledger_is_the_simulations_and_redone_rounds_stand_twice(project: Path, 
     assert again.ledger.bytes_up > 1.4 * once
 
 
+@pytest.mark.often("fedavg", "dfedgnn")
 @pytest.mark.parametrize("name", ["fedavg", "fedego", "glasu", "dfedgnn"])
 def test_what_sites_have_is_not_sent_again_where_that_is_asked(project: Path, name: str) -> None:
     config = experiment(name, rounds=3, resend=False)

@@ -58,6 +58,7 @@ def sent(project: Path, site: str, step: str) -> Counter[int]:
     return Counter(e.round for e in entries(path) if e.step.endswith(step) and e.direction == "up")
 
 
+@pytest.mark.often("local-train", "fedego-score", "gcfl_plus-score_personal", "glasu-update")
 @pytest.mark.parametrize(("algorithm", "step"), REFUSED)
 def test_a_refusal_keeps_every_whole_round(project: Path, tmp_path: Path, algorithm: str, step: str) -> None:
     config, out = experiment(algorithm, rounds=ROUNDS, checkpoint_seconds=3600.0), tmp_path / "out"
@@ -139,6 +140,7 @@ def test_a_site_that_is_lost_within_a_round_is_told_at_once_and_the_last_round_o
     ]
 
 
+@pytest.mark.often("train = 2, score = 2-train")
 @pytest.mark.parametrize(
     ("caps", "short"),
     [("train = 3, score = 2", ""), ("train = 2, score = 2", "train"), ('train = 3, "FedAvg.score" = 1', "score")],
@@ -177,6 +179,7 @@ def test_a_cap_on_bytes_that_is_reached_is_found_before(project: Path, tmp_path:
     assert "no fault found" not in said
 
 
+@pytest.mark.often("2")
 @pytest.mark.parametrize("fit", [3, 2])
 def test_a_cap_on_epsilon_that_ends_a_run_is_found_before(project: Path, tmp_path: Path, fit: int) -> None:
     """What `sites check` says of three noisy rounds is what becomes of them; at σ = 8 one has μ = 1/4."""

@@ -38,6 +38,7 @@ __all__ = ["project"]
 INFO = StepInfo.of({"h": "representations"})
 
 
+@pytest.mark.often("settings1-cut1", "settings4-cut4")
 @pytest.mark.parametrize(
     ("settings", "cut"),
     [
@@ -56,6 +57,7 @@ def test_the_kinds_of_glasu_are_the_simulations(project: Path, settings: dict[st
     check_equal(project, config)
 
 
+@pytest.mark.slow
 def test_parties_whose_npz_files_have_ids_meet_as_those_with_tables(project: Path, tmp_path: Path) -> None:
     config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
     for site in SITES:

@@ -15,6 +15,7 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import SETTINGS, scaled
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.classified import Classified
 from fedweave.datasets.contents import content
@@ -124,15 +125,17 @@ def check_meant(path: Path, site: SiteData) -> None:
         )
     of_graphs = ("node_labels", "edge_labels", "degrees")
     kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
-    of_tables = ("categories", "groups", "columns", "ignore", "unlabelled")
-    odd = {"npz": (*of_tables, *of_graphs), "graphs": (), "nodes": of_graphs}[kind]
-    if given := [key for key in odd if getattr(site, key) is not None]:
+    of_edges = ("directed", "edge_features", "edge_weight", "edge_time", "missing")
+    of_tables = ("categories", "groups", "columns", "ignore", "unlabelled", *of_edges)
+    odd = {"npz": (*of_tables, *of_graphs), "graphs": of_edges, "nodes": of_graphs}[kind]
+    if given := [key for key in odd if getattr(site, key) not in (None, False)]:
         raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
 
 
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
-    return Folder(**_classified(site), categories=site.categories)
+    carrying: Record = {name: getattr(site, name) for name in SETTINGS}
+    return Folder(**_classified(site), **carrying, categories=site.categories)
 
 
 def _classified(site: SiteData) -> Record:
@@ -169,7 +172,8 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         return kind.load(path, 0)
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
     data = numbered(path, data, site)
-    return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
+    carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
+    return replace(data, x=normalise(compact(data.x), site.normalise, path.name), carried=carried)
 
 
 def require(path: Path) -> Path:
@@ -212,7 +216,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST)
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
-    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of)
+    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of, carried=data.carried)
 
 
 def fitting(marks: Record) -> Record:

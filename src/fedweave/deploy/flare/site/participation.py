@@ -42,10 +42,11 @@ from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
-from fedweave.experiment.demands import check_examples, check_people, check_pooling, check_scaling
+from fedweave.experiment.demands import check_edges, check_examples, check_people, check_pooling, check_scaling
 from fedweave.experiment.runs.files import write
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of
+from fedweave.models import directed
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
 # Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.
@@ -361,9 +362,10 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     Raises:
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
-    model = config.model.make().build(width, data.classes)
+    model = directed.at_site(config.model.make(), data.carried).build(width, data.classes)
     check_examples(config, data)
     check_pooling(config, data, model)
+    check_edges(config, model)
     algorithm: Algorithm = config.algorithm.make(model)
     check_rounds(algorithm, config.general.rounds)
     check_scaling(scaling, algorithm, ("example", "node"))

@@ -38,7 +38,9 @@ class SiteData:
     sens_feature: allow a feature column that says the same as the column sens.
     columns, ignore: what columns with names of their own mean, and which do not count (`datasets.classified`).
     unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
-    loops:     edges of a node with itself: "refuse", or "drop".
+    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
+    directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.carrying`).
+    missing:   columns that may have empty cells (`datasets.carrying`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
                give the same.
     node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
@@ -56,6 +58,13 @@ class SiteData:
     ignore: tuple[str, ...] | None = None
     unlabelled: str | tuple[str, ...] | None = None
     loops: str = "refuse"
+    directed: bool = False
+    edge_features: str | tuple[str, ...] | None = None
+    edge_weight: str | None = None
+    edge_time: str | None = None
+    edge_normalise: str = "none"
+    parallel: str = "keep"
+    missing: tuple[str, ...] | None = None
     categories: dict[str, tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
     node_labels: tuple[str, ...] | None = None
@@ -67,7 +76,7 @@ class SiteData:
         """Refuse what means nothing in whatever form the data is."""
         try:
             check_normalise(self.normalise)
-            check_loops(self.loops)
+            check_loops(self.loops, carries=True)
         except ConfigError as error:
             raise ConfigError(f"data.{error}") from error
         if self.classes is not None and self.labels is not None:
