@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedweave.cli.certificates import accept, request, sign
 from fedweave.cli.export import Format, Kind, Out
 from fedweave.cli.options import Experiment, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen
@@ -74,11 +75,19 @@ def init(
     if parts is not None:
         hand_out(*parts, directory, project.sites)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
+    typer.echo(
+        "sites' keys were made here, which is for trying out: between organisations every site makes its own, "
+        "`fedweave sites request`"
+    )
     if parts is not None and parts[1].names:
         pairs = ", ".join(f"{site} {client}" for site, client in zip(project.sites, parts[1].names, strict=True))
         typer.echo(f"each has the data of a client: {pairs}")
     if chosen is not None and (how := chosen.data.values.get("normalise")) in OVER_NODES:
         typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
+
+
+for command in (request, sign, accept):
+    sites.command()(command)
 
 
 @sites.command()
