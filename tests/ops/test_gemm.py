@@ -109,6 +109,7 @@ def test_other_tensors_are_not_its() -> None:
     assert not gemm.by_onednn(512, 512, torch.zeros(1, dtype=torch.float64))
 
 
+@pytest.mark.often("GIN")
 @pytest.mark.parametrize("kind", [GCN, GIN])
 def test_clients_one_by_one_and_all_at_once_give_the_same_bits(
     kind: type[GCN | GIN], monkeypatch: pytest.MonkeyPatch
