@@ -62,8 +62,8 @@ class Distilled(TellsExamples):
         if min(self.outer, self.inner, self.decay) < 0 or not self.rate > 0 or not 1 <= self.near <= self.pseudo:
             raise ValueError(
                 f"outer, inner, decay, rate, near and pseudo are {self.outer}, {self.inner}, {self.decay}, "
-                f"{self.rate}, {self.near} and {self.pseudo}; the first three must not be negative, rate positive, near "
-                "from 1 to pseudo"
+                f"{self.rate}, {self.near} and {self.pseudo}; the first three must not be negative, rate positive, "
+                "near from 1 to pseudo"
             )
 
     def check(self, training: Training) -> None:
