@@ -30,6 +30,7 @@ from fedweave.core.records import Record
 from fedweave.core.tree import Tree, add, leaves, sub
 from fedweave.learn import Adam, fit
 from fedweave.models.made_up import NOISE, features, generator, labels, pseudo_graph
+from fedweave.models.structure import CODES, DEGREES, RETURNS
 from fedweave.ops.sparse import dense
 
 WALK = 5  # steps of walks that return
@@ -99,7 +100,9 @@ class Distilled(TellsExamples):
     def reliability(self, client: Client, message: Tree) -> Tree:
         """{"reliability": φ float64 [C], at least 0}."""
         graph = client.graph
-        walks = (graph.edges.operator("structure") @ torch.eye(32, dtype=graph.x.dtype, device=graph.device))[:, :WALK]
+        walks = (graph.edges.operator(CODES) @ torch.eye(RETURNS + DEGREES, dtype=graph.x.dtype, device=graph.device))[
+            :, :WALK
+        ]
         return {"reliability": reliability(graph, torch.cat([dense(graph.x), walks], 1), message["classes"])}
 
     # --- in each round -----------------------------------------------------------------------------------------------
