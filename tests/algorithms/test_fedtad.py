@@ -15,7 +15,7 @@ from fedweave.ops.sparse import dense
 from tests.contract.federations import CLASSES, distance, federation, gin, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.3, "weight_decay": 0.0, "local_steps": 2}
-SMALL: dict[str, Any] = {"pseudo": 20, "outer": 2, "inner": 2, "rate": 0.01}
+SMALL: dict[str, Any] = {"pseudo": 20, "outer": 2, "inner": 2, "rate": 0.01, "decay": 0.0}
 
 
 def ended(rounds: int = 2, fed: Any = None, dropout: float = 0.0, **options: Any) -> tuple[Any, Any]:
