@@ -210,7 +210,11 @@ def list_(
     ):
         about = _described(each) if section == "data" else one_line(plugin)
         rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin)))
-    show_list(screen(), rows, verbose or name is not None)
+    show_list(screen(), rows, shown := verbose or name is not None)
+    if kind is Kind.engines and shown:
+        from fedweave.engines.devices import at_hand
+
+        screen().print(at_hand(), highlight=False, markup=False, soft_wrap=True)
 
 
 app.command()(ledger)

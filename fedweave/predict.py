@@ -134,11 +134,12 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
     from fedweave.build import build
     from fedweave.core.algorithm import PredictsJointly
     from fedweave.runs.predictions import Predicted, predictions_table
+    from fedweave.runs.trained import here
 
     built = run.built
     if data is not None:
         try:
-            now = build(_on(run.config, data, built.data))
+            now = build(here(_on(run.config, data, built.data)))
         except DataError as error:
             raise DataError(
                 f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)"

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
@@ -47,6 +48,18 @@ def run_batch(work: Work, spec: Any, dims: tuple[Any, ...], operands: tuple[Any,
             "(fedweave.core.random.uniform(key, shape), normal, …)."
         )
     return pytree.tree_map(_without_matrix, found, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
+
+
+def told_memory(step: str, clients: int, device: torch.device, error: Exception) -> str:
+    """The message where memory is not enough for so many clients at once."""
+    asked = next(iter(str(error).strip().splitlines()), "no more is given")
+    where = f"the memory of {device}" if device.type == "cuda" else "this machine's memory"
+    if clients == 1:
+        return f"step {step}: {where} is not enough for one client ({asked}). Take smaller data or a smaller model."
+    return (
+        f"step {step}: {where} is not enough for {clients:,} clients at once ({asked}). Set engine.chunk to "
+        f"{clients // 2} or less."
+    )
 
 
 def remedy(error: Exception) -> str:

@@ -13,7 +13,7 @@ import torch
 from fedweave.core import model as models
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, device_of
 from fedweave.metrics.classification import ordered, values
 
 POOLED = "pooled"  # of all metrics' names
@@ -22,9 +22,9 @@ POOLED = "pooled"  # of all metrics' names
 def pooled(model: Model, w: Tree, graphs: Iterable[Graph]) -> dict[str, np.ndarray]:
     """{"pooled/auc": float64 [3]} of the model on the train, val and test examples of all `graphs`, NaN where a split
     lacks positives or negatives; an example that two of them hold counts twice."""
-    found = []
+    found, device = [], device_of(w)
     with torch.no_grad():
-        for graph in graphs:
+        for graph in (graph.to(device) for graph in graphs):
             used = graph.masks.any(0)
             found.append((models.apply(model, w, graph)[used], graph.y[used], graph.masks[:, used]))
         logits, y, masks = (torch.cat(own, dim) for own, dim in zip(zip(*found, strict=True), (0, 0, 1), strict=True))
