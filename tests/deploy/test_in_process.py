@@ -31,15 +31,16 @@ from fedweave.deploy.flare.holdings import global_test
 from fedweave.deploy.flare.journal import Journal, entries
 from fedweave.deploy.flare.peers import read_rounding
 from fedweave.deploy.flare.scores import NOTHING, as_arrived, rounded
-from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.deploy.flare.sitefile import SiteData, read_machine
 from fedweave.deploy.sites.exporting import form_of
 from fedweave.deploy.sites.splitting import hand_out, split
-from fedweave.errors import ClientsMissing
+from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.metrics.measured import COARSE
 from fedweave.report.notes import notes
 from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
+from tests.stand_in import DEVICE, present
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
 NOISY = {"dp_fedavg", "fedsage_plus"}  # whose clients' noise reaches the models
@@ -108,6 +109,34 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monk
             count = int(sim.graphs[client].real.sum())
             assert distance({"p": ours[:count]}, {"p": theirs[:count]}) <= 1e-5
         assert distance(here, there) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["fedavg", "glasu"])
+def test_a_site_computes_on_its_own_device(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What leaves it and what it keeps is that of a site without one."""
+    config = experiment(name, rounds=2)
+    project = cut_again(project, config) if name in VERTICAL else project
+    site = project / SITES[1] / "site.toml"
+    site.write_text(site.read_text() + '\n[site]\ndevice = "cuda"\n')
+    with present():
+        monkeypatch.setattr(
+            members, "chosen", lambda wanted, where: DEVICE if wanted == "cuda" else torch.device("cpu")
+        )
+        fed, algorithm, _ = joined(project, config)
+        *_, last = train(algorithm, fed, 2)
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+
+
+def test_a_site_without_the_device_that_it_names_refuses(project: Path) -> None:
+    site = project / SITES[1] / "site.toml"
+    site.write_text(site.read_text() + '\n[site]\ndevice = "cuda:999"\n')
+    with pytest.raises(ClientsMissing, match=SITES[1]):
+        joined(project, experiment())
+    site.write_text(site.read_text().replace("cuda:999", "gpu"))
+    with pytest.raises(ConfigError, match=r"site\.device"):
+        read_machine(site)
 
 
 def test_sites_that_share_no_weights_exchange_what_parts_send(project: Path) -> None:

@@ -9,14 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
+from fedweave.core.graph import Graph
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
 from fedweave.core.records import Record
-from fedweave.core.tree import Tree, check, decode, encode, leaves
+from fedweave.core.tree import Tree, check, decode, encode, leaves, to
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.admission import admitted, check_sites
 from fedweave.deploy.flare.alignment import BLINDING, MEETING
@@ -50,11 +52,12 @@ from fedweave.deploy.flare.requests import (
 )
 from fedweave.deploy.flare.scores import declared, rounded
 from fedweave.deploy.flare.secret import lasting, noise_key
-from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules
+from fedweave.deploy.flare.sitefile import SECRET, SITE_FILE, Rules, read_machine
 from fedweave.deploy.flare.steps import carry_out
 from fedweave.deploy.flare.targets import check_target
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
+from fedweave.engines.devices import CPU, chosen
 from fedweave.engines.steps import find_step
 from fedweave.engines.summing import INFO
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
@@ -75,6 +78,7 @@ class Member:
         self._folder, self._name, self._post, self._lock = folder, name, post, threading.Lock()
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
+        self._device = torch.device(CPU)
         self._log = logging.getLogger(f"fedweave.site.{name}")
 
     def answer(self, request: str, blob: bytes) -> Answer:
@@ -151,6 +155,7 @@ class Member:
         set_aside(self._folder, asked.run)
         check_versions(asked.versions, {})  # another release's document could mean something else
         data, rules = read_checked(self._folder / SITE_FILE)
+        self._device = chosen(read_machine(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, asked.document)
         check_versions(asked.versions, asked.document)  # files that the policy allows to be read
         if config.engine.name != "flare":
@@ -245,15 +250,15 @@ class Member:
         job.keys.begin(asked.round)
         call = job.keys.step(asked.step, asked.again)
         key = of_client(call, "client", torch.tensor(random.word(job.draws_as), device="cpu"))
-        secret, own = self._folder / SECRET, job.memory.begun(info)
-        drawn = lasting(secret, job.found.version)
-        client = Client(job.graph, own, key, noise_key(secret), job.found.test, lasting=drawn)
+        own = job.memory.begun(info)
+        client = self._client(job.graph_on(self._device), job.found, own, key)
         received, faults = read_received(job, asked, self._name, self._log)
         with torch.no_grad():
-            reply = carry_out(asked.step, step, client, message | received)
+            reply = carry_out(asked.step, step, client, to(message | received, self._device))
             made = taken(reply, info)
             check(reply, f"the reply of {asked.step}")
             check(client.state, f"the state that {asked.step} keeps")
+        reply, client.state = to(reply, CPU), to(client.state, CPU)
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
         noted: Record = {}
@@ -274,6 +279,15 @@ class Member:
             noted[WRITTEN] = True
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
+
+    def _client(self, graph: Graph, found: Holdings, state: Tree, key: Tensor) -> Client:
+        """What a step sees, on the device where the site's steps run; all else of a job stays on the host."""
+        device, path, test = self._device, self._folder / SECRET, found.test
+        drawn = lasting(path, found.version)
+        if drawn is not None:
+            drawn = drawn._replace(key=drawn.key.to(device), places=drawn.places.to(device))
+        secret, test = noise_key(path).to(device), None if test is None else test.to(device)
+        return Client(graph, to(state, device), key.to(device), secret, test, lasting=drawn)
 
     def _deliver(self, job: Participation, asked: Call, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
         """Send the reply to the peers that the server named; what the server gets is empty, with a receipt."""

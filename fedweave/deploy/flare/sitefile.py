@@ -11,6 +11,7 @@ from pydantic import Field
 from fedweave.config import dumps, load, own_parameters
 from fedweave.config.choice import checked_values
 from fedweave.config.names import check_keys
+from fedweave.config.settings import Device
 from fedweave.core.records import Record
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
@@ -143,15 +144,38 @@ class Rules:
         return replace(self, deny=(), unbounded=(*self.unbounded, *keys))
 
 
+@dataclass(frozen=True)
+class Machine:
+    """The table [site]: the machine that the site's steps run on.
+
+    device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+    """
+
+    device: Device = "cpu"
+
+
+def read_machine(path: Path) -> Machine:
+    """The table [site], checked.
+
+    Raises:
+        ConfigError: see `read_site_file`.
+    """
+    try:
+        return _table(load(path), "site", Machine)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
 def read_site_file(path: Path) -> tuple[SiteData, Rules]:
-    """Both tables, checked.
+    """The tables [data] and [policy], checked.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not valid; names it and what is.
     """
     document = load(path)
     try:
-        check_keys("", document, ["data", "policy"])
+        check_keys("", document, ["data", "policy", "site"])
+        _table(document, "site", Machine)
         return _table(document, "data", SiteData), _table(document, "policy", Rules)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
