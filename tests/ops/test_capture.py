@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.contract import federations
 from fedweave.contract.subject import Subject, distance, everything
-from fedweave.core.federation import Placement
 from fedweave.engines import vectorised
 from fedweave.engines.simulation import Simulation
 from fedweave.ops.capture import Lasting, _Copy
 from fedweave.ops.recording import Recordings, traced
 from fedweave.rounds import train
+from tests.contract.federations import on_device
 from tests.stand_in import DEVICE, Replays, present
 
 ROUNDS = 3
@@ -103,15 +102,8 @@ def test_algorithms_give_the_same_numbers_captured(name: str, monkeypatch: pytes
     subject, by = Subject(ALGORITHMS[name]), Replays()
     monkeypatch.setattr(vectorised, "recorder_for", lambda device: by)
     with present():
-        dtype, needs = torch.float64, subject.needs
-        graphs, test = subject.graphs(dtype), federations.global_test(dtype, needs)
-        given: dict[str, Any] = {"test": test, "held": {"validation": test}}
-        if not needs.graph_level:
-            given["places"] = {client: Placement(*own) for client, own in federations.places(graphs).items()}
-            given["held"] |= {"public": federations.public(dtype)}
-        how = {"mode": "vmap", "record": "always", "device": DEVICE}
-        there = subject.federation(Simulation, dtype, clients=graphs, **how, **given)
-        here = subject.federation(Simulation, dtype, mode="loop")
+        there = on_device(subject, DEVICE, mode="vmap", record="always")
+        here = subject.federation(Simulation, torch.float64, mode="loop")
         (*_, last), (*_, specified) = (train(subject.made(), own, ROUNDS, 1) for own in (there, here))
         assert distance(everything(last, there), everything(specified, here)) < 1e-9
     assert by.captured
