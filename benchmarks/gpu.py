@@ -21,15 +21,15 @@ import torch
 
 from benchmarks import baselines
 from benchmarks.simulation import HIDDEN, MANY, cora
-from fedweave import config
 from fedweave.algorithms import FedAvg
-from fedweave.build import build
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
 from fedweave.engines.devices import chosen, named
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment import config
+from fedweave.experiment.build import build
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.rounds import train
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 FIRST = 4  # rounds in which steps are run as written, recorded and captured

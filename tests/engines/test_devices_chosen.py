@@ -5,10 +5,10 @@ import torch
 
 from fedweave import federation
 from fedweave.algorithms import FedAvg
-from fedweave.config import resolve
 from fedweave.datasets import load
 from fedweave.engines import devices
 from fedweave.errors import ConfigError
+from fedweave.experiment.config import resolve
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 

@@ -10,9 +10,9 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.contract.subject import Subject, distance, everything
 from fedweave.engines import vectorised
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment.rounds import train
 from fedweave.ops.capture import Lasting, _Copy
 from fedweave.ops.recording import Recordings, traced
-from fedweave.rounds import train
 from tests.contract.federations import on_device
 from tests.stand_in import DEVICE, Replays, present
 

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedweave import build as building
 from fedweave.algorithms import ALGORITHMS
-from fedweave.config import resolve
+from fedweave.cli.predict import predictions
 from fedweave.core.algorithm import capabilities
 from fedweave.engines import devices
-from fedweave.predict import predictions
-from fedweave.runs.files import CHECKPOINT, METRICS
-from fedweave.runs.run import run
-from fedweave.training import Silent
+from fedweave.experiment import build as building
+from fedweave.experiment.config import resolve
+from fedweave.experiment.runs.files import CHECKPOINT, METRICS
+from fedweave.experiment.runs.run import run
+from fedweave.python.training import Silent
 from tests.contract.federations import OTHER_PARAMETERS
 from tests.runs.test_predictions import molecules
 from tests.stand_in import DEVICE, present
