@@ -598,7 +598,7 @@ def test_noise_comes_from_the_sites_own_secret(project: Path, monkeypatch: pytes
         seen.append(bytes(secret))
         return honest(graph, state, key, secret, test, **more)
 
-    monkeypatch.setattr(members, "Client", watching)
+    monkeypatch.setattr(secret, "Client", watching)
     for run in ("r1", "r2"):  # the same seed, the same calls
         fed, algorithm, _ = joined(project, experiment("fedavg"), run=run)
         fed.begin(1)
