@@ -592,7 +592,7 @@ def test_noise_comes_from_the_sites_own_secret(project: Path, monkeypatch: pytes
     """The server knows the seed, the run and every message; with all of that it cannot name the key, and nobody can
     name the next one."""
     seen: list[bytes] = []
-    honest = members.Client
+    honest = secret.Client
 
     def watching(graph: Any, state: Any, key: Any, secret: Any, test: Any, **more: Any) -> Any:
         seen.append(bytes(secret))
