@@ -5,6 +5,7 @@ names. `PARTS` are what the FedAvg family is made of: name in `[algorithm] parts
 """
 
 from fedweave.algorithms import parts
+from fedweave.algorithms.adafgl import AdaFGL
 from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
@@ -22,6 +23,7 @@ from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
+from fedweave.algorithms.fedgta import FedGTA, TopologyMix
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
 from fedweave.algorithms.fedproto import ClassPrototypes, FedProto, NearestPrototype
 from fedweave.algorithms.fedprox import FedProx, Proximal
@@ -29,6 +31,8 @@ from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
 from fedweave.algorithms.fedsage import FedSage
 from fedweave.algorithms.fedsage_plus import FedSagePlus, MissingNeighbours
 from fedweave.algorithms.fedstar import FedStar
+from fedweave.algorithms.fedtad import Distilled, FedTAD
+from fedweave.algorithms.fedtgp import FedTGP, NearestTrained, TrainedPrototypes
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
@@ -61,6 +65,7 @@ ALGORITHMS: Record = {
     "f2gnn": F2GNN,
     "fairfed": FairFed,
     "fairaug": FairAug,
+    "adafgl": AdaFGL,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "eu": EU,
@@ -69,10 +74,13 @@ ALGORITHMS: Record = {
     "fcfl": FCFL,
     "fedpub": FedPUB,
     "fedgcn": FedGCN,
+    "fedgta": FedGTA,
     "graphfl": GraphFL,
     "fedsage": FedSage,
     "fedsage_plus": FedSagePlus,
     "fedstar": FedStar,
+    "fedtad": FedTAD,
+    "fedtgp": FedTGP,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
     "glasu": GLASU,
@@ -137,6 +145,10 @@ PARTS: dict[str, type[parts.Part]] = {
     "series_clusters": SeriesClusters,
     "missing_neighbours": MissingNeighbours,
     "overlap_weights": OverlapWeights,
+    "topology_mix": TopologyMix,
+    "distilled": Distilled,
+    "trained_prototypes": TrainedPrototypes,
+    "nearest_trained": NearestTrained,
 }
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
@@ -156,6 +168,7 @@ __all__ = [
     "RFFL",
     "VFGNN",
     "VFL",
+    "AdaFGL",
     "Centralized",
     "DFedGNN",
     "DPFedAvg",
@@ -169,12 +182,15 @@ __all__ = [
     "FedAvgM",
     "FedEgo",
     "FedGCN",
+    "FedGTA",
     "FedPUB",
     "FedProto",
     "FedProx",
     "FedSage",
     "FedSagePlus",
     "FedStar",
+    "FedTAD",
+    "FedTGP",
     "GCFLPlus",
     "GraphFL",
     "Local",

@@ -15,7 +15,6 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.federation import Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree, check, decode, encode, leaves, to
 from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING
 from fedweave.deploy.flare.parties.lengths import said
@@ -35,7 +34,7 @@ from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules, read_m
 from fedweave.deploy.flare.site.steps import carry_out, client_on, read_received, with_fingerprints
 from fedweave.deploy.flare.wire.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.wire.chain import told_heads
-from fedweave.deploy.flare.wire.peers import HEARD, ROUNDED, WRITTEN, Post, Receipt
+from fedweave.deploy.flare.wire.peers import HEARD, WRITTEN, Post, Receipt
 from fedweave.deploy.flare.wire.requests import (
     Agree,
     Align,
@@ -49,7 +48,7 @@ from fedweave.deploy.flare.wire.requests import (
     described,
     read_request,
 )
-from fedweave.deploy.flare.wire.scores import declared, rounded
+from fedweave.deploy.flare.wire.scores import is_scoring
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.devices import CPU, chosen
@@ -126,6 +125,7 @@ class Member:
             raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
         if asked.pin != self._job.pin:
             raise CallRefused(f"{described(asked)} carries another configuration than the one that the site has joined")
+        self._job.renew()
         told = decode(blob, self._job.limit)
         if isinstance(asked, Agree | Open):
             return self._prepare(self._job, asked, told), ""
@@ -246,21 +246,20 @@ class Member:
         call = job.keys.step(asked.step, asked.again)
         key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
         own = job.memory.begun(info)
-        client = client_on(self._device, job.graph_on(self._device), job.found, own, key, self._folder / SECRET)
+        client = client_on(self._device, job, own, key, self._folder / SECRET)
         received, faults = read_received(job, asked, self._name, self._log)
+        scoring = job.scoring_of(step)
+        draws = scoring.show(client, job.classes)
         with torch.no_grad():
             reply = carry_out(asked.step, step, client, to(message | received, self._device))
             made = taken(reply, info)
             check(reply, f"the reply of {asked.step}")
             check(client.state, f"the state that {asked.step} keeps")
-        reply, client.state = to(reply, CPU), to(client.state, CPU)
+        reply, client.state, draws = (to(tree, CPU) for tree in (reply, client.state, draws))
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
-        noted: Record = {}
-        if step.__name__ in job.scores and job.rules.round_scores > 1:
-            reply = rounded(reply, job.rules.round_scores)
-            info, noted = declared(info, reply, job.rules.round_scores), {ROUNDED: job.rules.round_scores}
-        info = with_fingerprints(asked.step, info, reply, client.state)
+        reply, info, noted = scoring.left(reply, info, job.classes)
+        info = with_fingerprints(asked.step, info, reply, client.state | draws)
         heard = job.heard(asked, info, message)
         noted |= faults | (job.replace(made, asked) if info.replaces_data else {})
         if info.sums:
@@ -307,7 +306,7 @@ class Member:
             raise CallRefused("nothing may leave before the site has joined a job")
         copies, way = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
-            check_calls(job.rules, job.accounts.spent, name)
+            check_calls(job.rules, job.accounts.spent, name, is_scoring(info))
             if name in job.target:
                 check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedweave.core.federation import Client, Lasting, Step, StepInfo, step_info
-from fedweave.core.graph import Graph
 from fedweave.core.mechanism import Mechanism, release_of
 from fedweave.core.tree import Tree, encode, to
 from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion
@@ -24,17 +23,13 @@ from fedweave.errors import CallRefused, FedweaveError, StepFailed, raised_at
 from fedweave.ops import secret
 
 
-def client_on(
-    device: torch.device, graph: Graph, found: Holdings, state: Tree, key: Tensor, secret_file: Path
-) -> Client:
+def client_on(device: torch.device, job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
     """What a step sees, on the device where the site's steps run; all else of a job stays on the host."""
-    drawn, test = lasting(secret_file, found.version), found.test
+    drawn, test = lasting(secret_file, job.labels), job.found.test if isinstance(job.found, Holdings) else None
     if drawn is not None:
         drawn = drawn._replace(key=drawn.key.to(device), places=drawn.places.to(device))
-    noise = noise_key(secret_file).to(device)
-    return Client(
-        graph, to(state, device), key.to(device), noise, None if test is None else test.to(device), lasting=drawn
-    )
+    given = to(state, device), key.to(device), noise_key(secret_file).to(device)
+    return Client(job.graph_on(device), *given, None if test is None else test.to(device), lasting=drawn)
 
 
 def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
