@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo credit docs install test test-slow test-lowest lint types check clean
+.PHONY: demo credit docs install test test-slow test-gpu test-lowest lint types check clean
 
 demo: install  ## Train ten clients on data that needs no download
 	rm -rf runs/demo
@@ -26,6 +26,9 @@ test: install  ## The whole suite, some minutes on two cores
 
 test-slow: install  ## The longer checks
 	$(BIN)/python -m pytest -m slow
+
+test-gpu: install  ## The numbers of a GPU against those of the CPU, where there is one; else skipped with the reason
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/test_gpu.py
 
 test-lowest:  ## The suite with the oldest versions of libraries that pyproject.toml allows
 	$(MAKE) test VENV=$(VENV)-lowest CONSTRAINTS=constraints-lowest.txt

@@ -50,7 +50,7 @@ Result: TypeAlias = tuple[Weights, list[Scores], list[float]]
 class Tally:
     """Scores stacked logits of all clients with one pass over them."""
 
-    def __init__(self, parts: Sequence[Part], classes: int) -> None:
+    def __init__(self, parts: Sequence[Part], classes: int, device: torch.device | str = "cpu") -> None:
         masks = np.concatenate([part[3] for part in parts], 1)
         if (masks.sum(0) > 1).any():
             raise DataError(f"{(masks.sum(0) > 1).sum()} nodes are in more than one split; make the masks disjoint.")
@@ -58,8 +58,8 @@ class Tally:
             raise DataError("no client has a train node; mark some in row 0 of the masks.")
         client = np.repeat(np.arange(len(parts)), [len(part[2]) for part in parts])
         unused = 3  # a fourth, dropped split keeps every row in place, which is cheaper than selecting rows
-        self.slot = torch.from_numpy(4 * client + np.where(masks.any(0), masks.argmax(0), unused))
-        self.y = torch.from_numpy(np.concatenate([part[2] for part in parts]).clip(0))
+        self.slot = torch.from_numpy(4 * client + np.where(masks.any(0), masks.argmax(0), unused)).to(device)
+        self.y = torch.from_numpy(np.concatenate([part[2] for part in parts]).clip(0)).to(device)
         self.cell = (self.slot * classes + self.y) * classes
         self.shape = (len(parts), 4, classes, classes)
 
@@ -69,7 +69,7 @@ class Tally:
         nll = -F.log_softmax(logits, 1).gather(1, self.y[:, None])[:, 0]
         loss = nll.new_zeros(clients * splits).index_add_(0, self.slot, nll).view(clients, splits)
         counts = torch.bincount(self.cell + logits.argmax(1), minlength=clients * splits * classes**2)
-        return Scores(loss[:, :3], counts.view(self.shape)[:, :3])
+        return Scores(loss[:, :3].cpu(), counts.view(self.shape)[:, :3].cpu())
 
 
 class Net(nn.Module):
@@ -97,21 +97,28 @@ def plain_pyg(
     dropout: float = 0.5,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> Result:
     """Run the workload as a PyG user writes it: dense features, GCNConv, torch.optim.Adam, averaged state dicts.
 
     Raises:
         DataError: masks overlap, or nobody has a train node.
     """
-    tally = Tally(parts, len(weights["1"]["bias"]))
+    tally = Tally(parts, len(weights["1"]["bias"]), device)
     size = np.array([part[3][0].sum() for part in parts]) / sum(part[3][0].sum() for part in parts)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        data = [(torch.from_numpy(x.toarray()).to(dtype), torch.from_numpy(edges)) for x, edges, _, _ in parts]
-        labels = [(torch.from_numpy(masks[0]), torch.from_numpy(y[masks[0]])) for _, _, y, masks in parts]
-        nets = [Net(weights, dropout).to(dtype) for _ in parts]
+        data = [
+            (torch.from_numpy(x.toarray()).to(device, dtype), torch.from_numpy(edges).to(device))
+            for x, edges, _, _ in parts
+        ]
+        labels = [
+            (torch.from_numpy(masks[0]).to(device), torch.from_numpy(y[masks[0]]).to(device))
+            for _, _, y, masks in parts
+        ]
+        nets = [Net(weights, dropout).to(device, dtype) for _ in parts]
         state = {
-            f"conv{i + 1}.{name}": value.to(dtype)
+            f"conv{i + 1}.{name}": value.to(device, dtype)
             for i, layer in enumerate(weights.values())
             for name, value in (("lin.weight", layer["weight"].T), ("bias", layer["bias"]))
         }

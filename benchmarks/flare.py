@@ -82,7 +82,7 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
         enter=lambda *call: None,
         last=LastReceived(resend=True),
         scores=set(),
-        graph=None,
+        graph_on=lambda device: None,
         limit=1 << 30,
         asked=SimpleNamespace(predict=False),
         target={},

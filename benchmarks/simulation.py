@@ -4,7 +4,9 @@ FedAvg, 2-layer GCN of width 64, Cora cut by Louvain, 3 full-batch epochs of a f
 per round, dropout .5, every client evaluated on train, val and test after every round. The sides take turns, so that a
 drift of the machine's speed meets them all; medians over all rounds but each turn's first are printed.
 
-    python -m benchmarks.simulation [--clients 10 50 100] [--rounds 40] [--turns 3] [--scale]
+    python -m benchmarks.simulation [--clients 10 50 100] [--rounds 40] [--turns 3] [--scale] [--device cuda]
+
+On a GPU, fedweave's vectorised engine and the plain PyG loop take turns there (see also `benchmarks.gpu`).
 """
 
 import argparse
@@ -17,6 +19,7 @@ from itertools import islice
 from statistics import median
 
 import numpy as np
+import torch
 
 from benchmarks import baselines, machine
 from benchmarks.baselines import Part
@@ -24,6 +27,7 @@ from fedweave import datasets
 from fedweave.algorithms import FedAvg
 from fedweave.core.graph import Graph
 from fedweave.datasets.base import Dataset
+from fedweave.engines.devices import chosen
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import build
 from fedweave.experiment.rounds import train
@@ -44,10 +48,12 @@ def cora(clients: int) -> tuple[Dataset, dict[str, Graph], list[Part]]:
     return data, build.client_graphs(data, cut), parts
 
 
-def engine(graphs: dict[str, Graph], data: Dataset, mode: str) -> Callable[[int], list[float]]:
+def engine(
+    graphs: dict[str, Graph], data: Dataset, mode: str, device: torch.device | None = None
+) -> Callable[[int], list[float]]:
     """Run rounds on one engine, which lives on between turns as in a long run."""
     algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(data.features, data.classes), local_steps=EPOCHS)
-    steps = train(algorithm, Simulation(graphs, classes=data.classes, mode=mode), MANY)
+    steps = train(algorithm, Simulation(graphs, classes=data.classes, mode=mode, device=device), MANY)
 
     def rounds(count: int) -> list[float]:
         return list(_intervals(islice(steps, count)))
@@ -63,11 +69,11 @@ def _intervals(steps: Iterator[object]) -> Iterator[float]:
         began = now
 
 
-def compare(clients: int, rounds: int, turns: int) -> None:
+def compare(clients: int, rounds: int, turns: int, device: torch.device) -> None:
     """Print one line per side, with its ratio to the first."""
     data, graphs, parts = cora(clients)
     start = baselines.glorot(data.features, HIDDEN, data.classes)
-    vmap, loop = engine(graphs, data, "vmap"), engine(graphs, data, "loop")
+    vmap, loop = engine(graphs, data, "vmap", device), engine(graphs, data, "loop")
     vmap(4)  # past the second round, in which steps are recorded (see src/fedweave/ops/recording.py)
     few = max(4, rounds // 4)
     sides: dict[str, Callable[[], list[float]]] = {
@@ -75,8 +81,10 @@ def compare(clients: int, rounds: int, turns: int) -> None:
         "fedweave, loop": lambda: loop(few),
         "lean loop, sparse and fused": lambda: baselines.sparse_loop(parts, rounds, start)[2],
         "lean loop, gradient by hand": lambda: baselines.sparse_loop(parts, rounds, start, by_hand=True)[2],
-        "plain PyG loop": lambda: baselines.plain_pyg(parts, few, start)[2],
+        "plain PyG loop": lambda: baselines.plain_pyg(parts, few, start, device=device)[2],
     }
+    if device.type != "cpu":  # the others are loops on the host
+        sides = {name: sides[name] for name in ("fedweave, vmap", "plain PyG loop")}
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(turns):
         for name, run in sides.items():
@@ -89,6 +97,8 @@ def compare(clients: int, rounds: int, turns: int) -> None:
             f"(10-90 %: {spread[0]:.4f}-{spread[1]:.4f}), {median(seconds) / ours:5.2f} x",
             flush=True,
         )
+    if device.type != "cpu":
+        return
     shape = machine.Shape.of(parts, HIDDEN, data.classes, EPOCHS)
     rates = machine.measure()
     for where, in_cache in (("in cache", True), ("from memory", False)):
@@ -125,9 +135,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--scale", type=int, nargs="*", default=[1000, 10000], help="synthetic clients; none to skip")
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
+    device = chosen(given.device)
     for clients in given.clients:
-        compare(clients, given.rounds, given.turns)
+        compare(clients, given.rounds, given.turns, device)
+    if device.type != "cpu":
+        return
     for clients in given.scale:
         subprocess.run([sys.executable, "-c", f"from benchmarks.simulation import scale; scale({clients})"], check=True)
     run = [sys.executable, "-m", "fedweave"]

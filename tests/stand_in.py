@@ -38,6 +38,10 @@ class Placed(Tensor):
         made.host = host
         return made  # type: ignore[no-any-return]
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """The same for all views of one tensor."""
+        return self.host.untyped_storage()
+
     def __repr__(self, **_: Any) -> str:
         return f"Placed({self.host!r})"
 
@@ -139,3 +143,64 @@ class Watched:
             return self._step(*args)
         finally:
             self._kernels.inside = ""
+
+
+class Replays(TorchDispatchMode):
+    """Captures as a GPU does: what it launches again are kernels alone, on the same memory, and no code of Python runs.
+
+    captured: how often something was. refused: why something was not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured, self.refused = 0, list[str]()
+        self._kernels: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note one kernel."""
+        kwargs = kwargs or {}
+        taken = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        out = function(*args, **kwargs)
+        both = [*(value for value in taken if value.dim()), *pytree.tree_leaves(out)]  # without Python's numbers
+        crosses = {value.device for value in both if isinstance(value, Tensor)}
+        if len(crosses) > 1 or (taken and not _BY_VALUE.isdisjoint(function.tags) and not isinstance(out, Tensor)):
+            raise RuntimeError(f"{function} is not permitted when a stream is capturing")
+        self._kernels.append((function, args, kwargs, out))
+        return out
+
+    def capture(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], object]]:
+        """See `fedweave.ops.capture.Recorder`."""
+        self._kernels = kernels = []
+        try:
+            with self:
+                results = function()
+        except RuntimeError as error:
+            self.refused.append(str(error))
+            raise
+        self.captured += 1
+        for kernel in kernels:  # they were noted, and none has run yet
+            for value in _made(*kernel):
+                value.fill_(1)
+        return results, lambda: _launch(kernels)
+
+
+def _made(function: Any, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
+    """The tensors with memory of their own that a kernel has made."""
+    memory = {_memory(value) for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)}
+    return [v for v in pytree.tree_leaves(out) if isinstance(v, Tensor) and _memory(v) not in {None, *memory}]
+
+
+def _memory(value: Tensor) -> Any:
+    """None of a sparse tensor, whose parts are others."""
+    own = value.host if isinstance(value, Placed) else value
+    return own.untyped_storage()._cdata if own.layout == torch.strided else None
+
+
+def _launch(kernels: list[tuple[Any, Any, Any, Any]]) -> None:
+    for function, args, kwargs, out in kernels:
+        if made := _made(function, args, kwargs, out):
+            again = _made(function, args, kwargs, function(*args, **kwargs))
+            for value, new in zip(made, again, strict=True):
+                value.copy_(new)
+        elif function._schema.is_mutable:
+            function(*args, **kwargs)

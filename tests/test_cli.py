@@ -63,7 +63,9 @@ def written(directory: Path) -> list[str]:
 def test_run_shows_and_writes(small: Path) -> None:
     code, out, err = fedweave("run", "small.toml")
     assert (code, err) == (0, "")
-    assert "synthetic (60 nodes) · 3 clients by louvain · fedavg · gcn · simulation (vmap, float32) · seed 0" in out
+    assert (
+        "synthetic (60 nodes) · 3 clients by louvain · fedavg · gcn · simulation (vmap, cpu, float32) · seed 0" in out
+    )
     assert "round 3/3" in out
     summary = json.loads((small / "runs/small-fedavg-s0/summary.json").read_text())
     for name in ("global/accuracy", "local/accuracy"):

@@ -116,6 +116,7 @@ def test_missing_sections_take_defaults() -> None:
         "engine": {
             "name": "simulation",
             "mode": "vmap",
+            "device": "cpu",
             "chunk": 0,
             "record": "auto",
             "checkpoint_seconds": 10.0,
@@ -376,7 +377,7 @@ def test_who_exchanges_a_plugin_is_told_how_to_leave_out_the_keys_of_the_other(t
     assert "keeps the other keys" not in str(other.value)
 
 
-@pytest.mark.parametrize("document", [{"engine": {"device": "cuda"}}, {"device": "cuda"}, {"engine": {"gpus": 1}}])
-def test_who_looks_for_gpus_hears_that_there_are_none(document: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="fedweave computes on CPUs"):
+@pytest.mark.parametrize("document", [{"engine": {"gpu": True}}, {"device": "cuda"}, {"engine": {"gpus": 1}}])
+def test_who_looks_for_gpus_hears_where_they_are_set(document: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.device"):
         config.resolve({"data": {"name": "digits"}, **document})

@@ -66,6 +66,10 @@ class StepFailed(FedweaveError):
     code = "step-failed"
 
 
+class OutOfMemory(FedweaveError):
+    """There is not enough memory for a step; the message names how many clients ran at once, and the setting."""
+
+
 class WorkerLost(FedweaveError):
     """A worker of a cluster is gone and cannot be rebuilt; the message names it and its clients."""
 

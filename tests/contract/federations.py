@@ -21,6 +21,7 @@ from fedweave.contract.subject import Subject, declared
 from fedweave.contract.subject import distance as apart
 from fedweave.contract.wire import BytesEngine as BytesEngine
 from fedweave.core.algorithm import Capabilities, capabilities
+from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves
@@ -90,3 +91,15 @@ def distance(a: Tree, b: Tree) -> float:
 
 def _needs(name: str | None) -> Capabilities:
     return Capabilities() if name is None else capabilities(ALGORITHMS[name])
+
+
+def on_device(subject: Subject, device: torch.device, **how: Any) -> Simulation:
+    """The contract's federation, all that it holds included, in double precision on a device."""
+    dtype, needs = torch.float64, subject.needs
+    graphs, test = subject.graphs(dtype), federations.global_test(dtype, needs)
+    given: dict[str, Any] = {"test": test, "held": {"validation": test}}
+    if not needs.graph_level:
+        given["places"] = {client: Placement(*own) for client, own in places(graphs).items()}
+        given["held"] |= {"public": public(dtype)}
+    fed: Simulation = subject.federation(Simulation, dtype, clients=graphs, device=device, **how, **given)
+    return fed

@@ -27,12 +27,12 @@ from fedweave.deploy.flare.site import member as members
 from fedweave.deploy.flare.site import steps as secret
 from fedweave.deploy.flare.site.audit import compare
 from fedweave.deploy.flare.site.holdings import global_test
-from fedweave.deploy.flare.site.sitefile import SiteData
+from fedweave.deploy.flare.site.sitefile import SiteData, read_machine
 from fedweave.deploy.flare.wire.journal import Journal, entries
 from fedweave.deploy.flare.wire.scores import NOTHING, Scoring, as_arrived, read_scoring
 from fedweave.deploy.sites.exporting import form_of
 from fedweave.deploy.sites.splitting import hand_out, split
-from fedweave.errors import ClientsMissing
+from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
@@ -40,6 +40,7 @@ from fedweave.metrics.measured import ROUNDED_SCORES
 from fedweave.report.notes import notes
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
+from tests.stand_in import DEVICE, present
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
 NOISY = {"dp_fedavg", "fedsage_plus"}  # whose clients' noise reaches the models
@@ -113,6 +114,34 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monk
         assert distance(here, there) <= 1e-5
 
 
+@pytest.mark.parametrize("name", ["fedavg", "glasu"])
+def test_a_site_computes_on_its_own_device(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What leaves it and what it keeps is that of a site without one."""
+    config = experiment(name, rounds=2)
+    project = cut_again(project, config) if name in VERTICAL else project
+    site = project / SITES[1] / "site.toml"
+    site.write_text(site.read_text() + '\n[site]\ndevice = "cuda"\n')
+    with present():
+        monkeypatch.setattr(
+            members, "chosen", lambda wanted, where: DEVICE if wanted == "cuda" else torch.device("cpu")
+        )
+        fed, algorithm, _ = joined(project, config)
+        *_, last = train(algorithm, fed, 2)
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+
+
+def test_a_site_without_the_device_that_it_names_refuses(project: Path) -> None:
+    site = project / SITES[1] / "site.toml"
+    site.write_text(site.read_text() + '\n[site]\ndevice = "cuda:999"\n')
+    with pytest.raises(ClientsMissing, match=SITES[1]):
+        joined(project, experiment())
+    site.write_text(site.read_text().replace("cuda:999", "gpu"))
+    with pytest.raises(ConfigError, match=r"site\.device"):
+        read_machine(site)
+
+
 def test_sites_that_share_no_weights_exchange_what_parts_send(project: Path) -> None:
     """Each is judged by its own model."""
     alone = {"share": [], "parts": [{"name": "proximal", "adaptive": True}]}
@@ -170,8 +199,8 @@ def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return of_client(call, purpose, word)
 
     monkeypatch.setattr(members, "of_client", keyed)
-    monkeypatch.setattr(members, "noise_key", lambda path: secrets.pop())
-    monkeypatch.setattr(members, "lasting", lambda path, version: None)
+    monkeypatch.setattr(secret, "noise_key", lambda path: secrets.pop())
+    monkeypatch.setattr(secret, "lasting", lambda path, version: None)
 
 
 def renamed(tree: Any, sim: Any) -> Any:
@@ -571,13 +600,13 @@ def test_noise_comes_from_the_sites_own_secret(project: Path, monkeypatch: pytes
     """The server knows the seed, the run and every message; with all of that it cannot name the key, and nobody can
     name the next one."""
     seen: list[bytes] = []
-    honest = members.Client
+    honest = secret.Client
 
     def watching(graph: Any, state: Any, key: Any, secret: Any, test: Any, **more: Any) -> Any:
         seen.append(bytes(secret))
         return honest(graph, state, key, secret, test, **more)
 
-    monkeypatch.setattr(members, "Client", watching)
+    monkeypatch.setattr(secret, "Client", watching)
     for run in ("r1", "r2"):  # the same seed, the same calls
         fed, algorithm, _ = joined(project, experiment("fedavg"), run=run)
         fed.begin(1)

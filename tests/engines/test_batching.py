@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,13 +54,36 @@ def test_stacks_are_kept_for_the_next_round_and_bounded(
     graphs = make_graphs([5] * 12)
     batches = Batches(graphs, 0)
     names = tuple(graphs)
-    assert batches.graph(names[:2]) is batches.graph(names[:2])
-    assert batches.graph(names[:2]).y.shape == (2, 32)
+    version, graph = batches.graph(names[:2])
+    assert batches.graph(names[:2]) == (version, graph)
+    assert graph.y.shape == (2, 32)
     for i in range(12):
         for j in range(i):
             batches.graph((names[j], names[i]))
     assert 2 <= len(batches._stacked) < 60
-    assert sum(batching._bytes(graph) for graph in batches._stacked.values()) <= 50_000
+    assert sum(batching._bytes(graph) for _, graph in batches._stacked.values()) <= 50_000
+
+
+def test_a_stack_of_changed_data_has_another_version(make_graphs: Callable[..., dict[str, Graph]]) -> None:
+    graphs = make_graphs([5] * 4)
+    batches, names = Batches(graphs, 0), tuple(graphs)
+    before = [batches.graph(pair)[0] for pair in (names[:2], names[2:])]
+    batches.renew(names[:1])
+    after = [batches.graph(pair)[0] for pair in (names[:2], names[2:])]
+    assert after[1] == before[1]
+    assert after[0] not in before
+
+
+def test_what_runs_at_once_on_a_gpu_follows_from_its_free_memory(
+    make_graphs: Callable[..., dict[str, Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = make_graphs([5] * 12)
+    names, rows = tuple(graphs), []
+    for free in (10**4, 3 * 10**7, 10**11):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 2 * free))
+        rows.append(max(map(len, Batches(graphs, 0, torch.device("cuda")).plan(names))))
+    assert rows[0] == 1 < rows[1] < rows[2] == 12
+    assert max(map(len, Batches(graphs, 3, torch.device("cuda")).plan(names))) == 3
 
 
 @pytest.mark.parametrize("called", [["c", "a"], ["a", "c"]])

@@ -120,6 +120,7 @@ def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) 
         "features",
         "class_count",
         "clients",
+        "devices",
         "rounds",
         "seed",
         "seconds",

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fedweave.datasets import describe
+from fedweave.engines.devices import at_hand
 from fedweave.experiment import config
 from fedweave.report.listing import Row, meanings, one_line, show_list
 from fedweave.report.terminal import screen
@@ -38,4 +39,6 @@ def list_(
     ):
         about = describe(each) if section == "data" else one_line(plugin)
         rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin)))
-    show_list(screen(), rows, verbose or name is not None)
+    show_list(screen(), rows, shown := verbose or name is not None)
+    if kind is Kind.engines and shown:
+        screen().print(at_hand(), highlight=False, markup=False, soft_wrap=True)

@@ -160,11 +160,12 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
     from fedweave.experiment.build import build
     from fedweave.experiment.runs.predictions import Predicted, predictions_table
     from fedweave.experiment.runs.scoring import flagging_of
+    from fedweave.experiment.runs.trained import here
 
     built = run.built
     if data is not None:
         try:
-            now = build(_on(run.config, data, built.data))
+            now = build(here(_on(run.config, data, built.data)))
         except DataError as error:
             raise DataError(
                 f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)"

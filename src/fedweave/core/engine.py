@@ -24,6 +24,11 @@ class Engine(Federation):
     trained: bool = False
     members: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def computes_on(self) -> tuple[str, ...]:
+        """The devices that clients compute on, as people know them, as far as is known here."""
+        return ()
+
     @abstractmethod
     def begin(self, round: int) -> None:
         """Start a round: the randomness of everything in it depends on its number."""

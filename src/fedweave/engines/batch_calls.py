@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
@@ -49,6 +50,18 @@ def run_batch(work: Work, spec: Any, dims: tuple[Any, ...], operands: tuple[Any,
             "(fedweave.core.random.uniform(key, shape), normal, …)."
         )
     return pytree.tree_map(_without_matrix, found, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
+
+
+def told_memory(step: str, clients: int, device: torch.device, error: Exception) -> str:
+    """The message where memory is not enough for so many clients at once."""
+    asked = next(iter(str(error).strip().splitlines()), "no more is given")
+    where = f"the memory of {device}" if device.type == "cuda" else "this machine's memory"
+    if clients == 1:
+        return f"step {step}: {where} is not enough for one client ({asked}). Take smaller data or a smaller model."
+    return (
+        f"step {step}: {where} is not enough for {clients:,} clients at once ({asked}). Set engine.chunk to "
+        f"{clients // 2} or less."
+    )
 
 
 def remedy(error: Exception) -> str:
@@ -107,6 +120,11 @@ def settled(leaf: object, matrix: StackedCsr | None) -> Any:
 
 # Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.
 _ROWS_AT_ONCE = 1 << 16
+# Numbers that a padded row takes besides its features on a GPU, and weights of a client of each feature: what layers of
+# some hundred units, their gradients and an optimiser keep. An estimate: where it is wrong, `chunk` is the remedy.
+_PER_ROW, _PER_FEATURE = 8192, 1024
+_CPU = torch.device("cpu")
+_SHARE = 4  # a part of a GPU's free memory is for the clients that run at once, and one for stacked batches
 _KEPT = 64  # plans kept for reuse; every full round uses the same one
 _BYTES_KEPT = 1 << 30  # stacked batches kept for reuse
 _ENTRY = 24  # bytes of an entry of a sparse matrix, stacked and with its transpose
@@ -115,13 +133,16 @@ _ENTRY = 24  # bytes of an entry of a sparse matrix, stacked and with its transp
 class Batches:
     """Plans batches and keeps their stacked graphs.
 
-    graphs: {client: its current graph}; call `renew` when one has changed.
+    graphs: {client: its current graph}; call `renew` when one has changed. device: where stacked graphs lie.
     """
 
-    def __init__(self, graphs: Mapping[str, Graph], chunk: int) -> None:
-        self._graphs, self._chunk = graphs, chunk
+    def __init__(self, graphs: Mapping[str, Graph], chunk: int, device: torch.device = _CPU) -> None:
+        self._graphs, self._chunk, self._device = graphs, chunk, device
+        self._room = torch.cuda.mem_get_info(device)[0] // _SHARE if device.type == "cuda" else None
+        self._kept = self._room or _BYTES_KEPT
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
-        self._stacked: OrderedDict[tuple[str, ...], Graph] = OrderedDict()
+        self._stacked: OrderedDict[tuple[str, ...], tuple[int, Graph]] = OrderedDict()
+        self._version = 0
 
     def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
         """Split `clients` into batches, each in client order."""
@@ -132,11 +153,13 @@ class Batches:
                 self._plans.popitem(last=False)
         return self._plans[wanted]
 
-    def graph(self, batch: tuple[str, ...]) -> Graph:
-        """The clients' graphs, stacked."""
+    def graph(self, batch: tuple[str, ...]) -> tuple[int, Graph]:
+        """A version, which no other stack has had or will have, and the clients' graphs, stacked."""
         if batch not in self._stacked:
-            self._stacked[batch] = stack([self._graphs[client] for client in batch])
-            while len(self._stacked) > 1 and sum(_bytes(graph) for graph in self._stacked.values()) > _BYTES_KEPT:
+            graph = stack([self._graphs[client] for client in batch]).to(self._device)
+            self._version += 1
+            self._stacked[batch] = self._version, graph
+            while len(self._stacked) > 1 and sum(_bytes(own) for _, own in self._stacked.values()) > self._kept:
                 self._stacked.popitem(last=False)
         self._stacked.move_to_end(batch)
         return self._stacked[batch]
@@ -152,9 +175,18 @@ class Batches:
         sizes = [(graph.nodes, len(graph.y)) for graph in (self._graphs[client] for client in clients)]
         for size in dict.fromkeys(sizes):
             alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
-            most = self._chunk or max(1, _ROWS_AT_ONCE // size[0])
+            most = self._chunk or self._at_once(self._graphs[alike[0]])
             batches += [alike[start : start + most] for start in range(0, len(alike), most)]
         return batches
+
+    def _at_once(self, graph: Graph) -> int:
+        """How many clients of the size of this one run at once."""
+        if self._room is None:
+            return max(1, _ROWS_AT_ONCE // graph.nodes)
+        features = graph.x.shape[1]
+        stored = 0 if isinstance(graph.x, Sparse) else 2 * features
+        numbers = graph.nodes * (stored + _PER_ROW) + features * _PER_FEATURE
+        return max(1, self._room // (numbers * graph.x.dtype.itemsize))
 
 
 def _bytes(graph: Graph) -> int:

@@ -52,11 +52,11 @@ class DeliveredReplies(Sent):
 class LocalEngine(Engine):
     """A federation whose clients belong to one executor.
 
-    executor: runs the steps. classes: number of classes. dtype: of weights and features. device: where messages,
-    replies and what the server has lie. test: global test graph or None. held: further graphs of the server's, by role.
-    pairs: the truth about every pair of clients, for comparisons. members: see `engines.loop`. absent: (round, client)
-    -> reason or None, to rehearse clients that do not reply. resend: count what clients still have from the previous
-    message as sent again.
+    executor: runs the steps; messages, replies and what the server has lie on its device, too.
+    classes: number of classes. dtype: of weights and features. test: global test graph or None.
+    held: further graphs of the server's, by role. pairs: the truth about every pair of clients, for comparisons.
+    members: see `engines.loop`. absent: (round, client) -> reason or None, to rehearse clients that do not reply.
+    resend: count what clients still have from the previous message as sent again.
 
     Raises:
         ConfigError: there is no client, or one has a name that stands for something else.
@@ -68,7 +68,6 @@ class LocalEngine(Engine):
         *,
         classes: int,
         dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
         test: Graph | None = None,
         held: Mapping[str, Graph] | None = None,
         pairs: Mapping[str, Tensor] | None = None,
@@ -79,7 +78,7 @@ class LocalEngine(Engine):
     ) -> None:
         check_names(executor.clients)
         self.clients, self.classes, self.dtype, self.test = executor.clients, classes, dtype, test
-        self.device = torch.device(device)
+        self.device = executor.device
         self.held: Mapping[str, Graph] = with_test(held or {}, test)
         self.pairs: Mapping[str, Tensor] = dict(pairs or {})
         self.members, _ = by_size(members or {})
@@ -87,6 +86,11 @@ class LocalEngine(Engine):
         self.ledger, self._last = Ledger(), LastSent(resend)
         self._sums, self._keys, self._absent = SumMeter(self.ledger), Keys(seed, self.device), absent
         self.begin(0)
+
+    @property
+    def computes_on(self) -> tuple[str, ...]:
+        """See `core.engine.Engine`."""
+        return self.executor.computes_on
 
     def begin(self, round: int) -> None:
         """See `core.engine.Engine`."""

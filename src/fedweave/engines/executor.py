@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from fedweave.core.federation import Step, StepInfo
@@ -54,6 +55,16 @@ class Executor(Protocol):
     @property
     def clients(self) -> tuple[str, ...]:
         """Whom it owns."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where messages to it and replies from it lie."""
+        ...
+
+    @property
+    def computes_on(self) -> tuple[str, ...]:
+        """The devices that steps run on, as people know them."""
         ...
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:

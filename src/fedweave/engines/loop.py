@@ -15,6 +15,7 @@ from fedweave.core.portions import Batch, as_row
 from fedweave.core.tree import Tree, check, leaves, map_leaves, to
 from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.data import ClientData, accepted, taken
+from fedweave.engines.devices import named
 from fedweave.engines.executor import Metered, Ran, Work
 from fedweave.engines.ownership import MemoryIsolation
 from fedweave.engines.states import Group, States
@@ -29,6 +30,8 @@ class Loop:
     graphs: {client: its graph}, in client order. classes: of all graphs. test: the global test graph or None.
     places: {client: where its nodes stand in the whole graph}, for algorithms that ask for it.
     members: of the one client that holds what all members hold, {member: int64, which of its examples are its own}.
+    device: where steps run; by default where the graphs lie. Graphs of another device are moved when they are first
+            called, and what lies there stays.
     """
 
     def __init__(
@@ -39,13 +42,20 @@ class Loop:
         test: Graph | None = None,
         places: Mapping[str, Placement] | None = None,
         members: Mapping[str, Tensor] | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        self.clients, self.test = tuple(graphs), test
-        self.device = next(iter(graphs.values())).device
+        self.device = next(iter(graphs.values())).device if device is None else device
+        self.clients, self.test = tuple(graphs), None if test is None else test.to(self.device)
         self.data = ClientData(graphs, classes)
+        self._moved: dict[str, Graph] = {}  # of single clients, where their graphs lie elsewhere
         self._places, self._states = places or {}, States()
-        _, self._members = by_size(members or {})
-        self._ids = {client: torch.tensor(random.word(client), device=self.device) for client in self.clients}
+        _, rows = by_size(members or {})
+        self._members = tuple(own.to(self.device) for own in rows)
+
+    @property
+    def computes_on(self) -> tuple[str, ...]:
+        """See `Executor`."""
+        return (named(self.device),)
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""
@@ -65,11 +75,12 @@ class Loop:
     def _alone(self, work: Work, group: Group) -> Tree:
         """One plain call."""
         (client,) = group
-        me, messages = self._ids[client], work.messages
+        me, messages = torch.tensor(random.word(client), device=self.device), work.messages
         place = self._places.get(client) if work.info.ragged else None
+        place = None if place is None else Placement(*(own.to(self.device) for own in place))
         key, secret = of_client(work.key, "client", me), of_client(work.key, "secret", me)
         state = {} if work.info.stateless else self._states.one(client)
-        view = Client(self.data.graphs[client], state, key, secret, self.test, place, self._members)
+        view = Client(self._graph(client), state, key, secret, self.test, place, self._members)
         message = messages.one(client)
         given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
         watched = Watched(view.graph, view.test, place)
@@ -93,10 +104,20 @@ class Loop:
         self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
         return map_leaves(lambda leaf: as_row(own.copy(leaf)), reply)
 
+    def _graph(self, client: str) -> Graph:
+        """The graph of one client where steps run."""
+        graph = self.data.graphs[client]
+        if graph.device == self.device:
+            return graph
+        if client not in self._moved:
+            self._moved[client] = graph.to(self.device)
+        return self._moved[client]
+
     def _replace(self, client: str, made: object, step: str) -> None:
         where = f"the graph that {step} made for {client!r}"
         graph = None if made is None else accepted(made, self.data.graphs[client], self.data.classes, where)
         self.data.replace(client, graph)
+        self._moved.pop(client, None)
         if graph is not None:
             self._renew([client])
 
@@ -120,4 +141,5 @@ class Loop:
                 (client,), map_leaves(as_row, map_leaves(MemoryIsolation([]).copy, to(state, self.device)))
             )
         self.data.load(data)
+        self._moved.clear()
         self._renew(self.clients)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from fedweave.core.records import Record, Values
+from fedweave.core.text import counted
 from fedweave.engines.recovery import Recovering
 from fedweave.engines.sharded import Channel, Pending, Shard, Sharded, deal
 from fedweave.engines.worker import Worker
@@ -26,19 +27,19 @@ _INLINE = 100_000  # bytes from which a message is stored on the nodes instead o
 class RayWorkers:
     """Starts workers on a cluster and lets go of them.
 
-    address: see `config.settings.RayEngine`. start_seconds: how long workers may take until they are ready.
+    address, start_seconds, gpus: see `config.settings.RayEngine`, the last as gpus_per_worker.
 
     Raises:
         UserError: Ray is not installed, or there is no such cluster.
     """
 
-    def __init__(self, address: str, start_seconds: float) -> None:
+    def __init__(self, address: str, start_seconds: float, gpus: float = 0.0) -> None:
         if find_spec("ray") is None:
             raise UserError("engine.name = 'ray' needs Ray; install it with `pip install 'fedweave[ray]'`.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
-        self._ray, self._seconds = ray, start_seconds
+        self._ray, self._seconds, self._gpus = ray, start_seconds, gpus
         self._folder = tempfile.TemporaryDirectory(prefix="fedweave-workers-")
         self._own = not ray.is_initialized()
         if self._own:
@@ -62,9 +63,19 @@ class RayWorkers:
         """How many workers there will be.
 
         Raises:
-            ConfigError: the cluster has fewer cores.
+            ConfigError: the cluster has fewer cores, or too few GPUs.
         """
-        cores = int(self._ray.cluster_resources().get("CPU", 0))
+        there = self._ray.cluster_resources()
+        cores = int(there.get("CPU", 0))
+        if self._gpus:
+            cards = float(there.get("GPU", 0))
+            most, least = int(cards / self._gpus), 1 if wanted == "auto" else wanted
+            if most < least:
+                raise ConfigError(
+                    f"engine.gpus_per_worker is {self._gpus:g}, which is enough for {counted(most, 'worker')} on the "
+                    f"{cards:g} GPUs of the cluster; lower it, or engine.workers, or take engine.device = 'cpu'."
+                )
+            cores = min(cores, most)
         if wanted == "auto":
             return max(1, cores)
         if wanted > cores:
@@ -95,7 +106,7 @@ class RayWorkers:
 
     def _channel(self, name: str, make: Make, text: str, clients: Sequence[str], at: int) -> Channel:
         ray = self._ray
-        kind = ray.remote(num_cpus=1, max_restarts=0)(RemoteWorker)
+        kind = ray.remote(num_cpus=1, num_gpus=self._gpus, max_restarts=0)(RemoteWorker)
         gone = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
 
         def start() -> Channel:

@@ -99,8 +99,10 @@ class Sharded:
     clients: of all shards, in client order. Replies stay where they are: weighted sums and totals come back as one
     partial sum of each shard, which are added up in the order of the shards.
 
-    share: puts what all clients are told where every channel finds it.
+    share: puts what all clients are told where every channel finds it. device: where answers are unpacked.
     """
+
+    device = torch.device("cpu")
 
     def __init__(
         self, clients: Sequence[str], shards: Sequence[Shard], share: Callable[[bytes], Any] = lambda blob: blob
@@ -111,6 +113,12 @@ class Sharded:
     def shards(self) -> int:
         """How many there are."""
         return len(self._shards)
+
+    @property
+    def computes_on(self) -> tuple[str, ...]:
+        """See `Executor`."""
+        found = [json.loads(shard.ask("computes_on")["names"]) for shard in self._shards]
+        return tuple(dict.fromkeys(name for names in found for name in names))
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedweave.core.federation import Placement
@@ -23,7 +24,7 @@ class Simulation(LocalEngine):
 
     graphs: {client id: its graph}, in client order. places: {client id: where its nodes stand in the whole graph}.
     mode:   "vmap" runs clients in batches (`engines.vectorised`), "loop" one after the other (`engines.loop`).
-    chunk, record: see `Vectorised`. members: see `Loop`. The rest: see `LocalEngine`.
+    chunk, record: see `Vectorised`. members, device: see `Loop`. The rest: see `LocalEngine`.
     origin: what it was made of (`experiment.build.Origin`), where `experiment.build.federation` made it.
     """
 
@@ -41,6 +42,7 @@ class Simulation(LocalEngine):
         members: Mapping[str, Tensor] | None = None,
         seed: int = 0,
         mode: str = "vmap",
+        device: torch.device | None = None,
         chunk: int = 0,
         absent: Absent | None = None,
         record: When = "auto",
@@ -51,7 +53,7 @@ class Simulation(LocalEngine):
         check_names(tuple(graphs))
         keep_freed_memory()
         self.mode = mode
-        given: Record = {"classes": classes, "test": test, "places": places, "members": members}
+        given: Record = {"classes": classes, "test": test, "places": places, "members": members, "device": device}
         executor: Loop = (
             Vectorised(graphs, **given, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **given)
         )
@@ -61,9 +63,8 @@ class Simulation(LocalEngine):
             executor,
             classes=classes,
             dtype=next(iter(graphs.values())).x.dtype,
-            device=executor.device,
-            test=test,
-            held=held,
+            test=executor.test,
+            held={role: graph.to(executor.device) for role, graph in (held or {}).items()},
             pairs=pairs,
             members=members,
             seed=seed,

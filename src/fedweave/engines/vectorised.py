@@ -7,19 +7,32 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fedweave.core import random
 from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.engines.batch_calls import Batches, batch_dims, matrix_of, remedy, run_batch, settled, stacked_states
+from fedweave.engines.batch_calls import (
+    Batches,
+    batch_dims,
+    matrix_of,
+    remedy,
+    run_batch,
+    settled,
+    stacked_states,
+    told_memory,
+)
 from fedweave.engines.calls import of_client
 from fedweave.engines.executor import Ran, Work
 from fedweave.engines.loop import Loop
 from fedweave.engines.ownership import MemoryIsolation
 from fedweave.engines.states import Group, Readers
 from fedweave.engines.watching import Watched, refuse_changes
-from fedweave.errors import ConfigError, ReplyRefused, StepFailed, raised_at
+from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
+from fedweave.ops.capture import Lasting, recorder_for
 from fedweave.ops.recording import Recordings, When, traced
 from fedweave.ops.touched import TouchedRows
+
+_GROUPS = 256  # of clients called together, whose ids are kept
 
 
 class Vectorised(Loop):
@@ -39,14 +52,16 @@ class Vectorised(Loop):
         test: Graph | None = None,
         places: Mapping[str, Placement] | None = None,
         members: Mapping[str, Tensor] | None = None,
+        device: torch.device | None = None,
         chunk: int = 0,
         record: When = "auto",
     ) -> None:
         if record not in get_args(When):
             raise ConfigError(f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.")
-        super().__init__(graphs, classes=classes, test=test, places=places, members=members)
-        self._batches, self._readers = Batches(self.data.graphs, chunk), Readers()
-        self.recordings = Recordings(record)
+        super().__init__(graphs, classes=classes, test=test, places=places, members=members, device=device)
+        self._batches, self._readers = Batches(self.data.graphs, chunk, self.device), Readers()
+        self._group_ids: dict[Group, Tensor] = {}
+        self.recordings = Recordings(record, recorder_for(self.device))
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""
@@ -67,8 +82,8 @@ class Vectorised(Loop):
     def _together(self, work: Work, group: Group) -> Tree:
         """One call for all clients of a batch."""
         messages = work.messages
-        ids = torch.stack([self._ids[client] for client in group])
-        graphs, mine = self._batches.graph(group), messages.stacked(group)
+        ids = self._ids_of(group)
+        (version, graphs), mine = self._batches.graph(group), messages.stacked(group)
         states: Tree = {}
         if not work.info.stateless:
             states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
@@ -82,10 +97,19 @@ class Vectorised(Loop):
         roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
         before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
         try:
-            reply, state = traced(lambda *flat: run_batch(work, spec, dims, flat), (work.step,), names, roots, operands)
+            reply, state = traced(
+                lambda *flat: run_batch(work, spec, dims, flat),
+                (work.step,),
+                names,
+                roots,
+                operands,
+                self._lasting(version, graphs, len(operands)),
+            )
         except (ReplyRefused, StepFailed):
             raise
         except Exception as error:
+            if out_of_memory(error):
+                raise OutOfMemory(told_memory(work.name, len(group), self.device, error)) from error
             self._find_culprit(work, group)
             raise StepFailed(
                 f"step {work.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on "
@@ -96,6 +120,19 @@ class Vectorised(Loop):
         watched.refuse_changes(work.name, f"clients {group[0]!r} to {group[-1]!r}")
         self._readers.note(work.step, states, held)
         return self._kept(group, state, reply, graphs, [messages.shared, mine])
+
+    def _ids_of(self, group: Group) -> Tensor:
+        """What each client's randomness is made of, int64 [P]."""
+        if group not in self._group_ids:
+            if len(self._group_ids) >= _GROUPS:
+                self._group_ids.clear()
+            self._group_ids[group] = torch.tensor([random.word(client) for client in group], device=self.device)
+        return self._group_ids[group]
+
+    def _lasting(self, version: int, graphs: Graph, operands: int) -> Lasting:
+        """The stacked graphs, which come first, and what all batches are told of the data, which comes last."""
+        first, last = (len(pytree.tree_leaves(own)) for own in (graphs, (self.test, self._members)))
+        return Lasting(version, frozenset((*range(first), *range(operands - last, operands))))
 
     def _kept(self, group: Group, state: Tree, reply: Tree, graphs: Graph, told: list[Tree]) -> Tree:
         """Keep what the batch left, in memory of its own; its replies."""

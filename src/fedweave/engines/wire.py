@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from fedweave.core.federation import StepInfo
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, decode, encode, leaves, nest
@@ -18,9 +20,9 @@ def pack(tree: Tree) -> bytes:
     return encode({"tree": tree, _ORDER: json.dumps([path for path, _ in leaves(tree)])})
 
 
-def unpack(blob: bytes) -> Tree:
-    """Undo `pack`."""
-    found = decode(blob)
+def unpack(blob: bytes, device: torch.device | str = "cpu") -> Tree:
+    """Undo `pack`; the tensors lie on `device`."""
+    found = decode(blob, device=device)
     flat = dict(leaves(found.get("tree", {})))
     return nest({path: flat[path] for path in json.loads(found[_ORDER])})
 
@@ -45,13 +47,13 @@ def request(work: Work, clients: Sequence[str], done: Sequence[int] = ()) -> byt
     return pack(tree)
 
 
-def read_request(asked: Tree, shared: Tree) -> tuple[list[str], Messages]:
-    """The clients and messages of a `request`."""
+def read_request(asked: Tree, shared: Tree, device: torch.device) -> tuple[list[str], Messages]:
+    """The clients and messages of a `request`, whose numbers become tensors on `device`."""
     clients = json.loads(asked["clients"])
     each: Any = asked.get("each")
     if rows := asked.get("rows"):
         each = Stacked(tuple(json.loads(rows["clients"])), rows["tree"])
-    return clients, Messages(asked["step"], shared, each, clients, clients, asked.get("peers"))
+    return clients, Messages(asked["step"], shared, each, clients, clients, asked.get("peers"), device)
 
 
 def call(asked: Tree, messages: Messages, step: Any, info: StepInfo) -> Work:

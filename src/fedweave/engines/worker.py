@@ -26,6 +26,7 @@ class Worker:
         self._number = 0
         self._methods: Mapping[str, Callable[..., Tree]] = {
             "run": self._run,
+            "computes_on": lambda asked: {"names": json.dumps(self._executor.computes_on)},
             "one": lambda asked: self._of(asked).one(asked["row"]),
             "stack": lambda asked: {"leaf": self._of(asked).stack(asked["path"])},
             "weighted": lambda asked: nest(self._of(asked).weighted(json.loads(asked["paths"]), asked["weights"])()),
@@ -38,12 +39,12 @@ class Worker:
 
     def answer(self, method: str, *blobs: bytes) -> bytes:
         """Carry out one of its methods on packed trees."""
-        return pack(self._methods[method](*map(unpack, blobs)))
+        return pack(self._methods[method](*(unpack(blob, self._executor.device) for blob in blobs)))
 
     def _run(self, asked: Tree, shared: Tree) -> Tree:
         self._drop(asked)
         step = find_step(self._algorithm, asked["step"])
-        clients, messages = read_request(asked, shared)
+        clients, messages = read_request(asked, shared, self._executor.device)
         ran = list(self._executor.run(call(asked, messages, step, step_info(step)), clients))
         replies = Joint([own.replies for own in ran])
         number, self._number = self._number, self._number + 1

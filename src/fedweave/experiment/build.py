@@ -20,6 +20,7 @@ from fedweave.core.model import Model
 from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
+from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
 from fedweave.engines.memory import keep_freed_memory
@@ -155,17 +156,10 @@ _Engine = tuple[LocalEngine, Mapping[str, MotifTable], Callable[[], None]]
 
 def _in_process(config: Config, made: Ingredients) -> _Engine:
     engine = config.engine.make()
-    fed = _simulation(
-        made.data,
-        made.seen,
-        made.algorithm,
-        DTYPES[engine.dtype],
-        seed=config.general.seed,
-        mode=_mode(made.model, engine.mode),
-        chunk=engine.chunk,
-        record=engine.record,
-        resend=engine.resend,
-    )
+    mode = _mode(made.model, engine.mode)
+    how: Record = {"chunk": engine.chunk, "record": engine.record, "resend": engine.resend, "mode": mode}
+    how |= {"device": chosen(engine.device, mode == "vmap"), "seed": config.general.seed}
+    fed = _simulation(made.data, made.seen, made.algorithm, DTYPES[engine.dtype], **how)
     return fed, motifs_in(fed), lambda: None
 
 
@@ -180,7 +174,7 @@ def _on_cluster(config: Config, made: Ingredients) -> _Engine:
 
     engine, parts = config.engine.make(), made.seen.parts
     sizes = dict(zip(client_ids(len(parts), made.seen.names), (len(part.nodes) for part in parts), strict=True))
-    workers = RayWorkers(engine.address, engine.start_seconds)
+    workers = RayWorkers(engine.address, engine.start_seconds, engine.gpus_per_worker)
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
     dtype = DTYPES[engine.dtype]
     fed = LocalEngine(
@@ -208,7 +202,9 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
     given: Record = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
     given["test"] = global_test_graph(made.data, made.seen, dtype)
-    if _mode(made.model, "vmap") == "loop":
+    mode = _mode(made.model, "vmap")
+    given["device"] = chosen(engine.device, mode == "vmap")
+    if mode == "loop":
         return Worker(Loop(own, **given), made.algorithm)
     return Worker(Vectorised(own, **given, chunk=engine.chunk, record=engine.record), made.algorithm)
 
@@ -224,6 +220,7 @@ def federation(
     *,
     seed: int = 0,
     mode: str = "vmap",
+    device: str = "cpu",
     chunk: int = 0,
     record: When = "auto",
     dtype: torch.dtype = torch.float32,
@@ -235,16 +232,21 @@ def federation(
     such as a split.
 
     mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype: of
-    features and weights.
+    features and weights. device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+
+    Raises:
+        ConfigError: there is no such device.
     """
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
     mode = _mode(getattr(algorithm, "model", ()), mode)
     options: dict[str, Any] = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
+    place = chosen(device, mode == "vmap", "device")
     maker = maker_of(algorithm)  # of a preset, which says what it can do
     one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
-    fed = _simulation(data, pooled(partition) if one else partition, algorithm, dtype, seed=seed, **options)
-    fed.origin = Origin(data, partition, seed, options | {"dtype": str(dtype).removeprefix("torch.")})
+    seen = pooled(partition) if one else partition
+    fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, **options)
+    fed.origin = Origin(data, partition, seed, options | {"device": device, "dtype": str(dtype).removeprefix("torch.")})
     return fed
 
 

@@ -27,7 +27,7 @@ def judging(fed: Engine) -> tuple[str, list[Graph]]:
     """
     if fed.test is not None:
         return "the global test set", [fed.test]
-    graphs = [graph for graph in graphs_of(fed).values() if bool(graph.masks[TEST].any())]
+    graphs = [graph.to(fed.device) for graph in graphs_of(fed).values() if bool(graph.masks[TEST].any())]
     if not graphs:
         raise UserError("the run has no test examples to measure on; set a test ratio in [partition] and run it again.")
     return "all clients' test examples, pooled", graphs

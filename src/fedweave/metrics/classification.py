@@ -67,22 +67,25 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
         return out
     out["classes"] = _pair(guessed, held)
     if logits.shape[-1] != 2:
-        return out | {"auc": ordered_pairs(_order(logits), truth, masks)}
-    ranks = _ranked(_order(logits), truth, masks)
+        return out | {"auc": ordered_pairs(_order(logits, log_p), truth, masks)}
+    ranks = _ranked(_order(logits, log_p), truth, masks)
     return out | {"auc": _correct(ranks)} | _alerted(ranks)
 
 
 def ordered(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
     """The pairs "auc" of `counts` alone, [S, 2, c]."""
-    return ordered_pairs(_order(logits), y[:, None] == torch.arange(logits.shape[-1], device=logits.device), masks)
+    log_p = torch.log_softmax(logits, -1)
+    return ordered_pairs(
+        _order(logits, log_p), y[:, None] == torch.arange(logits.shape[-1], device=logits.device), masks
+    )
 
 
-def _order(logits: Tensor) -> Tensor:
-    """A score of each class [n, c] that orders examples as its probability p does. That is 1 in single precision
-    wherever a model is sure, and such examples would tie: where p > 0.9, the score is the logarithm of its odds."""
+def _order(logits: Tensor, log_p: Tensor) -> Tensor:
+    """A score of each class [n, c] that orders examples as its probability p, of logarithm `log_p`, does. That is 1 in
+    single precision wherever a model is sure, and such examples would tie: where p > 0.9, the score is the logarithm of
+    its odds."""
     if logits.shape[-1] == 2:
         return logits - logits.flip(-1)
-    log_p = torch.log_softmax(logits, -1)
     first = torch.arange(logits.shape[-1], device=logits.device) == logits.argmax(-1, keepdim=True)
     others = torch.logsumexp(torch.where(first, -torch.inf, logits), -1, keepdim=True)
     return torch.where(first & (log_p > _SURE), logits - others, log_p)

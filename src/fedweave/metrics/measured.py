@@ -6,6 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+import torch
+from torch import Tensor
 
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import SPLITS, TEST, TRAIN
@@ -32,6 +34,7 @@ ROUNDED_SCORES = "scores/coarse"  # number of clients that sent hits alone, or n
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
 DIVERGED = "scores/diverged"  # the largest mean loss on some examples, where it is that of no model that learns
 EXPLODED = 1e3  # nats; guessing has log(classes)
+_KINDS, _SERVER = ("own/", "global_test/", "trained/", "measures/"), "server/"
 WITHIN = "within"
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
@@ -64,7 +67,8 @@ def measure(
         FedweaveError: a client's loss is not finite; names it.
     """
     replies = evaluation.clients
-    pairs, judged = _pairs(replies, "own"), _pairs(replies, "global_test")
+    scores, server = _scores(replies, evaluation.server)
+    pairs, judged = _pairs(scores, "own"), _pairs(scores, "global_test")
     _check_finite(round, pairs.get("loss"), replies.clients)
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     judging = judging or Judging()
@@ -72,8 +76,8 @@ def measure(
     positive = positive_class(judging, by)
     own, of_groups = _measured(pairs, _majority(pairs), positive)
     common = _majority(everyone)
-    pooled, groups = _outside(evaluation.server, judged, common, positive) or _measured(everyone, common, positive)
-    after = {f"trained/{name}": value for name, value in values(_pairs(replies, "trained")).items()}
+    pooled, groups = _outside(server, judged, common, positive) or _measured(everyone, common, positive)
+    after = {f"trained/{name}": value for name, value in values(_pairs(scores, "trained")).items()}
     fairness, _ = client_fairness(
         own["loss"][:, TEST], own["accuracy"][:, TEST], own["loss"][:, TRAIN], replies.clients
     )
@@ -95,7 +99,7 @@ def measure(
         summary |= each_class
     single |= {("train", name): value for name, value in by.items()}
     summary |= warned | by
-    each = {("train", name): value for name, value in _pairs(replies, "measures").items()}
+    each = {("train", name): value for name, value in _pairs(scores, "measures").items()}
     each |= {("test", name): value for name, value in personal(judged).items()}
     if (coarse := _coarse(pairs)).any():
         summary[ROUNDED_SCORES], each["test", ROUNDED_SCORES] = float(coarse.sum()), np.where(coarse, 1.0, math.nan)
@@ -179,9 +183,32 @@ def _warned(everyone: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray])
     return found
 
 
-def _pairs(replies: Replies, key: str) -> dict[str, np.ndarray]:
-    names = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(f"{key}/")]
-    return {name.removeprefix(f"{key}/"): replies.stack(name).cpu().numpy() for name in names}
+def _scores(replies: Replies, server: Tree | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
+    """What clients replied, {path: [P, …]}, and the server's own, on the host: the one place of a round where anybody
+    waits for a device."""
+    paths = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(_KINDS)]
+    found = {path: replies.stack(path) for path in paths}
+    own = {} if server is None else {f"{_SERVER}{path}": leaf for path, leaf in leaves(server)}
+    host = _on_host(found | own)
+    mine = {path.removeprefix(_SERVER): host[path] for path in own}
+    return {path: host[path] for path in found}, None if server is None else mine
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """The tensors as arrays; those of one type come from a device in one piece."""
+    if all(tensor.device.type == "cpu" for tensor in tensors.values()):
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
+    found: dict[str, np.ndarray] = {}
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors.values()):
+        own = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
+        flat = torch.cat([tensor.reshape(-1) for tensor in own.values()]).cpu()
+        parts = flat.split([tensor.numel() for tensor in own.values()])
+        found |= {name: part.view(own[name].shape).numpy() for name, part in zip(own, parts, strict=True)}
+    return found
+
+
+def _pairs(scores: Mapping[str, np.ndarray], key: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(f"{key}/"): own for name, own in scores.items() if name.startswith(f"{key}/")}
 
 
 Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
@@ -221,11 +248,11 @@ def _matched(own: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def _outside(
-    server: Tree | None, judged: dict[str, np.ndarray], majority: np.ndarray | None, positive: int
+    server: dict[str, np.ndarray] | None, judged: dict[str, np.ndarray], majority: np.ndarray | None, positive: int
 ) -> Measured | None:
     """On the global test: of the server's model, or the mean over clients' own, whose pairs are `judged`."""
     if server is not None:
-        return _measured({name: pair.cpu().numpy() for name, pair in server.items()}, majority, positive)
+        return _measured(server, majority, positive)
     if not judged:
         return None
     plain, groups = (

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, device_of
 from fedweave.metrics.classification import ordered, values
 from fedweave.metrics.flagging import probabilities, scores, threshold
 from fedweave.metrics.judging import Threshold
@@ -34,9 +34,9 @@ def pooled(model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None =
     """{"pooled/auc": float64 [3]} of the model on the train, val and test examples of all `graphs`, NaN where a split
     lacks positives or negatives; an example that two of them hold counts twice. With an `alarm`, where there are two
     classes, also what `flagging.scores` says, from the "pooled/threshold" on that validation examples decide."""
-    found = []
+    found, device = [], device_of(w)
     with torch.no_grad():
-        for graph in graphs:
+        for graph in (graph.to(device) for graph in graphs):
             used = graph.masks.any(0)
             found.append((models.apply(model, w, graph)[used], graph.y[used], graph.masks[:, used]))
         logits, y, masks = (torch.cat(own, dim) for own, dim in zip(zip(*found, strict=True), (0, 0, 1), strict=True))

@@ -26,7 +26,7 @@ def _mask(source: Tensor, count: int, threshold: int, value: float, dtype: torch
     out = torch.empty(len(source), count, dtype=dtype, device=source.device)
     if threshold > 32767:  # beyond int16
         return out.fill_(value)
-    words = max(1, _WORDS // max(1, len(source)))
+    words = max(1, _WORDS // max(1, len(source)) if source.device.type == "cpu" else count)
     for first in range(0, count, 4 * words):
         part = out[:, first : first + 4 * words]
         last = first // 4 - (-part.shape[1] // 4)

@@ -7,7 +7,7 @@ played from the third. Recordings are known by the functions and sizes that they
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from fedweave.ops.capture import Capture, Lasting, Recorder, capturable, places_among
 from fedweave.ops.replay import Recording, sizes
 from fedweave.ops.tape import Tape, running
 
@@ -26,6 +27,7 @@ Roots = Sequence[object]
 # playing half as long, so that three more calls make up for it; what is called only once costs nothing.
 _CALL = 2
 _KEPT, _BYTES_KEPT = 256, 64 << 20  # computations
+_CAPTURED = 64  # batches of one computation
 _LOG = logging.getLogger(__name__)
 _ACTIVE: "ContextVar[Recordings | None]" = ContextVar("recordings", default=None)
 
@@ -57,17 +59,20 @@ class _Computation:
         self.calls = 0
         self.given_up = False
         self.recording: Recording | None = None
+        self.captures: OrderedDict[Hashable, Capture] | None = OrderedDict()  # by batch; None where it cannot be
         self.form = Form()
 
 
 class Recordings:
-    """What an engine has recorded. when: "auto" once that pays, "always" at the first call, "never".
+    """What an engine has recorded. when: "auto" once that pays, "always" at the first call, "never". by: captures
+    recordings where that is quicker than calling their kernels one by one.
 
-    recorded, played: how often something was.
+    recorded, played, captured: how often something was.
     """
 
-    def __init__(self, when: When = "auto") -> None:
-        self.recorded = self.played = 0
+    def __init__(self, when: When = "auto", by: Recorder | None = None) -> None:
+        self.recorded = self.played = self.captured = 0
+        self._by = by
         self._first = {"auto": _CALL, "always": 1, "never": 0}[when]
         self._computations: OrderedDict[Any, _Computation] = OrderedDict()
         self._noted: set[str] = set()
@@ -86,7 +91,15 @@ class Recordings:
         """What all recordings hold."""
         return sum(c.recording.bytes for c in self._computations.values() if c.recording is not None)
 
-    def run(self, function: Callable[..., Any], identity: Identity, key: Any, roots: Roots, operands: Any) -> Any:
+    def run(
+        self,
+        function: Callable[..., Any],
+        identity: Identity,
+        key: Any,
+        roots: Roots,
+        operands: Any,
+        lasting: Lasting | None = None,
+    ) -> Any:
         """See `traced`."""
         computation, values = self._find(identity, key, roots)
         tape, recording = running(), computation.recording
@@ -97,7 +110,10 @@ class Recordings:
             return self._record(computation, function, roots, operands)
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         try:
-            found = recording.play(values, tensors) if tape is None else tape.run(recording, (roots, tensors))
+            if tape is None:
+                found = self._played(computation, recording, values, operands, lasting)
+            else:
+                found = tape.run(recording, (roots, tensors))
         except Exception as error:
             if recording.changes_inputs:  # it may have changed some
                 raise
@@ -105,6 +121,26 @@ class Recordings:
             return function(*operands)
         self.played += 1
         return computation.form.whole(found)
+
+    def _played(
+        self, computation: _Computation, recording: Recording, values: Any, operands: Any, lasting: Lasting | None
+    ) -> tuple[Tensor, ...]:
+        """What a recording gives, captured where that can be."""
+        tensors, captures = [operand for operand in operands if isinstance(operand, Tensor)], computation.captures
+        if self._by is None or lasting is None or captures is None or not capturable(recording, tensors):
+            return recording.play(values, tensors)
+        if lasting.name not in captures:
+            try:
+                captures[lasting.name] = Capture(recording, values, tensors, places_among(operands, lasting), self._by)
+                self.captured += 1
+            except Exception as error:
+                computation.captures = None
+                _LOG.info("%s is launched kernel by kernel, more slowly: %s", _names(computation), error)
+                return recording.play(values, tensors)
+            if len(captures) > _CAPTURED:
+                captures.popitem(last=False)
+        captures.move_to_end(lasting.name)
+        return captures[lasting.name](tensors)
 
     def _find(self, identity: Identity, key: object, roots: Roots) -> tuple[_Computation, list[Any]]:
         """The computation, and what its recording, if there is one, derives from the roots."""
@@ -141,7 +177,7 @@ class Recordings:
 
     def _give_up(self, computation: _Computation, reason: Exception) -> None:
         computation.given_up, computation.recording = True, None
-        name = ", ".join(getattr(f, "__qualname__", repr(f)) for f in computation.pinned if f is not None)
+        name = _names(computation)
         if name not in self._noted:
             self._noted.add(name)
             level = logging.INFO if getattr(reason, "expected", False) else logging.WARNING
@@ -154,6 +190,7 @@ def traced(
     names: tuple[object, ...],
     roots: Roots,
     operands: Sequence[object],
+    lasting: Lasting | None = None,
 ) -> Any:
     """`function(*operands)`, recorded once that pays and played from then on.
 
@@ -162,13 +199,18 @@ def traced(
     roots:    objects of which the function derives things (`ops.tape.derived`); their `sizes` are part of the
         computation.
     operands: tensors, which may change from call to call, and numbers, which are part of the computation.
+    lasting:  those that do not, by which a capture is known (`ops.capture`).
     """
     recordings = _ACTIVE.get()
     if recordings is None or torch._C._functorch.peek_interpreter_stack() is not None:
         return function(*operands)
     kinds = tuple(sizes(o) if isinstance(o, Tensor) else (type(o), repr(o)) for o in operands)
     key = tuple(_address(f) for f in identity), names, tuple(map(sizes, roots)), kinds
-    return recordings.run(function, identity, key, roots, operands)
+    return recordings.run(function, identity, key, roots, operands, lasting)
+
+
+def _names(computation: _Computation) -> str:
+    return ", ".join(getattr(f, "__qualname__", repr(f)) for f in computation.pinned if f is not None)
 
 
 def _address(function: object) -> Any:

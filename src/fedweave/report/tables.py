@@ -56,6 +56,7 @@ NOTES = {
     "eo": "equal opportunity gap; 0 is fair",
     "pearson": "correlation of contribution and reward",
 }
+_ENGINE = "name", "mode", "dtype"
 COUNTED = ("undefined_clients", "members", "round", "classes_predicted")
 PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
 
@@ -66,6 +67,7 @@ def facts(groups: Sequence[Group]) -> Table:
     for group in groups:
         run = group.first
         engine = run.section("engine")
+        devices = sorted({device for one in group.runs for device in one.summary.get("devices", ())})
         seeds = ", ".join(str(one.summary.get("seed", NONE)) for one in group.runs)
         entries = {
             "Dataset": run.summary["dataset"],
@@ -75,7 +77,7 @@ def facts(groups: Sequence[Group]) -> Table:
             "Rounds": rounds(run),
             "Training": recipe(run),
             "Seeds" if any(len(one.runs) > 1 for one in groups) else "Seed": seeds,
-            "Engine": " ".join(str(engine[key]) for key in ("name", "mode", "dtype") if key in engine) or NONE,
+            "Engine": " ".join([*(str(engine[key]) for key in _ENGINE if key in engine), *devices]) or NONE,
             "When": when(max(one.when for one in group.runs)),
             "Directory": ", ".join(str(one.directory) for one in group.runs),
         }

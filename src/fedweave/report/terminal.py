@@ -87,7 +87,7 @@ class Terminal:
             f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",
             f"[bold]{unmarked(config.algorithm.label)}[/]",
             unmarked(config.model.label),
-            f"{engine['name']} ({self._how(engine, built)}, {engine['dtype']})",
+            f"{engine['name']} ({', '.join((self._how(engine, built), *built.fed.computes_on, engine['dtype']))})",
             f"seed {config.general.seed}",
         ]
         self._console.print(" · ".join(parts), highlight=False, soft_wrap=True)

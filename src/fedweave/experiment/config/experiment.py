@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
 _PACES = (("lr", "optimizer"), ("server_lr",))  # what tells how far steps go, which belongs together
 MOST_OTHERS = 9  # plug-ins that a hint names
-_DEVICES, _ON_CPUS = ("device", "gpu", "gpus", "cuda"), " fedweave computes on CPUs; it does not use GPUs."
+_DEVICES = ("device", "gpu", "gpus", "cuda")
+_ON_GPUS = " What computes is engine.device, such as 'cuda'; of a site, [site] device in its site.toml."
 TUNE = "tune"  # the key of [algorithm] that lists values for `fedweave sweep` to try
 _FOR_SWEEPS = "algorithm.tune: values that `fedweave sweep` tries"
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
@@ -64,6 +65,12 @@ class Config:
         own = own_parameters(SimulationEngine)
         values = {name: self.engine.values.get(name, own[name].default) for name in own}
         return dataclasses.replace(self, engine=Choice("engine", "simulation", SimulationEngine, values))
+
+    def on_device(self, device: str) -> "Config":
+        """The same experiment, in this process, on another device."""
+        return dataclasses.replace(
+            self, engine=dataclasses.replace(self.engine, values={**self.engine.values, "device": device})
+        )
 
     def plain(self) -> Document:
         """The TOML document that resolves to this config."""
@@ -316,7 +323,7 @@ def _in_sections(document: Document, key: str) -> str:
         if isinstance(name, str) and name in kinds and key in parameters(path, kinds[name]):
             found.append(f"{path}.{key}")
     if not found and key in _DEVICES:
-        return _ON_CPUS
+        return _ON_GPUS
     return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
@@ -326,7 +333,7 @@ def _of_others(path: str, key: str) -> str:
     if len(found) == 1:
         return f" It is a key of {found[0]} ({path}.name = {json.dumps(found[0])})."
     if path == "engine" and not found and key in _DEVICES:
-        return _ON_CPUS
+        return _ON_GPUS
     return f" It is a key of {', '.join(found)}." if 0 < len(found) <= MOST_OTHERS else ""
 
 

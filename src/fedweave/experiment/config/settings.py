@@ -1,14 +1,27 @@
 """The settings that no plug-in brings along: the top level and the engines."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
+from fedweave.errors import ConfigError
 from fedweave.metrics.judging import Judging
 
 MOST_THREADS = 1024  # more are a mistake, or meant to exhaust a machine
+
+
+def _device(name: str) -> str:
+    """A device as settings name it; whether it is there is found out where it is used."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name, re.ASCII):
+        raise PydanticCustomError("device", "must be 'auto', 'cpu', 'cuda' or, of several GPUs, such as 'cuda:1'")
+    return name
+
+
+Device = Annotated[str, AfterValidator(_device)]
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,8 @@ class SimulationEngine:
     """All clients in this process.
 
     mode:               "vmap" runs a step for many clients at once, "loop" for one after the other.
+    device:             where clients are computed: "cpu", "cuda", "cuda:1"; "auto" takes a GPU where there is one and
+                        the mode is "vmap". Of the same seed a GPU's numbers differ from a CPU's by rounding.
     chunk:              clients run at once, 0 chooses.
     record:             whether "vmap" records what it runs and plays it when it comes again, which changes no number:
                         "auto" from its second time on, "always" from its first, "never".
@@ -78,6 +93,7 @@ class SimulationEngine:
     """
 
     mode: Literal["vmap", "loop"] = "vmap"
+    device: Device = "cpu"
     chunk: Annotated[int, Field(ge=0)] = 0
     record: Literal["auto", "always", "never"] = "auto"
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
@@ -119,6 +135,8 @@ class RayEngine:
     address:            of a running cluster, "host:port"; "auto" finds the one that this machine belongs to, "local"
                         starts one on this machine alone, for this run.
     start_seconds:      how long workers may take until they are ready.
+    device:             of every worker, as of the engine "simulation".
+    gpus_per_worker:    GPUs that Ray keeps for each worker, 0.5 for two workers on one; without any it sees none.
     chunk:              clients that a worker runs at once, 0 chooses.
     record:             as of the engine "simulation".
     checkpoint_seconds: least time between two checkpoints.
@@ -130,12 +148,22 @@ class RayEngine:
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     address: str = "local"
     start_seconds: Annotated[float, Field(gt=0)] = 300.0
+    device: Device = "cpu"
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
     chunk: Annotated[int, Field(ge=0)] = 0
     record: Literal["auto", "always", "never"] = "auto"
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
     threads: Annotated[int, Field(ge=0, le=MOST_THREADS)] = 0
     dtype: Literal["float32", "float64"] = "float32"
     resend: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse GPUs that Ray would hide."""
+        if self.device.startswith("cuda") and not self.gpus_per_worker:
+            raise ConfigError(
+                f"engine.device is {self.device!r} and engine.gpus_per_worker 0, with which Ray hides GPUs from "
+                "workers; set engine.gpus_per_worker = 1, or a part of 1 for several workers on one."
+            )
 
 
 ENGINES: dict[str, type] = {"simulation": SimulationEngine, "ray": RayEngine, "flare": FlareEngine}

@@ -46,9 +46,11 @@ _IN_SUMMARY = {
     "metrics": dict,
     "classes": list,
     "groups": list,
+    "devices": list,
     "privacy": list,
     "note": str,
 }
+_NAMES = ("classes", "groups", "devices")
 _PAGE = b"<!doctype html"
 READABLE = "It must be a file that this user may read (chmod u+r)"
 _WORDS = pa.dictionary(pa.int32(), pa.string())
@@ -196,8 +198,8 @@ def read_summary(path: Path, *needed: str) -> Record:
         for name, value in named.items():
             if not isinstance(value, _IN_SUMMARY[name]) or isinstance(value, bool):
                 raise TypeError(f"{name} is {str(value)[:40]}")
-        if any(isinstance(name, dict | list) for name in (*named.get("classes", ()), *named.get("groups", ()))):
-            raise TypeError("a class or group has no name")
+        if any(isinstance(name, dict | list) for key in _NAMES for name in named.get(key, ())):
+            raise TypeError("a class, group or device has no name")
         for name, value in ({**found, **found["metrics"]}).items():
             if name not in named and not _is_number(value):
                 raise TypeError(f"{name} is {str(value)[:40]}")

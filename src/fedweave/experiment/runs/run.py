@@ -282,6 +282,7 @@ def _summary(config: Config, built: Ready, last: Checkpoint) -> Record:
         "class_count": built.data.classes,
         "clients": len(built.fed.clients),
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
+        **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own
         "rounds": last.round,
         "seed": config.general.seed,
         "seconds": last.seconds,

@@ -12,7 +12,7 @@ from fedweave.core import model as models
 from fedweave.core.engine import graphs_of
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, device_of
 from fedweave.errors import UserError
 from fedweave.experiment.build import global_test_part, graph_of
 from fedweave.experiment.runs.files import SUMMARY, read_summary
@@ -25,9 +25,9 @@ from fedweave.metrics.measured import GLOBAL
 
 
 def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """[e, c] of the classes, padding included."""
+    """[e, c] of the classes, padding included, on the host; the model runs where its weights lie."""
     with torch.no_grad():
-        return torch.softmax(models.apply(model, w, graph), -1)
+        return torch.softmax(models.apply(model, w, graph.to(device_of(w))), -1).cpu()
 
 
 def of_own(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:

@@ -9,8 +9,9 @@ from fedweave.algorithms.deployment import Deployable, Which, deployable
 from fedweave.core import plugins
 from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, to
 from fedweave.datasets.contents import check_same
+from fedweave.engines.devices import CPU, usable
 from fedweave.errors import UserError, listed
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, read_saved
@@ -120,6 +121,12 @@ def joint(directory: Path, config: Config, features: int, classes: int) -> tuple
     return algorithm, check_fits(w, algorithm.test_net, directory)
 
 
+def here(config: Config) -> Config:
+    """A run's configuration for this process, which may lack the device that it was trained on."""
+    alone = config.in_process()
+    return alone if usable(alone.engine.values["device"]) else alone.on_device(CPU)
+
+
 def trained(directory: Path, config: Config, instead: str) -> Trained:
     """The finished run in `directory` of `config`; instead: what to do about one that sites made.
 
@@ -129,8 +136,8 @@ def trained(directory: Path, config: Config, instead: str) -> Trained:
     """
     if config.between_sites:
         raise UserError(f"{directory} was trained between sites, where its models are. {instead}")
-    built, reached = build(config.in_process()), Checkpoint.load(directory / CHECKPOINT)
+    built, reached = build(here(config)), Checkpoint.load(directory / CHECKPOINT)
     check_again(directory, config, built, reached)
     built.fed.restore(reached.fed, reached.data)
     built.fed.begin(reached.round)
-    return Trained(directory, config, built, reached.state)
+    return Trained(directory, config, built, to(reached.state, built.fed.device))

@@ -13,9 +13,9 @@ import torch
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.arrays import DTYPES
-from fedweave.core.federation import Client, Declaration, StepInfo, step_info
+from fedweave.core.federation import Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
-from fedweave.core.tree import Tree, check, decode, encode, leaves
+from fedweave.core.tree import Tree, check, decode, encode, leaves, to
 from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING
 from fedweave.deploy.flare.parties.lengths import said
 from fedweave.deploy.flare.parties.party import PartyData, read_own
@@ -30,8 +30,8 @@ from fedweave.deploy.flare.site.holdings import Holdings, hold, marks
 from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
 from fedweave.deploy.flare.site.participation import Participation
 from fedweave.deploy.flare.site.predicted import leave, set_aside
-from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules
-from fedweave.deploy.flare.site.steps import carry_out, lasting, noise_key, read_received, with_fingerprints
+from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules, read_machine
+from fedweave.deploy.flare.site.steps import carry_out, client_on, read_received, with_fingerprints
 from fedweave.deploy.flare.wire.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.wire.chain import told_heads
 from fedweave.deploy.flare.wire.peers import HEARD, WRITTEN, Post, Receipt
@@ -51,6 +51,7 @@ from fedweave.deploy.flare.wire.requests import (
 from fedweave.deploy.flare.wire.scores import is_scoring
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
+from fedweave.engines.devices import CPU, chosen
 from fedweave.engines.steps import find_step
 from fedweave.engines.summing import INFO
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
@@ -71,6 +72,7 @@ class Member:
         self._folder, self._name, self._post, self._lock = folder, name, post, threading.Lock()
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
+        self._device = torch.device(CPU)
         self._log = logging.getLogger(f"fedweave.site.{name}")
 
     def answer(self, request: str, blob: bytes) -> Answer:
@@ -148,6 +150,7 @@ class Member:
         set_aside(self._folder, asked.run)
         check_versions(asked.versions, {})  # another release's document could mean something else
         data, rules = read_checked(self._folder / SITE_FILE)
+        self._device = chosen(read_machine(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, asked.document)
         check_versions(asked.versions, asked.document)  # files that the policy allows to be read
         if config.engine.name != "flare":
@@ -242,17 +245,17 @@ class Member:
         job.keys.begin(asked.round)
         call = job.keys.step(asked.step, asked.again)
         key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
-        secret, own = self._folder / SECRET, job.memory.begun(info)
-        drawn = lasting(secret, job.labels)
-        client = Client(job.graph, own, key, noise_key(secret), job.found.test, lasting=drawn)
+        own = job.memory.begun(info)
+        client = client_on(self._device, job, own, key, self._folder / SECRET)
         received, faults = read_received(job, asked, self._name, self._log)
         scoring = job.scoring_of(step)
         draws = scoring.show(client, job.classes)
         with torch.no_grad():
-            reply = carry_out(asked.step, step, client, message | received)
+            reply = carry_out(asked.step, step, client, to(message | received, self._device))
             made = taken(reply, info)
             check(reply, f"the reply of {asked.step}")
             check(client.state, f"the state that {asked.step} keeps")
+        reply, client.state, draws = (to(tree, CPU) for tree in (reply, client.state, draws))
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
         reply, info, noted = scoring.left(reply, info, job.classes)

@@ -62,6 +62,7 @@ class Participation:
 
     algorithm: Algorithm | None = None
     ready = False  # for steps
+    _moved: tuple[int, Graph] | None = None  # the version of the data that was moved, and where to
     _calls: Calls | None = None
     target: Mapping[str, int] = MappingProxyType({})  # see `targets.targeted`
 
@@ -344,6 +345,13 @@ class Participation:
     def graph(self) -> Graph:
         """The site's data now."""
         return self._data.graphs[self.random_id]
+
+    def graph_on(self, device: torch.device) -> Graph:
+        """The site's data now, on a device, to which each version is moved once."""
+        version = self._data.versions[self.random_id]
+        if self._moved is None or self._moved[0] != version:
+            self._moved = version, self.graph.to(device)
+        return self._moved[1]
 
     def replace(self, made: object, call: Call) -> dict[str, int]:
         """Keep the data that a step made, if it made any; what the server hears of it."""

@@ -15,6 +15,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load, own_parameters
 from fedweave.experiment.config.choice import checked_values
 from fedweave.experiment.config.names import check_keys
+from fedweave.experiment.config.settings import Device
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
 
@@ -163,15 +164,38 @@ class Rules:
         return replace(self, deny=(), unbounded=(*self.unbounded, *keys))
 
 
+@dataclass(frozen=True)
+class Machine:
+    """The table [site]: the machine that the site's steps run on.
+
+    device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+    """
+
+    device: Device = "cpu"
+
+
+def read_machine(path: Path) -> Machine:
+    """The table [site], checked.
+
+    Raises:
+        ConfigError: see `read_site_file`.
+    """
+    try:
+        return _table(load(path), "site", Machine)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
 def read_site_file(path: Path) -> tuple[SiteData, Rules]:
-    """Both tables, checked.
+    """The tables [data] and [policy], checked.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value is not valid; names it and what is.
     """
     document = load(path)
     try:
-        check_keys("", document, ["data", "policy"])
+        check_keys("", document, ["data", "policy", "site"])
+        _table(document, "site", Machine)
         return _table(document, "data", SiteData), _table(document, "policy", Rules)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

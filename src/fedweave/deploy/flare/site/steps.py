@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedweave.core.federation import Client, Lasting, Step, StepInfo, step_info
 from fedweave.core.mechanism import Mechanism, release_of
-from fedweave.core.tree import Tree, encode
-from fedweave.deploy.flare.site.holdings import LabelVersion
+from fedweave.core.tree import Tree, encode, to
+from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion
 from fedweave.deploy.flare.site.participation import Participation
 from fedweave.deploy.flare.site.sitefile import read_secret
 from fedweave.deploy.flare.wire.requests import Call
@@ -21,6 +21,15 @@ from fedweave.engines.steps import find_step
 from fedweave.engines.watching import Watched
 from fedweave.errors import CallRefused, FedweaveError, StepFailed, raised_at
 from fedweave.ops import secret
+
+
+def client_on(device: torch.device, job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
+    """What a step sees, on the device where the site's steps run; all else of a job stays on the host."""
+    drawn, test = lasting(secret_file, job.labels), job.found.test if isinstance(job.found, Holdings) else None
+    if drawn is not None:
+        drawn = drawn._replace(key=drawn.key.to(device), places=drawn.places.to(device))
+    given = to(state, device), key.to(device), noise_key(secret_file).to(device)
+    return Client(job.graph_on(device), *given, None if test is None else test.to(device), lasting=drawn)
 
 
 def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:

@@ -1,0 +1,162 @@
+"""Seconds per round on a GPU, against a PyG loop over clients on the same card in the same run, as a markdown table.
+
+    python -m benchmarks.gpu                         # a few minutes on one card
+    python -m benchmarks.gpu --device cpu --small    # whether it works, without one
+
+Everybody is evaluated after every round, but on the graph of a million nodes, where a step is timed. Medians over the
+rounds after those in which steps are recorded and captured.
+"""
+
+import argparse
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks import baselines
+from benchmarks.simulation import HIDDEN, MANY, cora
+from fedweave.algorithms import FedAvg
+from fedweave.core import random
+from fedweave.core.graph import Graph, make_graph
+from fedweave.engines.devices import chosen, named
+from fedweave.engines.simulation import Simulation
+from fedweave.experiment import config
+from fedweave.experiment.build import build
+from fedweave.experiment.rounds import train
+from fedweave.models import MODELS
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+FIRST = 4  # rounds in which steps are run as written, recorded and captured
+NODES, FEATURES, CLASSES = 50, 100, 5
+
+
+class Row(NamedTuple):
+    """One workload: seconds of a round, those of PyG's loop where there is one, GiB at peak, and of how many rounds."""
+
+    name: str
+    seconds: float
+    loop: float | None
+    peak: float
+    rounds: int
+
+
+def fedavg(clients: int, device: torch.device, rounds: int) -> Row:
+    """FedAvg with a GCN on Cora, and PyG's loop."""
+    data, graphs, parts = cora(clients)
+    algorithm = _gcn(data.features, data.classes)
+    fed = Simulation(graphs, classes=data.classes, device=device)
+    seconds, peak = _measured(lambda: _rounds(algorithm, fed), device, rounds)
+    start = baselines.glorot(data.features, HIDDEN, data.classes)
+    loop = baselines.plain_pyg(parts, max(3, rounds // 4), start, device=device)[2]
+    return Row(f"FedAvg, GCN-{HIDDEN}, Cora, {clients} clients", seconds, median(loop[1:]), peak, rounds)
+
+
+def many(clients: int, device: torch.device, rounds: int) -> Row:
+    """FedAvg with as many clients of 50 nodes."""
+    draw, graphs = random.generator(0, "benchmark"), {}
+    for at in range(clients):
+        graphs[f"client-{at}"] = _drawn(draw, NODES, 2 * NODES)
+    fed = Simulation(graphs, classes=CLASSES, device=device)
+    seconds, peak = _measured(lambda: _rounds(_gcn(FEATURES, CLASSES), fed), device, rounds)
+    return Row(f"FedAvg, {clients:,} clients of {NODES} nodes", seconds, None, peak, rounds)
+
+
+def large(nodes: int, device: torch.device, rounds: int) -> Row:
+    """A step of one client with so many nodes, and five times as many edges, each in both directions."""
+    graph = _drawn(random.generator(1, "benchmark"), nodes, 5 * nodes)
+    fed = Simulation({"alone": graph}, classes=CLASSES, device=device)
+    algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(FEATURES, CLASSES), local_steps=1)
+    seconds, peak = _measured(lambda: _rounds(algorithm, fed, 0), device, rounds)
+    return Row(f"one client, {nodes:,} nodes, a step", seconds, None, peak, rounds)
+
+
+def experiment(name: str, device: torch.device, rounds: int, *settings: str) -> Row:
+    """An experiment of this repository."""
+    chosen_, _ = config.read(EXPERIMENTS / f"{name}.toml", [*settings, f"engine.device={device}"])
+    built = build(chosen_)
+    seconds, peak = _measured(lambda: _rounds(built.algorithm, built.fed), device, rounds)
+    return Row(", ".join([f"experiments/{name}.toml", *settings]), seconds, None, peak, rounds)
+
+
+def _gcn(features: int, classes: int) -> FedAvg:
+    return FedAvg(MODELS["gcn"](hidden=HIDDEN).build(features, classes), local_steps=3)
+
+
+def _drawn(draw: np.random.Generator, nodes: int, edges: int) -> Graph:
+    pairs = draw.integers(0, nodes, (2, edges))
+    pairs = pairs[:, pairs[0] < pairs[1]]
+    both = np.unique(np.concatenate([pairs, pairs[::-1]], 1), axis=1)
+    y = draw.integers(0, CLASSES, nodes)
+    x = draw.standard_normal((nodes, FEATURES), np.float32)
+    x[np.arange(nodes), y] += 1.5
+    split = np.searchsorted([0.2, 0.4], draw.random(nodes), "right")
+    return make_graph(x, both, y, split == np.arange(3)[:, None])
+
+
+def _rounds(algorithm: Any, fed: Any, every: int = 1) -> Iterator[object]:
+    return train(algorithm, fed, MANY, every)
+
+
+def _measured(start: Callable[[], Iterator[object]], device: torch.device, rounds: int) -> tuple[float, float]:
+    """Median seconds of a round, and GiB at peak where that is known."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds = []
+    steps = start()
+    for _ in islice(steps, FIRST):
+        wait()
+    for _ in range(rounds):
+        began = time.perf_counter()
+        next(steps)
+        wait()
+        seconds.append(time.perf_counter() - began)
+    peak = torch.cuda.max_memory_reserved(device) / 2**30 if device.type == "cuda" else float("nan")
+    return median(seconds), peak
+
+
+def workloads(small: bool) -> Iterator[Callable[[torch.device, int], Row]]:
+    """All of them, or little ones."""
+    for clients in (10,) if small else (10, 100):
+        yield lambda device, rounds, clients=clients: fedavg(clients, device, rounds)  # type: ignore[misc]
+    for clients in (20,) if small else (1_000, 10_000, 100_000):
+        yield lambda device, rounds, clients=clients: many(clients, device, rounds)  # type: ignore[misc]
+    yield lambda device, rounds: experiment("fairgraphfl-proteins", device, rounds, "eval_every=1")
+    hidden = "model.hidden=32" if small else "model.hidden=512"
+    yield lambda device, rounds: experiment("fedego-cora", device, rounds, hidden)
+    yield lambda device, rounds: experiment("glasu-cora", device, rounds, "algorithm.steps=1")
+    yield lambda device, rounds: large(1_000 if small else 1_000_000, device, rounds)
+
+
+def _commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="little workloads, to see that it works")
+    parser.add_argument("--rounds", type=int, default=20)
+    given = parser.parse_args()
+    device = chosen(given.device)
+    rounds = min(given.rounds, 2) if given.small else given.rounds
+    print(f"{named(device)}, torch {torch.__version__}, commit {_commit()}\n")
+    print("| workload | s per round | PyG loop, s | times as fast | GiB at peak |\n| --- | --- | --- | --- | --- |")
+    for run in workloads(given.small):
+        row = run(device, rounds)
+        loop, times = ("-", "-") if row.loop is None else (f"{row.loop:.4f}", f"{row.loop / row.seconds:.1f}")
+        peak = "-" if np.isnan(row.peak) else f"{row.peak:.1f}"
+        print(f"| {row.name} | {row.seconds:.4f} | {loop} | {times} | {peak} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
