@@ -45,7 +45,8 @@ class FedAvg(Deployable):
     optimizer_state: its state is "kept" at the client from round to round, or "fresh" in each.
     participation:   share of the clients sampled per round, at least one.
     quorum:          share of the sampled clients that must reply.
-    share:           patterns of the weights that are shared, such as "0/*" for the first layer's; others stay at home.
+    share:           patterns of the weights that are shared, such as "0/*" for the first layer's or "-1/*" for the last
+        one's; others stay at home.
         None, (), where parts exchange something else, such as prototypes.
     parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
         other parts decide these, or uniform where one is to withstand members that lie.
@@ -149,7 +150,7 @@ class FedAvg(Deployable):
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
         whole = models.init(self.net, fed.key("init"), fed.dtype)
         w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
-        vain = [pattern for pattern in self.share if not any(fnmatchcase(path, pattern) for path in paths)]
+        vain = [pattern for pattern in self.share if not any(self._named(path, [pattern]) for path in paths)]
         if whole and (vain or (self.share and not w)):
             told = vain[0] if vain else list(self.share)
             raise ConfigError(f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.")
@@ -178,8 +179,8 @@ class FedAvg(Deployable):
         if not self.composed.personal:
             round = replace(round, delta=self.composed.joint(memory, round))
         round = replace(round, value=self.composed.value(memory, round))
-        after, memory = self._stepped(state, round, memory)
-        return state | after | {"parts": self.composed.remembered("update", memory, round)}
+        after, memory = self._stepped(state, round, self.composed.remembered("update", memory, round))
+        return state | after | {"parts": memory}
 
     def calls(self, clients: int) -> Calls:
         """What the parts exchange before the first round; changed data, and training, in each."""
@@ -246,8 +247,7 @@ class FedAvg(Deployable):
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
         ctx, kept = self._context(client, message), self.optimizer_state == "kept"
-        state = client.state.get("optimizer") if kept else None
-        fitted = self.objective.fit(ctx.start, client, client.key, ctx.sent, anchor=ctx.received, state=state)
+        fitted = self.composed.trained(ctx)
         w = where_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
         client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
@@ -363,12 +363,14 @@ class FedAvg(Deployable):
         """The leaves of `w` that are shared."""
         if self.share == ("*",) and not self.composed.private:
             return w
-
-        def named(path: str, patterns: Sequence[str]) -> bool:
-            return any(fnmatchcase(path, pattern) for pattern in patterns)
-
-        kept = self.composed.private
+        named, kept = self._named, self.composed.private
         return nest({path: leaf for path, leaf in leaves(w) if named(path, self.share) and not named(path, kept)})
+
+    def _named(self, path: str, patterns: Sequence[str]) -> bool:
+        """Whether a pattern names a weight; layers may be counted from the last, -1, as well."""
+        layer, _, name = path.partition("/")
+        from_last = f"{int(layer) - len(self.net)}/{name}"
+        return any(fnmatchcase(own, pattern) for pattern in patterns for own in (path, from_last))
 
 
 def mixed(own: Tree, round: Round) -> Tree:

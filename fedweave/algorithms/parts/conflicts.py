@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Literal
 
 from fedweave.algorithms.parts.objective import CrossEntropy
-from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, has
+from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, Trains, has
 from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Gaussian, Mechanism
 
@@ -19,6 +19,7 @@ DECIDES = {
     "value": "what an update is worth",
     "step": "the server's step",
     "start": "where training starts",
+    "train": "how a client trains",
     "judged": "which model a client uses",
 }
 SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # parts that decide what others need
@@ -99,7 +100,7 @@ def _of_single_examples(part: Part) -> bool:
 
 
 def _adds_to_the_loss(part: Part) -> bool:
-    return not isinstance(part, CrossEntropy) and _has("objective", "penalty")(part)
+    return not isinstance(part, CrossEntropy) and _has("objective", "penalty", "train")(part)
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
@@ -326,7 +327,7 @@ def _meanings(parts: Parts) -> Iterator[str]:
 
 def _uncalled(parts: Parts) -> Iterator[str]:
     """A method of a user's own part whose name is nearly a hook's: nothing would call it."""
-    kinds = (Part, ChangesData, FollowsData, BoundsExamples)
+    kinds = (Part, ChangesData, FollowsData, Trains, BoundsExamples)
     hooks = [
         name for kind in kinds for name, made in vars(kind).items() if isinstance(made, FunctionType) and name[0] != "_"
     ]
