@@ -18,7 +18,7 @@ from torch import Tensor
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
-from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
+from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings, noted
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
@@ -70,9 +70,7 @@ class FedAvg(Deployable):
         for name in ("participation", "quorum"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
-        shares = self.share != ("*",) or bool(self.composed.private)
-        given = Settings(shares, self._own_weights, self._remembers, self.participation, self.optimizer)
-        check_settings(self.composed, given)
+        check_settings(self.composed, self._settings)
         if not self.share:
             check_exchange(self.composed)
         self.objective  # noqa: B018  refuses what cannot be trained
@@ -89,12 +87,17 @@ class FedAvg(Deployable):
         return self.composed.most_rounds
 
     @property
-    def idle(self) -> list[str]:
-        """What does nothing with these settings, by parts: pulls to the weights at which the only local step starts."""
-        if self.local_steps > 1 or self.composed.owner("start"):
-            return []
-        told = {name: note for name, part in self.composed.items() if (note := part.needs.several_steps)}
-        return [f"{name}: with local_steps = 1 training ends before {note}" for name, note in told.items()]
+    def notes(self) -> list[str]:
+        """What does nothing, or no good, with these settings, by parts (`conflicts.NOTED`)."""
+        return list(noted(self.composed, self._settings))
+
+    @property
+    def _settings(self) -> Settings:
+        shares = self.share != ("*",) or bool(self.composed.private)
+        one_step = self.local_steps == 1 and not self.composed.owner("start")
+        return Settings(
+            shares, self._own_weights, self._remembers, self.participation, self.optimizer, self.lr, one_step
+        )
 
     @property
     def _remembers(self) -> str:

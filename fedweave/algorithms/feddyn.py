@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from fedweave.algorithms.parts import Context, OptimizerName, Part, Round, UniformTrained
+from fedweave.algorithms.parts import Context, Needs, OptimizerName, Part, Round, UniformTrained
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, dot, map_leaves, scale, squared_distance
@@ -30,6 +30,11 @@ class DynamicRegularisation(Part):
     def __post_init__(self) -> None:
         if not self.alpha > 0:
             raise ValueError(f"alpha is {self.alpha}; it must be positive")
+
+    @property
+    def needs(self) -> Needs:
+        """One model."""
+        return Needs(one_model=True, pull=self.alpha)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Σ d_i / N = 0, and the number of clients."""

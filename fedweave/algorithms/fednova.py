@@ -7,7 +7,7 @@ one; with the proximal term, too, τ_eff is Σ p_i ‖a_i‖₁, where the relea
 length, so it is refused.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -51,8 +51,8 @@ class NormalisedSteps(Part):
     def __post_init__(self) -> None:
         if self.batch < 0 or self.most_local_steps < 0 or not 0 <= self.momentum < 1:
             raise ValueError(
-                f"batch is {self.batch}, most_local_steps {self.most_local_steps} and momentum {self.momentum}; none is "
-                "negative, and momentum is below 1"
+                f"batch is {self.batch}, most_local_steps {self.most_local_steps} and momentum {self.momentum}; they "
+                "must not be negative, and momentum is below 1"
             )
 
     # --- at a client
@@ -153,6 +153,11 @@ class ProximalSteps(NormalisedSteps):
         super().__post_init__()
         if not self.mu > 0 or self.momentum:
             raise ValueError(f"mu is {self.mu} and momentum {self.momentum}; mu is positive, and goes without momentum")
+
+    @property
+    def needs(self) -> Needs:
+        """As without the term, and steps that suit it."""
+        return replace(NormalisedSteps.needs, pull=self.mu)
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
         """μ/2 ‖w − w_t‖²."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, OptimizerName, Part, UniformTrained
+from fedweave.algorithms.parts import Context, Needs, OptimizerName, Part, UniformTrained
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.tree import Tree, add, scale, squared_distance, sub
@@ -41,6 +41,11 @@ class MoreauEnvelope(Part):
             )
         if not 1 <= self.inner_steps <= MOST_STEPS:
             raise ValueError(f"inner_steps is {self.inner_steps}; it must be at least 1, and at most {MOST_STEPS:,}")
+
+    @property
+    def needs(self) -> Needs:
+        """Steps that suit the pull."""
+        return Needs(suits="sgd", pull=self.lam)
 
     def train(self, ctx: Context) -> Fit:
         """w_i, and the last θ."""

@@ -37,7 +37,8 @@ class Settings:
     share:         whether a share of the weights alone leaves the clients. own_weights: whether they train from weights
                    that the server does not send them. remembers: what else they train from than what they are told, as
                    the setting that says so; "" if nothing.
-    participation: the share of the clients that a round calls. optimizer: of the local training.
+    participation: the share of the clients that a round calls. optimizer, lr: of the local training. one_step: whether
+                   that is one step, from the received weights.
     """
 
     share: bool
@@ -45,6 +46,8 @@ class Settings:
     remembers: str
     participation: float
     optimizer: str
+    lr: float
+    one_step: bool
 
 
 def mechanisms(part: Part) -> tuple[Mechanism, ...]:
@@ -240,6 +243,28 @@ WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Settings], object], str], ...] 
 )
 
 
+# A part, settings, and what is noted where both are given: nothing of it is wrong, but it does nothing, or no good.
+NOTED: tuple[tuple[Test, Callable[[Part, Settings], object], str], ...] = (
+    (
+        lambda part: bool(part.needs.several_steps),
+        lambda part, given: given.one_step,
+        "{one}: with local_steps = 1 training ends before {part.needs.several_steps}",
+    ),
+    (
+        lambda part: part.needs.suits is not None,
+        lambda part, given: given.optimizer != part.needs.suits,
+        "{one} is made for steps of {part.needs.suits}, and those of {given.optimizer} are as long however flat the "
+        "objective is; set optimizer = '{part.needs.suits}'",
+    ),
+    (
+        lambda part: part.needs.pull > 0,
+        lambda part, given: given.optimizer == "sgd" and given.lr * part.needs.pull > 2,
+        "{one}: a step of lr = {given.lr:g} along a pull of strength {part.needs.pull:g} goes beyond where it leads, "
+        "and the next ones further; take lr · strength below 2",
+    ),
+)
+
+
 def check(parts: Parts) -> None:
     """Refuse parts that do not go together.
 
@@ -263,6 +288,14 @@ def check_settings(parts: Parts, given: Settings) -> None:
         for concerned, conflicting, sentence in WITH_SETTINGS:
             if concerned(part) and conflicting(part, given):
                 raise ValueError("parts: " + sentence.format(one=name, part=part, given=given))
+
+
+def noted(parts: Parts, given: Settings) -> Iterator[str]:
+    """What is worth a note, by parts."""
+    for name, part in parts.items():
+        for concerned, found, sentence in NOTED:
+            if concerned(part) and found(part, given):
+                yield sentence.format(one=name, part=part, given=given)
 
 
 def check_exchange(parts: Parts) -> None:
