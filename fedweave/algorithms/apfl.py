@@ -52,7 +52,7 @@ class MixedModel(Part):
 
     def judged(self, ctx: Context) -> Tree:
         """The mix with the received weights."""
-        return mixed(self._share(ctx), self._own(ctx), ctx.received)
+        return where_trained(ctx.examples > 0, mixed(self._share(ctx), self._own(ctx), ctx.received), ctx.received)
 
     def _own(self, ctx: Context) -> Tree:
         own: Tree = ctx.memory["v"] if ctx.memory else ctx.received

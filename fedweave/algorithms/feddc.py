@@ -24,7 +24,7 @@ class FedDC:
     """
 
     optimizer: OptimizerName = "sgd"
-    lr: float = 0.1
+    lr: float = 0.03
 
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "the server goes on by what clients have drifted"

@@ -14,7 +14,7 @@ import torch
 from fedweave.algorithms.parts import Context, Needs, OptimizerName, Part, Round, UniformTrained
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation
-from fedweave.core.tree import Tree, add, dot, map_leaves, scale, squared_distance
+from fedweave.core.tree import Tree, add, map_leaves, scale, squared_distance, sub
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class DynamicRegularisation(Part):
         return {"drift": map_leaves(torch.zeros_like, w), "clients": len(fed.clients)}
 
     def recall(self, ctx: Context) -> Tree:
-        """d_i."""
-        return {"drift": self._drift(ctx)}
+        """w_t − d_i."""
+        return {"target": sub(ctx.shared(ctx.received), self._drift(ctx))}
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> torch.Tensor:
-        """α/2 ‖d_i + w − w_t‖², but for what does not depend on w."""
-        return self.alpha * (0.5 * squared_distance(w, received) + dot(given["drift"], w))
+        """α/2 ‖d_i + w − w_t‖²."""
+        return 0.5 * self.alpha * squared_distance(given["target"], w)
 
     def report(self, ctx: Context) -> Tree:
         """Nothing; d_i ← d_i + Δ_i, the update as it was sent."""
@@ -75,7 +75,7 @@ class FedDyn:
     """
 
     optimizer: OptimizerName = "sgd"
-    lr: float = 0.1
+    lr: float = 0.03
 
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "the server goes on by what clients have drifted"

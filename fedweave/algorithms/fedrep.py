@@ -6,6 +6,7 @@ judged with the head that the client trained last, and not with one trained anew
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedweave.algorithms.fedper import OwnHead
 from fedweave.algorithms.parts import Context, UniformTrained
@@ -57,3 +58,5 @@ class FedRep:
     """
 
     local_steps: int = 3
+
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the head trains before the body"}
